@@ -1,0 +1,57 @@
+# Each target sets up what it needs; a fresh machine has only Python, Java 17 and the package registries.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+ARGS ?=
+
+.PHONY: help setup run test check unit lint types imports compat chaos bench lock docs clean
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+setup: $(STAMP)  ## make .venv with the package, every extra and the development tools
+
+$(STAMP): requirements.lock pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(sed -n 's/^\(uv==[^ ]*\).*/\1/p' requirements.lock)"
+	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+run: setup  ## one broker with its gateway on an embedded store, in the foreground
+	@$(BIN)/headrace up $(ARGS)
+
+test: setup  ## lint, types, imports, and every test but the long ones
+	@$(MAKE) --no-print-directory lint types imports
+	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
+
+check: setup lint types imports unit  ## what to run before each commit: under a minute
+
+unit: setup
+	$(BIN)/pytest -q -n 2 tests/unit $(ARGS)
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: setup
+	@$(BIN)/mypy
+
+imports: setup
+	@$(BIN)/lint-imports --no-cache
+
+compat: setup  ## other people's clients against a running broker; writes docs/compatibility.md
+	$(BIN)/python -m tests.compat $(ARGS)
+
+chaos: setup  ## the long fault tests
+	$(BIN)/pytest -n 0 tests/chaos $(ARGS)
+
+bench: setup  ## throughput, latency, start and memory, each beside its ceiling
+	$(BIN)/python -m bench $(ARGS)
+
+lock: setup  ## renew requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --python $(BIN)/python --all-extras --group dev --universal --generate-hashes \
+	  --no-header --no-annotate --no-emit-index-url --quiet --upgrade --output-file requirements.lock
+
+clean:  ## remove what the other targets made
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
