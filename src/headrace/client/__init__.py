@@ -1,0 +1,1 @@
+"""The SDK: what programs use to talk to a cluster."""

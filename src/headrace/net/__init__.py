@@ -1,0 +1,1 @@
+"""Bytes in motion: clocks, and the connections a node makes to others."""

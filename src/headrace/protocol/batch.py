@@ -1,0 +1,157 @@
+"""The head of a record batch, Kafka's message format v2.
+
+A batch is opaque: the broker reads these 61 bytes, checks the CRC over what follows it, stamps the base offset
+and the leader epoch (which stand before the CRC's reach), and never looks at single records on the hot path.
+
+     0 base_offset      i64 |  stamped by the leader
+     8 batch_length     i32 |  bytes after this field
+    12 leader_epoch     i32 |  stamped by the leader
+    16 magic            i8  |  always 2
+    17 crc              u32 |  CRC-32C of everything from 21 on
+    21 attributes       i16 |  0-2 codec, 3 timestamp type, 4 transactional, 5 control
+    23 last_offset_delta i32
+    27 base_timestamp   i64
+    35 max_timestamp    i64
+    43 producer_id      i64
+    51 producer_epoch   i16
+    53 base_sequence    i32
+    57 record_count     i32
+"""
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from .errors import CodedError, ErrorCode
+
+HEADER_SIZE: Final = 61
+LOG_OVERHEAD: Final = 12
+"""Bytes of a batch that its own `batch_length` does not count."""
+CRC_START: Final = 21
+MAGIC: Final = 2
+NO_PRODUCER: Final = -1
+NO_TIMESTAMP: Final = -1
+
+CODEC_MASK: Final = 0x07
+APPEND_TIME_BIT: Final = 0x08
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
+
+_HEADER: Final = Struct(">qiibIhiqqqhii")
+_OFFSET: Final = Struct(">q")
+_EPOCH: Final = Struct(">i")
+_CRC: Final = Struct(">I")
+_ATTRIBUTES: Final = Struct(">h")
+assert _HEADER.size == HEADER_SIZE
+
+
+class BatchHeader(NamedTuple):
+    """What the head of a batch says, field for field."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self.batch_length + LOG_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def codec(self) -> int:
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_BIT)
+
+
+def read_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
+    """The header at a position; the caller has made sure that its 61 bytes are there."""
+    return BatchHeader._make(_HEADER.unpack_from(buffer, position))
+
+
+def crc_matches(batch: memoryview, crc: int) -> bool:
+    return bool(crc32c(batch[CRC_START:]) == crc)
+
+
+def check_batch(batch: memoryview) -> BatchHeader:
+    """The header of what one partition of a Produce request holds: exactly one whole and sound v2 batch.
+
+    Raises the `CodedError` that Kafka answers with when it is anything else.
+    """
+    size = len(batch)
+    if size < HEADER_SIZE:
+        raise CodedError(
+            ErrorCode.corrupt_message, f"a record batch has at least {HEADER_SIZE} bytes, this one {size}"
+        )
+    header = BatchHeader._make(_HEADER.unpack_from(batch, 0))
+    if header.magic != MAGIC:
+        raise CodedError(
+            ErrorCode.invalid_record,
+            f"record batches have magic {MAGIC}, this one {header.magic}; use a client of Kafka 0.11 or later",
+        )
+    if header.batch_length + LOG_OVERHEAD != size:
+        _raise_wrong_length(header, size)
+    if crc32c(batch[CRC_START:]) != header.crc:
+        raise CodedError(ErrorCode.corrupt_message, "the batch does not match its CRC-32C")
+    count = header.record_count
+    if count <= 0 or header.last_offset_delta != count - 1:
+        raise CodedError(
+            ErrorCode.invalid_record,
+            f"a batch of {count} records cannot have a last offset delta of {header.last_offset_delta}",
+        )
+    if header.attributes & CONTROL_BIT:
+        raise CodedError(ErrorCode.invalid_record, "clients cannot write control batches")
+    if header.max_timestamp < header.base_timestamp:
+        raise CodedError(
+            ErrorCode.invalid_timestamp, "the batch's max timestamp is before its base timestamp"
+        )
+    return header
+
+
+def _raise_wrong_length(header: BatchHeader, size: int) -> None:
+    expected = header.batch_length + LOG_OVERHEAD
+    if HEADER_SIZE <= expected < size:
+        raise CodedError(
+            ErrorCode.invalid_record, "a partition of a produce request must hold exactly one record batch"
+        )
+    raise CodedError(ErrorCode.corrupt_message, f"the batch says it has {expected} bytes, {size} arrived")
+
+
+def stamp(batch: memoryview, base_offset: int, leader_epoch: int) -> None:
+    """Write what the leader decides into the batch, in place; the CRC does not cover it."""
+    _OFFSET.pack_into(batch, 0, base_offset)
+    _EPOCH.pack_into(batch, 12, leader_epoch)
+
+
+def stamp_append_time(batch: memoryview, now_ms: int) -> None:
+    """Turn the batch into one of LogAppendTime, in place, with a new CRC."""
+    (attributes,) = _ATTRIBUTES.unpack_from(batch, CRC_START)
+    _ATTRIBUTES.pack_into(batch, CRC_START, attributes | APPEND_TIME_BIT)
+    _OFFSET.pack_into(batch, 35, now_ms)
+    seal(batch)
+
+
+def seal(batch: memoryview) -> None:
+    """Write the CRC of the batch as it is now."""
+    _CRC.pack_into(batch, 17, crc32c(batch[CRC_START:]))

@@ -1,0 +1,23 @@
+"""The two ways a request can be wrong.
+
+A `CodedError` is answered: it becomes the error code of a response, and the connection goes on.
+A `ProtocolViolation` cannot be answered: what follows on the connection has no known meaning, so it is closed.
+Both are caught in one place, `server.dispatch`.
+"""
+
+from kio.schema.errors import ErrorCode
+
+__all__ = ["CodedError", "ErrorCode", "ProtocolViolation"]
+
+
+class CodedError(Exception):
+    """An error that Kafka's protocol has a code for, with a message that tells the user what to do."""
+
+    def __init__(self, code: ErrorCode, message: str = "") -> None:
+        super().__init__(message or code.name)
+        self.code = code
+        self.message = message or code.name.replace("_", " ")
+
+
+class ProtocolViolation(Exception):  # noqa: N818 - named for what the peer did
+    """The peer sent bytes that no Kafka client sends; the connection is closed."""

@@ -1,0 +1,1 @@
+"""Leaders and followers: from a request to the log and back."""
