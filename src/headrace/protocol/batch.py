@@ -101,9 +101,7 @@ def check_batch(batch: memoryview) -> BatchHeader:
     """
     size = len(batch)
     if size < HEADER_SIZE:
-        raise CodedError(
-            ErrorCode.corrupt_message, f"a record batch has at least {HEADER_SIZE} bytes, this one {size}"
-        )
+        raise CodedError(ErrorCode.corrupt_message, f"a record batch has at least {HEADER_SIZE} bytes, this one {size}")
     header = BatchHeader._make(_HEADER.unpack_from(batch, 0))
     if header.magic != MAGIC:
         raise CodedError(
@@ -123,9 +121,7 @@ def check_batch(batch: memoryview) -> BatchHeader:
     if header.attributes & CONTROL_BIT:
         raise CodedError(ErrorCode.invalid_record, "clients cannot write control batches")
     if header.max_timestamp < header.base_timestamp:
-        raise CodedError(
-            ErrorCode.invalid_timestamp, "the batch's max timestamp is before its base timestamp"
-        )
+        raise CodedError(ErrorCode.invalid_timestamp, "the batch's max timestamp is before its base timestamp")
     return header
 
 
