@@ -61,6 +61,7 @@ class LogCore:
         "_unsynced",
         "directory",
         "findings",
+        "first_dirty_offset",
         "log_end_offset",
         "log_start_offset",
         "name",
@@ -91,6 +92,7 @@ class LogCore:
         self.log_end_offset = state.log_end_offset
         self.synced_offset = state.synced_offset
         self.findings = state.findings
+        self.first_dirty_offset = 0
         self._unsynced = state.unsynced
         self._ticket: SyncTicket | None = None
         self._dirty_since_ms: int | None = None

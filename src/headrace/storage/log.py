@@ -267,6 +267,7 @@ class Log(LogCore):
             return
         try:
             self._lower_recovery_point(offset)
+            self.first_dirty_offset = min(self.first_dirty_offset, offset)
             self._history.cut(offset)
             self._unlink_later(self._chain.cut(offset))
             self.log_end_offset = self._chain.active.next_offset
@@ -289,6 +290,7 @@ class Log(LogCore):
             raise self._refused()
         try:
             self._lower_recovery_point(min(offset, self.log_start_offset))
+            self.first_dirty_offset = min(self.first_dirty_offset, offset)
             self._history.cut(-1)
             self.unlink_doomed(None)
             self._unlink_later(self._chain.restart(offset, self.settings.index_interval_bytes))
@@ -308,17 +310,18 @@ class Log(LogCore):
         """Let the log begin at an offset, as DeleteRecords asks; whole segments below it go."""
         if offset > self.log_start_offset:
             self._check_range(offset, offset)
-            self._move_start(offset)
+            self.log_start_offset = offset
         elif not self._doomed:
             return
         self._on_start_moved()
+        self._forget_early_epochs()
         segments = self._chain.segments
         self._doom(sum(1 for segment in segments[1:] if segment.base_offset <= offset), now_ms=0)
 
-    def _move_start(self, offset: int) -> None:
+    def _forget_early_epochs(self) -> None:
+        """Only once the disk knows the log's start: until then what lies before it may come back."""
         epochs = self._load_epochs()
-        self.log_start_offset = offset
-        if epochs.cut_start(offset):
+        if epochs.cut_start(self.log_start_offset):
             self._epochs_changed(epochs)
 
     def retain(self, now_ms: int, high_watermark: int) -> int:
@@ -350,8 +353,7 @@ class Log(LogCore):
         end = self._chain.segments[0].base_offset
         due_ms = now_ms + self.settings.file_delete_delay_ms
         self._doomed += [Doomed(due_ms, end, segment.files()) for segment in segments]
-        if end > self.log_start_offset:
-            self._move_start(end)
+        self.log_start_offset = max(self.log_start_offset, end)
         return sum(segment.size for segment in segments)
 
     def _unlink_later(self, paths: list[str]) -> None:
@@ -369,6 +371,33 @@ class Log(LogCore):
         for doomed in due:
             for path in doomed.paths:
                 self._disk.unlink(path)
+        if any(doomed.end_offset >= 0 for doomed in due) and now_ms is not None:
+            self._forget_early_epochs()
+
+    # Compaction
+
+    def inactive_segments(self) -> list[Segment]:
+        return self._chain.segments[:-1]
+
+    def holds(self, segments: list[Segment]) -> bool:
+        """Whether these are, one after the other, still segments of the log."""
+        return self.offline is None and self._chain.number_of(segments) is not None
+
+    def replace_segments(self, old: list[Segment], new: Segment) -> None:
+        """Let a cleaned segment take the place of others."""
+        number = self._chain.number_of(old)
+        assert number is not None
+
+        def remove_old() -> None:
+            for segment in reversed(old):
+                self._unlink_later(segment.set_aside(keep_snapshot=segment is old[0]))
+
+        try:
+            new.put_in_place(remove_old)
+        except StorageError as error:
+            self._raise_broken(error)
+        self._chain.replace(number, len(old), [new])
+        self._unsynced.add_directory(self.directory)
 
     # Ending
 

@@ -145,6 +145,7 @@ class LogManager:
             on_recovery_point_lowered=self._write_recovery_points,
             on_start_moved=self._write_log_starts,
         )
+        log.first_dirty_offset = min(self._cleaner_offsets.get(key, 0), log.log_end_offset)
         self._logs[key] = log
         self._topic_ids[key] = topic_id
         return log
@@ -253,6 +254,13 @@ class LogManager:
         self._high_watermarks.update(high_watermarks)
         self._write_offsets(checkpoints.HIGH_WATERMARKS, self._high_watermarks)
         self._write_log_starts()
+        self._write_cleaner_offsets()
+
+    def _write_cleaner_offsets(self) -> None:
+        offsets = {key: log.first_dirty_offset for key, log in self._logs.items() if log.first_dirty_offset}
+        if any(self._cleaner_offsets.get(key) != offset for key, offset in offsets.items()):
+            self._cleaner_offsets |= offsets
+            self._write_offsets(checkpoints.CLEANER_OFFSETS, self._cleaner_offsets)
 
     def _write_recovery_points(self) -> None:
         for key, log in self._logs.items():

@@ -76,9 +76,10 @@ class _Recovery:
 def open_log(disk: Disk, clock: Clock, directory: str, settings: LogSettings, expected: Expected) -> LogState:
     """The state of the log in an existing directory, which may be empty, after whatever happened to it."""
     recovery = _Recovery(disk=disk, clock=clock, directory=directory, settings=settings, expected=expected)
-    sizes = _finish_renames(recovery, disk.sizes(directory))
-    _find_segments(recovery, sizes)
+    sizes = disk.sizes(directory)
     try:
+        _finish_renames(recovery, sizes)
+        _find_segments(recovery, sizes)
         state = _open(recovery, sizes)
     except (_Damaged, BadBatch) as error:
         return _offline(recovery, str(error))
@@ -98,17 +99,35 @@ def _open(recovery: _Recovery, sizes: dict[str, int]) -> LogState:
     return _recover(recovery, sizes)
 
 
-def _finish_renames(recovery: _Recovery, sizes: dict[str, int]) -> dict[str, int]:
+def _finish_renames(recovery: _Recovery, sizes: dict[str, int]) -> None:
     """Remove what was on its way out and let in what compaction had finished."""
     for name in list(sizes):
         if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, _TEMPORARY)):
             recovery.unlink(recovery.path(name))
             del sizes[name]
-    for name in list(sizes):
-        if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
-            recovery.unlink(recovery.path(name))
-            del sizes[name]
-    return sizes
+    for name in sorted(sizes):
+        if name.endswith(LOG_SUFFIX + SWAP_SUFFIX) and name in sizes:
+            _finish_swap(recovery, name, sizes)
+
+
+def _finish_swap(recovery: _Recovery, name: str, sizes: dict[str, int]) -> None:
+    """Put a cleaned segment in the place of all those whose offsets it covers; its indexes are made anew."""
+    target = name.removesuffix(SWAP_SUFFIX)
+    base = end = int(target.removesuffix(LOG_SUFFIX))
+    file = recovery.disk.open(recovery.path(name))
+    for _, header in scan(file, 0, sizes[name], floor=base):
+        end = header.last_offset + 1
+    for old in list(sizes):
+        stem, _, suffix = old.partition(".")
+        if old == name or not stem.isdecimal() or not base <= int(stem) < max(end, base + 1):
+            continue
+        if suffix != "snapshot" or int(stem) != base:
+            recovery.unlink(recovery.path(old))
+            del sizes[old]
+    recovery.disk.sync_directory(recovery.directory)
+    recovery.disk.rename(recovery.path(name), recovery.path(target))
+    recovery.names_changed = True
+    sizes[target] = sizes.pop(name)
 
 
 def _find_segments(recovery: _Recovery, sizes: dict[str, int]) -> None:
