@@ -236,9 +236,11 @@ class LogCore:
 
     def begin_sync(self) -> SyncTicket | None:
         """What has to be synced now; None when everything is. One ticket at a time."""
+        if self.offline is not None:
+            return None
         if self._ticket is not None:
             raise RuntimeError(f"a sync of {self.name} is under way")
-        if self.offline is not None or not self.is_dirty:
+        if not self.is_dirty:
             return None
         file = self._chain.active.file
         if file is not None:

@@ -12,7 +12,7 @@ Rules that every method keeps:
 All methods run on the loop's thread except `SyncTicket.run`.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.protocol.batch import (
     HEADER_SIZE,
@@ -37,6 +37,10 @@ from .settings import LogSettings
 from .sync import SyncTicket
 
 __all__ = ["Appended", "FileSlice", "Log", "LogSettings", "LogState", "SyncTicket", "TimestampOffset"]
+
+
+_FEW_PRODUCERS: Final = 1000
+"""Up to so many are written with every checkpoint; more only when a segment ends."""
 
 
 class Appended(NamedTuple):
@@ -177,6 +181,8 @@ class Log(LogCore):
                 self._load_producers()
             if self._must_roll(segment, size, last_offset, max_timestamp):
                 segment = self._roll()
+                if self.offline is not None:
+                    raise self._refused()
             return segment, segment.ready()
         except (StorageError, BadBatch) as error:
             self._raise_failed(error)
@@ -364,13 +370,19 @@ class Log(LogCore):
         """Where the log's start must be known on disk to be before `unlink_doomed` may be called; None for no need."""
         return max((doomed.end_offset for doomed in self._doomed if doomed.due_ms <= now_ms), default=None)
 
-    def unlink_doomed(self, now_ms: int | None) -> None:
-        """Unlink files that left the log and are due; all of them with None."""
+    def unlink_doomed(self, now_ms: int | None, *, in_order: bool = False) -> None:
+        """Unlink files that left the log and are due; all of them with None.
+
+        With `in_order` each segment is gone for good before the next one goes, so no gap can appear even when the
+        log's new start could not be written down: that is how a full disk is freed.
+        """
         due = [doomed for doomed in self._doomed if now_ms is None or doomed.due_ms <= now_ms]
         self._doomed = [doomed for doomed in self._doomed if doomed not in due]
         for doomed in due:
             for path in doomed.paths:
                 self._disk.unlink(path)
+            if in_order:
+                self._disk.sync_directory(self.directory)
         if any(doomed.end_offset >= 0 for doomed in due) and now_ms is not None:
             self._forget_early_epochs()
 
@@ -401,11 +413,15 @@ class Log(LogCore):
 
     # Ending
 
-    def save_indexes(self) -> None:
-        """Write index entries that the files do not have yet, so that a start need not make them anew."""
-        if self.offline is None:
-            self._save(self._chain.active.save_indexes)
-            self._chain.release_idle()
+    def save(self) -> None:
+        """Write index entries and producers that the files do not have yet, so that a start need not make them anew."""
+        if self.offline is not None:
+            return
+        self._save(self._chain.active.save_indexes)
+        producers = self._history.producers
+        if producers is not None and len(producers) <= _FEW_PRODUCERS:
+            self._save(lambda: self._history.save_snapshot(self.log_end_offset))
+        self._chain.release_idle()
 
     def close(self) -> None:
         """Sync everything, write indexes and producers, and let the files go."""

@@ -8,7 +8,7 @@ from headrace.net.clock import Clock
 
 from . import checkpoints
 from .checkpoints import Partition
-from .disk import DirectoryLocked, Disk, Lock, parent_of
+from .disk import DirectoryLocked, Disk, Lock, StorageError, parent_of
 from .log import Log
 from .recovery import Expected, open_log
 from .settings import LogSettings
@@ -238,18 +238,28 @@ class LogManager:
         for name in due:
             self._disk.rmtree(self._path(name))
         logs = [(key, log, log.doomed_end(now_ms)) for key, log in self._logs.items()]
+        in_order = False
         if any(end is not None and end > self._log_starts.get(key, 0) for key, log, end in logs):
-            self._write_log_starts()
+            in_order = not self._could_write_log_starts()
         for _, log, end in logs:
             if end is not None:
-                log.unlink_doomed(now_ms)
+                log.unlink_doomed(now_ms, in_order=in_order)
+
+    def _could_write_log_starts(self) -> bool:
+        try:
+            self._write_log_starts()
+        except StorageError as error:
+            if not error.is_full:
+                raise
+            return False
+        return True
 
     # Checkpoints
 
     def checkpoint(self, high_watermarks: Mapping[Partition, int]) -> None:
         """Write down how far each log is synced, where it starts, and how far it is committed."""
         for log in self._logs.values():
-            log.save_indexes()
+            log.save()
         self._write_recovery_points()
         self._high_watermarks.update(high_watermarks)
         self._write_offsets(checkpoints.HIGH_WATERMARKS, self._high_watermarks)

@@ -15,7 +15,7 @@ from headrace.net.clock import Clock
 
 from .checkpoints import LEADER_EPOCHS, PARTITION_METADATA
 from .core import LogState
-from .disk import Disk, parent_of
+from .disk import Disk, StorageError, parent_of
 from .epochs import Epochs
 from .index import OffsetIndex, TimeIndex
 from .producer_state import Producers
@@ -82,6 +82,9 @@ def open_log(disk: Disk, clock: Clock, directory: str, settings: LogSettings, ex
         _find_segments(recovery, sizes)
         state = _open(recovery, sizes)
     except (_Damaged, BadBatch) as error:
+        advice = "nothing was deleted: restore the file, or remove the directory to fetch it from a replica"
+        return _offline(recovery, f"{error}; {advice}")
+    except StorageError as error:
         return _offline(recovery, str(error))
     if recovery.names_changed:
         disk.sync_directory(directory)
@@ -201,7 +204,7 @@ def _offline(recovery: _Recovery, reason: str) -> LogState:
         _start_empty_in_memory(recovery)
     end = max(recovery.segments[-1].next_offset, recovery.expected.recovery_point)
     state = _state(recovery, end, end)
-    state.offline = f"{reason}; nothing was deleted: restore the file, or remove the directory to fetch from a replica"
+    state.offline = reason
     state.findings.append(reason)
     return state
 
@@ -250,18 +253,9 @@ def _check_gaps(recovery: _Recovery) -> None:
     for segment, after in zip(recovery.segments, recovery.segments[1:], strict=False):
         if after.base_offset > recovery.expected.recovery_point:
             return
-        end = _end_of(segment)
-        if end != after.base_offset:
-            raise _Damaged(f"a segment is missing between {segment.path}, which ends at offset {end}, and {after.path}")
-
-
-def _end_of(segment: Segment) -> int:
-    index = segment.index
-    start = index.positions[-1] if len(index) else 0
-    end = segment.base_offset
-    for _, header in scan(segment.open(), start, segment.size, floor=segment.base_offset):
-        end = header.last_offset + 1
-    return end
+        last = after.base_offset - 1
+        if segment.position_of(last) == segment.size:
+            raise _Damaged(f"a segment is missing between {segment.path}, which has no offset {last}, and {after.path}")
 
 
 def _recover_tail(recovery: _Recovery) -> int:
@@ -311,8 +305,17 @@ def _recover_segment(recovery: _Recovery, segment: Segment) -> tuple[int, bool]:
             raise
         _cut_tail(recovery, segment, size, error)
         return segment.next_offset, False
-    segment.finish()
+    _finish(segment)
     return segment.next_offset, True
+
+
+def _finish(segment: Segment) -> None:
+    """A start does not need space for what can be made anew."""
+    try:
+        segment.finish()
+    except StorageError as error:
+        if not error.is_full:
+            raise
 
 
 def _resume(segment: Segment, point: int) -> int:
@@ -335,7 +338,7 @@ def _resume(segment: Segment, point: int) -> int:
 def _cut_tail(recovery: _Recovery, segment: Segment, size: int, error: BadBatch) -> None:
     lost = size - segment.size
     recovery.findings.append(f"{segment.path} was cut by {lost} bytes at {segment.size}: {error.reason}")
-    segment.finish()
+    _finish(segment)
     file = segment.open()
     file.truncate(segment.size)
     file.datasync()

@@ -28,7 +28,7 @@ def test_synced_bytes_survive_and_others_are_lost() -> None:
 
 def test_a_cut_decides_about_unsynced_bytes_only() -> None:
     disk = with_file(b"safe", b"gone")
-    disk.crash(cut=lambda path, lost: lost[:2] + b"??")
+    disk.crash(cut=lambda _, lost: lost[:2] + b"??")
     assert disk.read("/d/f") == b"safego??"
 
 
