@@ -240,7 +240,8 @@ def swap(rewritten: Rewritten, log: Log) -> bool:
     """On the loop: put the cleaned segments in their place; False when the log has changed too much meanwhile."""
     for group, cleaned in rewritten.groups:
         old = [source.segment for source in group]
-        if not log.holds(old):
+        unchanged = all(source.segment.size == source.size for source in group)
+        if not (unchanged and log.holds(old)):
             discard(rewritten)
             return False
         log.replace_segments(old, cleaned)

@@ -392,8 +392,10 @@ class Log(LogCore):
         return self._chain.segments[:-1]
 
     def holds(self, segments: list[Segment]) -> bool:
-        """Whether these are, one after the other, still segments of the log."""
-        return self.offline is None and self._chain.number_of(segments) is not None
+        """Whether these are still, one after the other, finished segments of the log."""
+        if self.offline is not None or self._chain.active in segments:
+            return False
+        return self._chain.number_of(segments) is not None
 
     def replace_segments(self, old: list[Segment], new: Segment) -> None:
         """Let a cleaned segment take the place of others."""
