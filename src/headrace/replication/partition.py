@@ -1,0 +1,1 @@
+"""One partition as this broker holds it. (Contract; the behaviour follows.)"""
