@@ -19,7 +19,7 @@ from kio.serial import entity_reader
 from headrace.protocol.api import SUPPORTED, ApiKey, Versions, response_header_is_flexible
 from headrace.protocol.encode import blank_response, encode_response
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
-from headrace.protocol.guard import check_request
+from headrace.protocol.guard import Walk, check_request
 from headrace.protocol.schema import request_shape
 
 from .connection import Connection, Slot
@@ -153,7 +153,9 @@ def decode(request: Request) -> Any:
     check_request(info.api_key, info.version, body)
     try:
         entity, _ = entity_reader(load_request_schema(info.api_key, info.version))(body, 0)
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of the native decoder is not an Exception
         raise ProtocolViolation(f"a request that does not decode: {error}") from error
     return entity
 
@@ -168,8 +170,6 @@ def skip_tags(frame: memoryview, position: int) -> int:
 
 
 def _skip_some_tags(frame: memoryview, position: int) -> int:
-    from headrace.protocol.guard import Walk
-
     walk = Walk(frame)
     count, position = walk.uvarint(position)
     walk.count(position, count, 2)

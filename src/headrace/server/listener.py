@@ -88,14 +88,17 @@ class Listener:
             quiet = now - connection.last_read_at
             if quiet < REST_SECONDS:
                 continue
-            if not connection.requests and now - connection.opened_at > HANDSHAKE_SECONDS:
-                connection.close()
-            elif connection.is_mid_request and quiet > STALL_SECONDS:
-                connection.close()
-            elif connection.is_idle and quiet > self._idle_seconds:
+            if self._is_overdue(connection, now, quiet):
                 connection.close()
             else:
                 connection.rest()
+
+    def _is_overdue(self, connection: Connection, now: float, quiet: float) -> bool:
+        if not connection.requests:
+            return now - connection.opened_at > HANDSHAKE_SECONDS
+        if connection.is_mid_request:
+            return quiet > STALL_SECONDS
+        return connection.is_idle and quiet > self._idle_seconds
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
