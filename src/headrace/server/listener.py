@@ -1,7 +1,7 @@
 """Accepts connections and keeps count of them.
 
 Caps: all connections together, and those of one address. Deadlines: a new connection must have sent a whole request
-within `HANDSHAKE_SECONDS`, a request that was begun must go on within `STALL_SECONDS`, and a connection that asks
+(and have authenticated, where it must) within `HANDSHAKE_SECONDS`, a request that was begun must go on within `STALL_SECONDS`, and a connection that asks
 nothing is closed after `connections.max.idle.ms`.
 """
 
@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from .authentication import Authenticator
 from .connection import Connection, Serve
 
 HANDSHAKE_SECONDS: Final = 30.0
@@ -39,6 +40,7 @@ class Listener:
         most_connections: int,
         most_per_address: int,
         idle_seconds: float,
+        authenticator: Authenticator | None = None,
     ) -> None:
         self._loop = loop
         self._serve = serve
@@ -46,6 +48,7 @@ class Listener:
         self._most = most_connections
         self._most_per_address = most_per_address
         self._idle_seconds = idle_seconds
+        self._authenticator = authenticator
         self._sock: socket.socket | None = None
         self._per_address: Counter[str] = Counter()
         self.connections: set[Connection] = set()
@@ -94,7 +97,7 @@ class Listener:
                 connection.rest()
 
     def _is_overdue(self, connection: Connection, now: float, quiet: float) -> bool:
-        if not connection.requests:
+        if not connection.requests or not connection.is_known:
             return now - connection.opened_at > HANDSHAKE_SECONDS
         if connection.is_mid_request:
             return quiet > STALL_SECONDS
@@ -129,11 +132,15 @@ class Listener:
             frame_limit=self._frame_limit,
             now=self._loop.time(),
         )
+        if self._authenticator is not None:
+            self._authenticator.open(connection)
         self.connections.add(connection)
         self._per_address[peer] += 1
 
     def _forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        if self._authenticator is not None:
+            self._authenticator.close(connection)
         self._per_address[connection.peer] -= 1
         if not self._per_address[connection.peer]:
             del self._per_address[connection.peer]
