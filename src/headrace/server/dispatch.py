@@ -80,6 +80,8 @@ class Dispatcher:
         """Answer one frame, now or later."""
         if not connection.is_known and self._take_bare_token(connection, frame):
             return
+        if len(frame) < _HEAD_WITHOUT_CLIENT.size:
+            raise ProtocolViolation(f"a request of {len(frame)} bytes")
         api_key, version, correlation_id = _HEAD_WITHOUT_CLIENT.unpack_from(frame)
         if not connection.is_known:
             assert self._authenticator is not None

@@ -1,8 +1,8 @@
 """Accepts connections and keeps count of them.
 
 Caps: all connections together, and those of one address. Deadlines: a new connection must have sent a whole request
-(and have authenticated, where it must) within `HANDSHAKE_SECONDS`, a request that was begun must go on within `STALL_SECONDS`, and a connection that asks
-nothing is closed after `connections.max.idle.ms`.
+(and have authenticated, where it must) within `HANDSHAKE_SECONDS`, a request that was begun must go on within
+`STALL_SECONDS`, and a connection that asks nothing is closed after `connections.max.idle.ms`.
 """
 
 import errno

@@ -42,7 +42,7 @@ def test_frames_come_out_whole_whatever_the_chunks(sizes: list[int], step: int) 
     assert inbox.is_empty
 
 
-@pytest.mark.parametrize("length", [-1, 0, 7, 1001, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize("length", [-1, 0, 1001, 2**31 - 1, -(2**31)])
 def test_a_length_that_cannot_be_is_a_violation(length: int) -> None:
     inbox = Inbox(1000)
     with pytest.raises(ProtocolViolation, match="bytes"):
