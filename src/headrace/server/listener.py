@@ -34,8 +34,8 @@ class Listener:
     def __init__(
         self,
         loop: AbstractEventLoop,
-        serve: Serve,
         *,
+        serve: Serve,
         frame_limit: int,
         most_connections: int,
         most_per_address: int,
@@ -53,8 +53,11 @@ class Listener:
         self._per_address: Counter[str] = Counter()
         self.connections: set[Connection] = set()
 
-    def listen(self, host: str, port: int) -> int:
-        """Start to accept; returns the port, which the system chose if 0 was asked. Raises OSError."""
+    def bind(self, host: str, port: int) -> int:
+        """Take the address; returns the port, which the system chose if 0 was asked. Raises OSError.
+
+        Clients that connect wait until `start`.
+        """
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         sock = socket.socket(family, kind, protocol)
         try:
@@ -66,8 +69,12 @@ class Listener:
             raise
         sock.setblocking(False)
         self._sock = sock
-        self._loop.add_reader(sock.fileno(), self._accept)
         return int(sock.getsockname()[1])
+
+    def start(self) -> None:
+        """Accept who waits and who comes."""
+        assert self._sock is not None
+        self._loop.add_reader(self._sock.fileno(), self._accept)
 
     def stop_listening(self) -> None:
         if self._sock is not None:
