@@ -33,9 +33,7 @@ def place(
             f"Unable to replicate the partition {replication_factor} time(s): "
             f"there are {len(brokers)} broker(s); ask for 1 to {len(brokers)}",
         )
-    racks: dict[int, object] = dict(brokers)
-    if any(rack is None for rack in brokers.values()):
-        racks = {broker: broker for broker in brokers}
+    racks = _racks(brokers)
     ring = _ring(racks)
     wanted = range(first_partition, first_partition + partitions)
     return [_replicas(ring, racks, start + index, replication_factor) for index in wanted]
@@ -65,21 +63,46 @@ def _replicas(ring: Sequence[int], racks: Mapping[int, object], position: int, c
     return tuple(chosen)
 
 
-def check_assignments(assignments: Iterable[Sequence[int]], brokers: Iterable[int]) -> list[Assignment]:
-    """The assignments a user gave, or `CodedError` (INVALID_REPLICA_ASSIGNMENT) with what is wrong with them."""
+def ring_position(brokers: Mapping[int, str | None], broker: int) -> int:
+    """Where in the ring a broker stands; 0 for one that does not."""
+    ring = _ring(_racks(brokers))
+    return ring.index(broker) if broker in brokers else 0
+
+
+def in_order(assignments: Mapping[int, Sequence[int]]) -> list[Sequence[int]]:
+    """Assignments given by partition as a list, or `CodedError` unless they are for partitions 0, 1, 2, …"""
+    if sorted(assignments) != list(range(len(assignments))):
+        raise _bad(f"partitions should be a consecutive 0-based sequence, not {sorted(assignments)}")
+    return [assignments[index] for index in range(len(assignments))]
+
+
+def check_assignments(
+    assignments: Sequence[Sequence[int]], brokers: Iterable[int], *, replication_factor: int | None = None
+) -> list[Assignment]:
+    """The assignments a user gave, or `CodedError` (INVALID_REPLICA_ASSIGNMENT) with what is wrong with them.
+
+    All have as many replicas as `replication_factor` says, or as the first has.
+    """
     known = set(brokers)
-    checked = [tuple(replicas) for replicas in assignments]
-    for index, replicas in enumerate(checked):
-        if not replicas:
-            raise _bad(f"partition {index} has no replicas")
-        if len(set(replicas)) != len(replicas):
-            raise _bad(f"partition {index} names a broker twice: {list(replicas)}")
-        if len(replicas) != len(checked[0]):
-            raise _bad(f"partition {index} has {len(replicas)} replicas, partition 0 has {len(checked[0])}")
+    count = replication_factor or len(assignments[0])
+    for index, replicas in enumerate(assignments):
         unknown = sorted(set(replicas) - known)
+        if not replicas:
+            raise _bad(f"number {index} has no replicas")
+        if len(set(replicas)) != len(replicas):
+            raise _bad(f"number {index} names a broker twice: {list(replicas)}")
+        if len(replicas) != count:
+            raise _bad(f"number {index} has {len(replicas)} replicas where {count} are needed")
         if unknown:
-            raise _bad(f"partition {index} names brokers {unknown}, alive are {sorted(known)}")
-    return checked
+            raise _bad(f"number {index} names brokers {unknown}, alive are {sorted(known)}")
+    return [tuple(replicas) for replicas in assignments]
+
+
+def _racks(brokers: Mapping[int, str | None]) -> dict[int, object]:
+    """Racks by broker; each broker its own where not all have one."""
+    if any(rack is None for rack in brokers.values()):
+        return {broker: broker for broker in brokers}
+    return dict(brokers)
 
 
 def _bad(problem: str) -> CodedError:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from .setting import MAX_INT, ConfigError, Rule, Setting, Type, Value, at_least
+from .setting import MAX_INT, ConfigError, Rule, Setting, Type, Value, at_least, only
 from .topic import TOPIC_SETTINGS
 
 _LISTENER: Final = re.compile(
@@ -171,7 +171,7 @@ _OWN: Final = (
     _broker("log.retention.hours", Type.INT, None, None, "log.retention.ms in hours, where that is not set.", "high"),
     _broker("log.roll.hours", Type.INT, None, at_least(1), "log.roll.ms in hours, where that is not set.", "high"),
     _broker(
-        "log.roll.jitter.hours", Type.INT, None, at_least(0), "log.roll.jitter.ms in hours, where that is not set."
+        "log.roll.jitter.hours", Type.INT, None, only(0, "0"), "log.roll.jitter.ms in hours, where that is not set."
     ),
     _broker(
         "log.flush.scheduler.interval.ms",

@@ -107,6 +107,10 @@ def one_of(*allowed: str) -> Rule:
     return Rule(holds=lambda value: value in allowed, words=f"one of {', '.join(allowed)}")
 
 
+def only(allowed: Value, words: str) -> Rule:
+    return Rule(holds=lambda value: value == allowed, words=words)
+
+
 def some_of(*allowed: str) -> Rule:
     def holds(value: Value) -> bool:
         return isinstance(value, tuple) and bool(value) and len(set(value)) == len(value) and set(value) <= set(allowed)

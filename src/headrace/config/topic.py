@@ -7,7 +7,7 @@ from typing import Final
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from .names import nearest
-from .setting import MAX_LONG, ConfigError, Rule, Setting, Type, Value, at_least, between, one_of, some_of
+from .setting import MAX_LONG, ConfigError, Rule, Setting, Type, Value, at_least, between, one_of, only, some_of
 
 _GZIP_LEVEL: Final = Rule(holds=lambda value: value == -1 or value in range(1, 10), words="-1, or between 1 and 9")
 _VERSION_WITH_FORMAT_2: Final = re.compile(r"(0\.11|[1-3]\.\d)(\.\d+)?(-IV\d+)?")
@@ -192,9 +192,9 @@ _ROWS: Final = (
         "preallocate",
         Type.BOOLEAN,
         "false",
-        None,
+        only(False, "false: files grow as records arrive"),
         "log.preallocate",
-        "Whether a new segment's file takes its full size on disk at once.",
+        "Whether a new segment's file takes its full size on disk at once; it never does here.",
     ),
     _topic(
         "retention.bytes",
@@ -233,9 +233,9 @@ _ROWS: Final = (
         "segment.jitter.ms",
         Type.LONG,
         "0",
-        at_least(0),
+        only(0, "0: segments roll at segment.ms exactly"),
         "log.roll.jitter.ms",
-        "A random part taken off segment.ms, so that many partitions do not roll at once.",
+        "A random part taken off segment.ms; none is taken here.",
     ),
     _topic(
         "segment.ms",

@@ -1,9 +1,9 @@
 """The values in force: what was given in a file, what was changed while running, and the defaults under both."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -16,6 +16,9 @@ from .topic import TOPIC_SETTINGS
 _SYNC_EACH: Final = {"log.flush.interval.messages": "1"}
 """What a lone broker does where nothing is set: no other broker holds a copy, so the disk must."""
 _WILDCARDS: Final = ("", "0.0.0.0", "::")
+_REMEMBERED: Final = 10_000
+
+T = TypeVar("T")
 
 
 class Found(NamedTuple):
@@ -97,6 +100,16 @@ class BrokerConfig:
         self._dynamic = [(Source.DYNAMIC_BROKER, own), (Source.DYNAMIC_DEFAULT_BROKER, cluster)]
         self._renew()
 
+    def remember(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` returns, made once and kept for as long as no setting of this broker changes."""
+        found = self._remembered.get(key)
+        if found is None:
+            if len(self._remembered) >= _REMEMBERED:
+                self._remembered.clear()
+            found = self._remembered[key] = make()
+        value: T = found
+        return value
+
     def trace(self, name: str) -> list[Found]:
         """Every place where the broker setting has a value, the one in force first."""
         return list(self._trace(BROKER_SETTINGS[name]))
@@ -121,6 +134,7 @@ class BrokerConfig:
             yield Found(setting.name, default, Source.DEFAULT)
 
     def _renew(self) -> None:
+        self._remembered: dict[Hashable, Any] = {}
         self._values = {name: self._in_force(setting) for name, setting in BROKER_SETTINGS.items()}
         self._topic_defaults = MappingProxyType(
             {
