@@ -11,9 +11,6 @@ from .errors import ProtocolViolation
 
 RESTING_SIZE: Final = 128 * 1024
 """Bytes a connection's buffer has when no large request is in it."""
-SMALLEST_FRAME: Final = 8
-"""A request header without a client id: key, version, correlation id."""
-
 _LENGTH: Final = Struct(">i")
 
 
@@ -83,8 +80,8 @@ class Inbox:
 
     def _frame_length(self) -> int:
         length: int = _LENGTH.unpack_from(self._buffer, self._start)[0]
-        if length < SMALLEST_FRAME or length > self._limit:
-            raise ProtocolViolation(f"a frame of {length} bytes; from {SMALLEST_FRAME} to {self._limit} are let in")
+        if length <= 0 or length > self._limit:
+            raise ProtocolViolation(f"a frame of {length} bytes; from 1 to {self._limit} are let in")
         return length
 
     def _make_room(self, wanted: int) -> None:

@@ -68,6 +68,8 @@ class Connection:
     ) -> None:
         self.peer = peer
         self.principal = "User:ANONYMOUS"
+        self.is_known = True
+        """False until the client has authenticated, where it must."""
         self.opened_at = now
         self.last_read_at = now
         self.requests = 0

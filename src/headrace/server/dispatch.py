@@ -19,15 +19,17 @@ from kio.serial import entity_reader
 from headrace.protocol.api import SUPPORTED, ApiKey, Versions, response_header_is_flexible
 from headrace.protocol.encode import blank_response, encode_response
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
-from headrace.protocol.guard import check_request
+from headrace.protocol.guard import Walk, check_request
 from headrace.protocol.schema import request_shape
 
+from .authentication import Authenticator
 from .connection import Connection, Slot
 from .context import Context, RequestInfo
 
 log = structlog.get_logger(__name__)
 
 Handler = Callable[[Context, Any, RequestInfo], Awaitable[dict[str, Any]]]
+_SASL: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 _HEAD: Final = Struct(">hhih")
 _HEAD_WITHOUT_CLIENT: Final = Struct(">hhi")
 _RESPONSE_HEAD: Final = Struct(">ii")
@@ -58,12 +60,14 @@ class Dispatcher:
         handlers: Mapping[ApiKey, Handler],
         raw_handlers: Mapping[ApiKey, RawHandler],
         unsupported_api_versions: Callable[[], bytes],
+        authenticator: Authenticator | None = None,
     ) -> None:
         self._loop = loop
         self._context = context
         self._handlers = handlers
         self._raw = raw_handlers
         self._unsupported_api_versions = unsupported_api_versions
+        self._authenticator = authenticator
         self._flexible: dict[tuple[int, int], bool] = {}
         self._tasks: set[Task[None]] = set()
 
@@ -74,7 +78,14 @@ class Dispatcher:
 
     def serve(self, connection: Connection, frame: memoryview) -> None:
         """Answer one frame, now or later."""
+        if not connection.is_known and self._take_bare_token(connection, frame):
+            return
+        if len(frame) < _HEAD_WITHOUT_CLIENT.size:
+            raise ProtocolViolation(f"a request of {len(frame)} bytes")
         api_key, version, correlation_id = _HEAD_WITHOUT_CLIENT.unpack_from(frame)
+        if not connection.is_known:
+            assert self._authenticator is not None
+            self._authenticator.check(connection, api_key)
         versions = SUPPORTED.get(api_key)
         if versions is None or not versions.min <= version <= versions.max:
             self._refuse_version(connection, api_key, version, correlation_id, versions)
@@ -85,6 +96,8 @@ class Dispatcher:
         request = Request(info, correlation_id, frame, body, connection.open_slot())
         if raw is not None:
             self._serve_raw(raw, request)
+        elif api_key in _SASL:
+            self._serve_sasl(connection, request)
         else:
             self._serve_decoded(connection, request)
 
@@ -103,6 +116,25 @@ class Dispatcher:
         task = self._loop.create_task(self._run(connection, request, entity))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _take_bare_token(self, connection: Connection, frame: memoryview) -> bool:
+        assert self._authenticator is not None
+        if not self._authenticator.takes_bare_token(connection):
+            return False
+        self._authenticator.take_bare_token(connection, bytes(frame))
+        return True
+
+    def _serve_sasl(self, connection: Connection, request: Request) -> None:
+        entity = decode(request)
+        if connection.is_known and self._authenticator is not None:
+            raise ProtocolViolation("the client has authenticated already")
+        if self._authenticator is None:
+            values = blank_response(request.info.api_key, request.info.version, ErrorCode.illegal_sasl_state.value)
+        elif request.info.api_key == ApiKey.SASL_HANDSHAKE:
+            values = self._authenticator.handshake(connection, entity.mechanism, request.info.version)
+        else:
+            values = self._authenticator.authenticate(connection, entity.auth_bytes)
+        request.slot.answer([frame_response(request.info, request.correlation_id, values)])
 
     async def _run(self, connection: Connection, request: Request, entity: Any) -> None:
         info = request.info
@@ -153,7 +185,9 @@ def decode(request: Request) -> Any:
     check_request(info.api_key, info.version, body)
     try:
         entity, _ = entity_reader(load_request_schema(info.api_key, info.version))(body, 0)
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of the native decoder is not an Exception
         raise ProtocolViolation(f"a request that does not decode: {error}") from error
     return entity
 
@@ -168,8 +202,6 @@ def skip_tags(frame: memoryview, position: int) -> int:
 
 
 def _skip_some_tags(frame: memoryview, position: int) -> int:
-    from headrace.protocol.guard import Walk
-
     walk = Walk(frame)
     count, position = walk.uvarint(position)
     walk.count(position, count, 2)

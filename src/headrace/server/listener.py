@@ -1,8 +1,8 @@
 """Accepts connections and keeps count of them.
 
 Caps: all connections together, and those of one address. Deadlines: a new connection must have sent a whole request
-within `HANDSHAKE_SECONDS`, a request that was begun must go on within `STALL_SECONDS`, and a connection that asks
-nothing is closed after `connections.max.idle.ms`.
+(and have authenticated, where it must) within `HANDSHAKE_SECONDS`, a request that was begun must go on within
+`STALL_SECONDS`, and a connection that asks nothing is closed after `connections.max.idle.ms`.
 """
 
 import errno
@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from .authentication import Authenticator
 from .connection import Connection, Serve
 
 HANDSHAKE_SECONDS: Final = 30.0
@@ -33,12 +34,13 @@ class Listener:
     def __init__(
         self,
         loop: AbstractEventLoop,
-        serve: Serve,
         *,
+        serve: Serve,
         frame_limit: int,
         most_connections: int,
         most_per_address: int,
         idle_seconds: float,
+        authenticator: Authenticator | None = None,
     ) -> None:
         self._loop = loop
         self._serve = serve
@@ -46,12 +48,16 @@ class Listener:
         self._most = most_connections
         self._most_per_address = most_per_address
         self._idle_seconds = idle_seconds
+        self._authenticator = authenticator
         self._sock: socket.socket | None = None
         self._per_address: Counter[str] = Counter()
         self.connections: set[Connection] = set()
 
-    def listen(self, host: str, port: int) -> int:
-        """Start to accept; returns the port, which the system chose if 0 was asked. Raises OSError."""
+    def bind(self, host: str, port: int) -> int:
+        """Take the address; returns the port, which the system chose if 0 was asked. Raises OSError.
+
+        Clients that connect wait until `start`.
+        """
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         sock = socket.socket(family, kind, protocol)
         try:
@@ -63,8 +69,12 @@ class Listener:
             raise
         sock.setblocking(False)
         self._sock = sock
-        self._loop.add_reader(sock.fileno(), self._accept)
         return int(sock.getsockname()[1])
+
+    def start(self) -> None:
+        """Accept who waits and who comes."""
+        assert self._sock is not None
+        self._loop.add_reader(self._sock.fileno(), self._accept)
 
     def stop_listening(self) -> None:
         if self._sock is not None:
@@ -88,14 +98,17 @@ class Listener:
             quiet = now - connection.last_read_at
             if quiet < REST_SECONDS:
                 continue
-            if not connection.requests and now - connection.opened_at > HANDSHAKE_SECONDS:
-                connection.close()
-            elif connection.is_mid_request and quiet > STALL_SECONDS:
-                connection.close()
-            elif connection.is_idle and quiet > self._idle_seconds:
+            if self._is_overdue(connection, now, quiet):
                 connection.close()
             else:
                 connection.rest()
+
+    def _is_overdue(self, connection: Connection, now: float, quiet: float) -> bool:
+        if not connection.requests or not connection.is_known:
+            return now - connection.opened_at > HANDSHAKE_SECONDS
+        if connection.is_mid_request:
+            return quiet > STALL_SECONDS
+        return connection.is_idle and quiet > self._idle_seconds
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
@@ -126,11 +139,15 @@ class Listener:
             frame_limit=self._frame_limit,
             now=self._loop.time(),
         )
+        if self._authenticator is not None:
+            self._authenticator.open(connection)
         self.connections.add(connection)
         self._per_address[peer] += 1
 
     def _forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        if self._authenticator is not None:
+            self._authenticator.close(connection)
         self._per_address[connection.peer] -= 1
         if not self._per_address[connection.peer]:
             del self._per_address[connection.peer]
