@@ -1,4 +1,4 @@
-"""How every command speaks: results to stdout, one friendly line per error to stderr, exit codes that mean something."""
+"""How every command speaks: results to stdout, a friendly line per error to stderr, exit codes with a meaning."""
 
 import json
 import os
@@ -71,6 +71,8 @@ def _explain(error: Exception) -> tuple[str, ExitCode]:
     if isinstance(error, ClusterUnreachable):
         advice = "Start one with `headrace up`, or name its address with --bootstrap or HEADRACE_BOOTSTRAP."
         return f"{error.message}. {advice}", ExitCode.UNREACHABLE
+    if isinstance(error, ClientError) and error.code == "UNKNOWN_TOPIC_OR_PART":
+        return f"{error.message}; `headrace topic list` shows those that do", ExitCode.FAILED
     if isinstance(error, ClientError):
         return error.message, ExitCode.FAILED
     if isinstance(error, OSError):

@@ -52,10 +52,12 @@ def register(app: typer.Typer) -> None:
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to.")],
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="FILE...", help="Files to read; standard input if none, or for `-`.")
+        list[Path] | None, typer.Argument(metavar="FILE", help="Files to read; standard input if none, or for `-`.")
     ] = None,
     whole: Annotated[bool, typer.Option("--whole-file", help="Each file is one record, not each line.")] = False,
-    separator: Annotated[str, typer.Option("--delimiter", help="What ends a record; \\\\n, \\\\t, \\\\0 and \\\\xHH work.")] = "\\n",
+    separator: Annotated[
+        str, typer.Option("--delimiter", help="What ends a record; \\\\n, \\\\t, \\\\0 and \\\\xHH work.")
+    ] = "\\n",
     key_separator: Annotated[
         str | None, typer.Option("--key-separator", "-K", help="Split each record into key and value here.")
     ] = None,
@@ -70,7 +72,9 @@ def produce(
     null_value: Annotated[
         str | None, typer.Option("--null-value", metavar="TOKEN", help="A value of this becomes null, a tombstone.")
     ] = None,
-    acks: Annotated[Acks, typer.Option(help="Who has it before it counts: nobody, the leader, all in sync.")] = Acks.ALL,
+    acks: Annotated[
+        Acks, typer.Option(help="Who has it before it counts: nobody, the leader, all in sync.")
+    ] = Acks.ALL,
     compression: Annotated[Compression, typer.Option("--compression", "-z")] = Compression.NONE,
     idempotent: Annotated[
         bool | None,
@@ -95,7 +99,9 @@ def produce(
         headers=tuple((name, value.encode()) for name, value in _headers(header)),
         timestamp=0 if timestamp is None else time_ms(timestamp, "--timestamp", time.time_ns() // 1_000_000),
     )
-    source = Source(files=_checked(files or []), whole=whole, delimiter=delimiter(separator, "--delimiter"), recipe=recipe)
+    source = Source(
+        files=_checked(files or []), whole=whole, delimiter=delimiter(separator, "--delimiter"), recipe=recipe
+    )
     settings = {**_delivery(acks, idempotent), "compression.type": compression.value, **pairs(properties, "--property")}
     writer = RecordWriter(bootstrap_list(bootstrap), topic, settings, partition)
     _check_partition(writer, partition)

@@ -78,7 +78,9 @@ def records_of(
         yield recipe.record(piece, f"record {number} of {name}")
 
 
-def whole_file(stream: io.BufferedIOBase, recipe: Recipe, name: str, on_bytes: Callable[[int], None]) -> Iterator[Record]:
+def whole_file(
+    stream: io.BufferedIOBase, recipe: Recipe, name: str, on_bytes: Callable[[int], None]
+) -> Iterator[Record]:
     """All of a stream as one record."""
     content = stream.read(MAX_RECORD_BYTES + 1)
     if len(content) > MAX_RECORD_BYTES:
@@ -87,7 +89,9 @@ def whole_file(stream: io.BufferedIOBase, recipe: Recipe, name: str, on_bytes: C
     yield recipe.record(content, name)
 
 
-def paced(records: Iterable[Record], rate: float | None, now: Callable[[], float], wait: Callable[[float], None]) -> Iterator[Record]:
+def paced(
+    records: Iterable[Record], rate: float | None, now: Callable[[], float], wait: Callable[[float], None]
+) -> Iterator[Record]:
     """The same records, no more than `rate` of them a second."""
     if rate is None:
         yield from records

@@ -47,7 +47,9 @@ def renderer(format_: str, key_separator: bytes, end: bytes, null: bytes) -> Ren
     if format_ == "value":
         return lambda r: (null if r.value is None else r.value) + end
     if format_ == "key-value":
-        return lambda r: (null if r.key is None else r.key) + key_separator + (null if r.value is None else r.value) + end
+        return lambda r: (
+            (null if r.key is None else r.key) + key_separator + (null if r.value is None else r.value) + end
+        )
     if format_ == "raw":
         return lambda r: r.value or b""
     if format_ == "hex":

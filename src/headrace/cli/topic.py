@@ -19,7 +19,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Topics, by name.")]
+Names = Annotated[list[str], typer.Argument(metavar="NAME", help="Topics, by name.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 Config = Annotated[
     list[str] | None,
@@ -40,7 +40,8 @@ def _admin(bootstrap: str, properties: list[str] | None) -> Admin:
 def create(
     names: Names,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="How many partitions; the broker's default if absent.")
+        int | None,
+        typer.Option("--partitions", "-p", min=1, help="How many partitions; the broker's default if absent."),
     ] = None,
     replication_factor: Annotated[
         int | None, typer.Option("--replication-factor", "-r", min=1, help="How many copies of each partition.")

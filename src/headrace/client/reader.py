@@ -16,7 +16,13 @@ _POLL_SECONDS: Final = 0.2
 _PATIENCE_SECONDS: Final = 30.0
 """How long the records of a range that exists may take to come."""
 _COORDINATION: Final = frozenset(
-    {"COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS", "_WAIT_COORD", "_UNSUPPORTED_FEATURE"}
+    {
+        "COORDINATOR_NOT_AVAILABLE",
+        "NOT_COORDINATOR",
+        "COORDINATOR_LOAD_IN_PROGRESS",
+        "_WAIT_COORD",
+        "_UNSUPPORTED_FEATURE",
+    }
 )
 """Errors of a group, which this reader has none of."""
 _PASSING: Final = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "REQUEST_TIMED_OUT"})

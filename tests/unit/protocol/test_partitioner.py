@@ -1,7 +1,8 @@
 import pytest
-from headrace.protocol.partitioner import murmur2, partition_for
 from hypothesis import given
 from hypothesis import strategies as st
+
+from headrace.protocol.partitioner import murmur2, partition_for
 
 JAVA_VECTORS = [
     (b"21", -973932308),
