@@ -16,6 +16,7 @@ class ApiKey(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -25,6 +26,7 @@ class ApiKey(IntEnum):
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     INCREMENTAL_ALTER_CONFIGS = 44
     DESCRIBE_CLUSTER = 60
@@ -51,6 +53,7 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
     ApiKey.FETCH: _range(4, 18),
     ApiKey.LIST_OFFSETS: _range(1, 11),
     ApiKey.METADATA: _range(0, 13),
+    ApiKey.SASL_HANDSHAKE: _range(0, 1),
     ApiKey.API_VERSIONS: _range(0, 4),
     ApiKey.CREATE_TOPICS: _range(2, 7),
     ApiKey.DELETE_TOPICS: _range(1, 6),
@@ -60,6 +63,7 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
     ApiKey.DESCRIBE_CONFIGS: _range(1, 4),
     ApiKey.ALTER_CONFIGS: _range(0, 2),
     ApiKey.DESCRIBE_LOG_DIRS: _range(1, 5),
+    ApiKey.SASL_AUTHENTICATE: _range(0, 2),
     ApiKey.CREATE_PARTITIONS: _range(0, 3),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _range(0, 1),
     ApiKey.DESCRIBE_CLUSTER: _range(0, 2),

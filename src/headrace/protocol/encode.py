@@ -77,6 +77,24 @@ def write_uvarint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
+def write_count(out: bytearray, count: int, flexible: bool) -> None:
+    """The count of an array."""
+    if flexible:
+        write_uvarint(out, count + 1)
+    else:
+        out += _I32(count)
+
+
+def write_topic(out: bytearray, name: str, topic_id: UUID | None, *, by_id: bool, flexible: bool) -> None:
+    """A topic as the version names it."""
+    if by_id:
+        _write_uuid(out, topic_id)
+    elif flexible:
+        _write_compact(out, name)
+    else:
+        _write_legacy_text(out, name)
+
+
 @cache
 def _struct(shape: Shape) -> Write:
     plan = tuple((f.name, _plain(f.default), _field(f, shape.flexible)) for f in shape.fields)
