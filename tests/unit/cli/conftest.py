@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -9,7 +9,7 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """The command, called in this process."""
     monkeypatch.delenv("HEADRACE_BOOTSTRAP", raising=False)
     monkeypatch.delenv("HEADRACE_DEBUG", raising=False)
@@ -18,4 +18,4 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     def invoke(*arguments: str, stdin: str | bytes | None = None) -> Result:
         return runner.invoke(app, list(arguments), input=stdin)
 
-    yield invoke
+    return invoke
