@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.conftest import Run
 
 from headrace.cli.checks import (
     GIB,
@@ -29,6 +28,7 @@ from headrace.cli.checks import (
     read_meminfo,
 )
 from headrace.cli.places import check_directory, check_port
+from tests.unit.cli.conftest import Run
 
 OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
 

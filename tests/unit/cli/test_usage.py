@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.conftest import Run
 
 import headrace
 from headrace import __version__
+from tests.unit.cli.conftest import Run
 
 COMMANDS = [
     ("up",),
