@@ -16,6 +16,6 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"})
 
     def invoke(*arguments: str, stdin: str | bytes | None = None) -> Result:
-        return runner.invoke(app, list(arguments), input=stdin)
+        return runner.invoke(app, list(arguments), input=stdin, prog_name="headrace")
 
     return invoke

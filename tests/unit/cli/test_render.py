@@ -1,13 +1,45 @@
 import json
-from dataclasses import replace
+from dataclasses import dataclass
 
 import pytest
 
 from headrace.cli.console import Failure
-from headrace.cli.render import Shown, as_json, renderer
+from headrace.cli.render import as_json, renderer
 
-RECORD = Shown(topic="t", partition=2, offset=7, timestamp=99, key=b"k", value=b"\xffv", headers=[("h", b"1")])
-NULLS = replace(RECORD, key=None, value=None, timestamp=None, headers=[("h", None)])
+
+@dataclass(frozen=True)
+class Fake:
+    """A message as the client library gives it."""
+
+    of_key: bytes | None = b"k"
+    of_value: bytes | None = b"\xffv"
+    of_headers: list[tuple[str, bytes | None]] | None = None
+    of_timestamp: tuple[int, int] = (1, 99)
+
+    def topic(self) -> str:
+        return "t"
+
+    def partition(self) -> int:
+        return 2
+
+    def offset(self) -> int:
+        return 7
+
+    def timestamp(self) -> tuple[int, int]:
+        return self.of_timestamp
+
+    def key(self) -> bytes | None:
+        return self.of_key
+
+    def value(self) -> bytes | None:
+        return self.of_value
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        return self.of_headers
+
+
+RECORD = Fake(of_headers=[("h", b"1")])
+NULLS = Fake(of_key=None, of_value=None, of_headers=[("h", None)], of_timestamp=(0, -1))
 
 
 @pytest.mark.parametrize(
@@ -29,7 +61,7 @@ def test_formats_are_safe_for_any_bytes(format_: str, expected: bytes, of_nulls:
 
 def test_a_template_inserts_values_as_they_are() -> None:
     render = renderer("{value}", b"\t", b"\n", b"")
-    assert render(replace(RECORD, value=b"{key}\\1\\g<0>")) == b"{key}\\1\\g<0>\n"
+    assert render(Fake(of_value=b"{key}\\1\\g<0>")) == b"{key}\\1\\g<0>\n"
 
 
 def test_json_keeps_what_is_not_text() -> None:
@@ -46,7 +78,7 @@ def test_json_keeps_what_is_not_text() -> None:
 
 
 def test_json_is_one_line() -> None:
-    assert b"\n" not in as_json(replace(RECORD, value=b"a\nb"))
+    assert b"\n" not in as_json(Fake(of_value=b"a\nb"))
 
 
 def test_a_template_with_an_unknown_field_is_refused() -> None:
