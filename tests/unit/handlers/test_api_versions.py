@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from kio.index import load_response_schema
 from kio.serial import entity_reader
@@ -29,6 +31,7 @@ def test_a_malformed_software_name_is_refused(broker: Harness, name: str) -> Non
 
 def test_a_version_that_is_not_served_gets_the_range_in_the_oldest_layout() -> None:
     body = unsupported_api_versions()
+    answer: Any
     answer, end = entity_reader(load_response_schema(18, 0))(body, 0)
     assert end == len(body)
     assert answer.error_code is ErrorCode.unsupported_version

@@ -4,13 +4,15 @@ from uuid import UUID
 
 import pytest
 
+from headrace.cluster.controller import TopicSpec
 from headrace.cluster.image import BrokerNode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.server.context import RequestInfo
+from headrace.server.handlers import HANDLERS
 from headrace.server.handlers.authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 
-from .harness import CLUSTER_ID, HANDLERS, Harness, through_the_wire, versions
+from .harness import CLUSTER_ID, Harness, through_the_wire, versions
 
 UNKNOWN_ID = UUID(int=99)
 
@@ -70,18 +72,12 @@ def test_a_kept_answer_follows_every_change(broker: Harness) -> None:
 
 def test_a_partition_whose_leader_is_gone_says_so(broker: Harness) -> None:
     broker.image.brokers[2] = BrokerNode(id=2, host="other", port=9093)
-    broker.run(broker.controller.create_topic(spec_on_broker_2()))
+    broker.run(broker.controller.create_topic(TopicSpec(name="elsewhere", assignments={0: [2]})))
     assert broker.ask(ApiKey.METADATA, 12, topics=None).topics[0].partitions[0].leader_id == 2
     del broker.image.brokers[2]
     (partition,) = broker.ask(ApiKey.METADATA, 12, topics=None).topics[0].partitions
     assert partition.error_code is ErrorCode.leader_not_available
     assert (partition.leader_id, partition.offline_replicas) == (-1, (2,))
-
-
-def spec_on_broker_2() -> Any:
-    from headrace.cluster.controller import TopicSpec
-
-    return TopicSpec(name="elsewhere", assignments={0: [2]})
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.METADATA))
@@ -114,7 +110,7 @@ def test_clients_that_ask_for_a_new_topic_together_all_get_it() -> None:
     request = through_the_wire(ApiKey.METADATA, 12, {"topics": asked("new")})
     info = RequestInfo(ApiKey.METADATA, 12, None, "", "")
 
-    async def all_at_once() -> list[bytearray]:
+    async def all_at_once() -> list[Any]:
         handle = HANDLERS[ApiKey.METADATA]
         return await asyncio.gather(*(handle(broker.context, request, info) for _ in range(5)))
 
