@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from headrace.cluster.controller import TopicSpec
-from headrace.cluster.image import BrokerNode
+from headrace.cluster.image import BrokerNode, PartitionState, Topic
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.server.context import RequestInfo
@@ -15,6 +15,7 @@ from headrace.server.handlers.authorized import CLUSTER_OPERATIONS, NOT_ASKED, T
 from .harness import CLUSTER_ID, Harness, through_the_wire, versions
 
 UNKNOWN_ID = UUID(int=99)
+LED_BY_1 = PartitionState(replicas=(1,), isr=(1,), leader=1)
 
 
 def asked(*names: str) -> list[dict[str, Any]]:
@@ -53,6 +54,34 @@ def test_all_topics_and_none_are_told_apart(broker: Harness, version: int) -> No
     if version >= 1:
         assert [t.name for t in everything.topics if t.is_internal] == ["__consumer_offsets"]
         assert broker.ask(ApiKey.METADATA, version, topics=()).topics == ()
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.METADATA))
+def test_many_topics_come_back_whole(broker: Harness, version: int) -> None:
+    expected = {f"topic-{n}" * (n % 3 + 1): n % 5 * 40 + 1 for n in range(30)}
+    for name, partitions in expected.items():
+        broker.topic(name, partitions)
+    answer = broker.ask(ApiKey.METADATA, version, topics=() if version == 0 else None)
+    assert {t.name: len(t.partitions) for t in answer.topics} == expected
+    assert all([p.partition_index for p in t.partitions] == list(range(len(t.partitions))) for t in answer.topics)
+
+
+def test_an_answer_with_thousands_of_topics_lets_others_run(broker: Harness) -> None:
+    for number in range(2500):
+        broker.image.put_topic(Topic(name=f"t{number}", id=UUID(int=number + 1), partitions=(LED_BY_1,)))
+    request = through_the_wire(ApiKey.METADATA, 12, {"topics": None})
+    info = RequestInfo(ApiKey.METADATA, 12, None, "", "")
+
+    async def count_turns() -> int:
+        answering = asyncio.ensure_future(HANDLERS[ApiKey.METADATA](broker.context, request, info))
+        turns = 0
+        while not answering.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return turns
+
+    assert broker.run(count_turns()) >= 3
+    assert len(broker.ask(ApiKey.METADATA, 12, topics=None).topics) == 2500
 
 
 def test_a_kept_answer_follows_every_change(broker: Harness) -> None:
