@@ -1,0 +1,203 @@
+"""Asks every client every question and keeps the answers."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from .clients.confluent import ConfluentDriver
+from .model import ClientDriver, Codec, NotOffered, Pending, Record, Sending
+from .provision import Factory, Site, Unavailable
+from .records import PARTITIONS, check_equal, sample, spans_of
+from .scenarios import SCENARIOS, Stage
+from .tap import Tap
+from .wire import JOIN_GROUP, api_versions
+
+MIXED_TITLE = "read what every client wrote, all codecs in one topic"
+TITLES = (*(scenario.title for scenario in SCENARIOS), MIXED_TITLE)
+
+
+class Status(Enum):
+    """How a scenario ended; the value is its mark in the tables."""
+
+    PASSED = "yes"
+    FAILED = "FAILS"
+    NOT_OFFERED = "n/a"
+    PENDING = "later"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The end of one scenario for one client, with the reason when it is not a plain pass."""
+
+    status: Status
+    note: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class ClientResult:
+    """All that was seen of one client; `unavailable` tells why it could not be tried."""
+
+    name: str
+    version: str = ""
+    default_hash: str = ""
+    unavailable: str = ""
+    seconds: float = 0.0
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    seen: set[tuple[int, int]] = field(default_factory=set)
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """A whole run: what the broker advertised and what each client did with it."""
+
+    advertised: Mapping[int, tuple[int, int]]
+    results: list[ClientResult]
+
+    @property
+    def failed(self) -> bool:
+        """Whether any scenario of any client failed."""
+        return any(outcome.status is Status.FAILED for result in self.results for outcome in result.outcomes.values())
+
+
+def attempt(question: Callable[[], None]) -> Outcome:
+    """Run one scenario and put its end into words."""
+    try:
+        question()
+    except NotOffered as reason:
+        return Outcome(status=Status.NOT_OFFERED, note=str(reason))
+    except Pending as reason:
+        return Outcome(status=Status.PENDING, note=str(reason))
+    except Exception as error:
+        logging.getLogger(__name__).debug("scenario failed", exc_info=error)
+        words = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
+        return Outcome(status=Status.FAILED, note="; ".join(words).replace("\n", " ")[:400])
+    return Outcome(status=Status.PASSED)
+
+
+@dataclass(slots=True, kw_only=True)
+class Column:
+    """A client at work: its result so far and the stage it works on."""
+
+    result: ClientResult
+    stage: Stage
+
+
+class Suite:
+    """Runs the scenarios against one broker; `say` is told what happens, one line each."""
+
+    def __init__(self, bootstrap: str, cache: Path, logs: Path, say: Callable[[str], None]) -> None:
+        self._bootstrap = bootstrap
+        self._cache = cache
+        self._logs = logs
+        self._say = say
+        self._reference = ConfluentDriver(bootstrap)
+        self._prefix = f"compat-{time.time_ns() // 1_000_000:x}"
+
+    def run(self, clients: Mapping[str, Callable[[Path], Factory]], keep: bool) -> Run:
+        """Every client through every scenario, then all of them on one mixed topic."""
+        advertised = api_versions(self._bootstrap)
+        results: list[ClientResult] = []
+        columns: list[Column] = []
+        with ExitStack() as cleanup:
+            for name, prepare in clients.items():
+                result = ClientResult(name=name)
+                results.append(result)
+                column = self._start(result, prepare, JOIN_GROUP in advertised, cleanup)
+                if column is not None:
+                    self._ask_all(column)
+                    columns.append(column)
+            mixed = self._mix(columns)
+            if not keep:
+                self._clean([*mixed, *(topic for column in columns for topic in column.stage.topics)])
+        return Run(advertised=advertised, results=results)
+
+    def _start(
+        self, result: ClientResult, prepare: Callable[[Path], Factory], groups: bool, cleanup: ExitStack
+    ) -> Column | None:
+        self._say(f"{result.name}: setting up")
+        try:
+            factory = prepare(self._cache)
+        except Unavailable as reason:
+            result.unavailable = str(reason)
+            self._say(f"{result.name}: not run: {reason}")
+            return None
+        tap = cleanup.enter_context(Tap(self._bootstrap))
+        result.seen = tap.seen
+        driver = factory(Site(bootstrap=tap.address, groups=groups, logs=self._logs))
+        cleanup.callback(driver.close)
+        started = attempt(lambda: self._identify(result, driver))
+        if started.status is not Status.PASSED:
+            self._note(result, TITLES[0], started)
+            return None
+        prefix = f"{self._prefix}-{result.name}"
+        return Column(result=result, stage=Stage(driver=driver, reference=self._reference, prefix=prefix))
+
+    @staticmethod
+    def _identify(result: ClientResult, driver: ClientDriver) -> None:
+        result.default_hash = driver.default_hash
+        result.version = driver.version()
+
+    def _ask_all(self, column: Column) -> None:
+        result = column.result
+        began = time.monotonic()
+        for scenario in SCENARIOS:
+
+            def question(scenario: Callable[[Stage], None] = scenario.run) -> None:
+                scenario(column.stage)
+
+            self._note(result, scenario.title, attempt(question))
+        result.seconds = time.monotonic() - began
+        passed = sum(1 for outcome in result.outcomes.values() if outcome.status is Status.PASSED)
+        self._say(f"{result.name} {result.version}: {passed} of {len(SCENARIOS)} in {result.seconds:.1f} s")
+
+    def _note(self, result: ClientResult, title: str, outcome: Outcome) -> None:
+        result.outcomes[title] = outcome
+        if outcome.status is not Status.PASSED:
+            self._say(f"{result.name}: {title}: {outcome.status.value}: {outcome.note}")
+
+    def _mix(self, columns: Sequence[Column]) -> list[str]:
+        if not columns:
+            return []
+        topic = f"{self._prefix}-mixed"
+        self._reference.create_topic(topic, PARTITIONS, {})
+        self._say(f"mixed topic: {len(columns)} clients write every codec, and read each other")
+        written: list[Record] = []
+        for partition, column in enumerate(columns):
+            outcome = attempt(
+                lambda column=column, partition=partition: written.extend(  # type: ignore[misc]
+                    self._write_every_codec(topic, partition, column.stage.driver)
+                )
+            )
+            if outcome.status is Status.FAILED:
+                self._note(column.result, MIXED_TITLE, outcome)
+        for column in columns:
+            if MIXED_TITLE not in column.result.outcomes:
+                outcome = attempt(
+                    lambda column=column: check_equal(  # type: ignore[misc]
+                        written, column.stage.driver.consume(topic, spans_of(written))
+                    )
+                )
+                self._note(column.result, MIXED_TITLE, outcome)
+        return [topic]
+
+    @staticmethod
+    def _write_every_codec(topic: str, partition: int, driver: ClientDriver) -> list[Record]:
+        written: list[Record] = []
+        for codec in Codec:
+            records = sample(f"{driver.name}-{codec.value}", partition, driver)
+            try:
+                driver.produce(topic, records, Sending(codec=codec))
+            except NotOffered:
+                continue
+            written += records
+        return written
+
+    def _clean(self, topics: Sequence[str]) -> None:
+        left = self._reference.list_topics()
+        for topic in topics:
+            if topic in left:
+                self._reference.delete_topic(topic)
