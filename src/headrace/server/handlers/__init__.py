@@ -1,1 +1,5 @@
-"""One module per API family."""
+"""One module per API family, and here the table of them all."""
+
+from . import api_versions, describe, metadata, topics
+
+HANDLERS = {**api_versions.HANDLERS, **describe.HANDLERS, **metadata.HANDLERS, **topics.HANDLERS}

@@ -1,0 +1,84 @@
+"""`headrace up`: a broker and its gateway, in the foreground."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .broker import read_config
+from .console import ExitCode, Failure, bad_input, examples, say, say_json
+from .options import Json, Set, pairs
+from .supervisor import ChildSpec, Supervisor
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples(
+            "headrace up", "headrace up --kafka-port 19092 --http-port 18080 --data /tmp/demo --set num.partitions=3"
+        )
+    )(up)
+
+
+def up(
+    brokers: Annotated[int, typer.Option(min=1, help="How many brokers.")] = 1,
+    kafka_port: Annotated[int, typer.Option(min=0, max=65535, help="The broker's port; 0 takes a free one.")] = 9092,
+    http_port: Annotated[int, typer.Option(min=0, max=65535, help="The gateway's port; 0 takes a free one.")] = 8080,
+    data: Annotated[Path, typer.Option("--data", help="Where everything is kept.")] = Path("data"),
+    config: Annotated[Path | None, typer.Option("--config", help="Settings, as in Kafka's server.properties.")] = None,
+    set_: Set = None,
+    json: Json = False,
+) -> None:
+    """Start a broker and its gateway on this machine; Ctrl-C stops both.
+
+    Both listen on 127.0.0.1. One line on stdout tells when they serve.
+    """
+    if brokers > 1:
+        raise bad_input(f"--brokers {brokers}: clusters are not available yet; start one broker with `headrace up`")
+    if kafka_port and kafka_port == http_port:
+        raise bad_input(f"--kafka-port and --http-port are both {kafka_port}; give each its own")
+    broker = _broker_spec(kafka_port, data, config, set_)
+    code = asyncio.run(_run(Supervisor(), broker, kafka_port, http_port, json))
+    if code:
+        raise typer.Exit(code)
+
+
+def _broker_spec(port: int, data: Path, config: Path | None, set_: list[str] | None) -> ChildSpec:
+    given = pairs(set_, "--set")
+    for name, option in (("listeners", "--kafka-port"), ("log.dirs", "--data")):
+        if name in given:
+            raise bad_input(f"--set {name}: use {option} with `headrace up`, or `headrace broker` for full control")
+    read_config(config, {"listeners": f"PLAINTEXT://127.0.0.1:{port}", "log.dirs": str(data), **given})
+    arguments = ["broker", "--id", given.pop("node.id", "1"), "--listen", f"127.0.0.1:{port}", "--data", str(data)]
+    if config is not None:
+        arguments += ["--config", str(config)]
+    for name, value in given.items():
+        arguments += ["--set", f"{name}={value}"]
+    return ChildSpec(name="broker", arguments=tuple(arguments))
+
+
+def _gateway_spec(kafka: str, port: int) -> ChildSpec:
+    arguments = ("gateway", "--bootstrap", kafka, "--http", f"127.0.0.1:{port}")
+    return ChildSpec(name="gateway", arguments=arguments)
+
+
+async def _run(supervisor: Supervisor, broker: ChildSpec, kafka_port: int, http_port: int, json: bool) -> int:
+    async with supervisor:
+        kafka = await supervisor.start(broker)
+        if kafka_port == 0 and not await supervisor.all_ready():
+            return supervisor.exit_code
+        address = kafka.ready_value("kafka") or f"127.0.0.1:{kafka_port}"
+        http = await supervisor.start(_gateway_spec(address, http_port))
+        if await supervisor.all_ready():
+            _announce(kafka.ready_value("kafka"), http.ready_value("http"), json)
+            await supervisor.finished()
+    if supervisor.failure is not None:
+        raise Failure(supervisor.failure, ExitCode(supervisor.exit_code))
+    return supervisor.exit_code
+
+
+def _announce(kafka: str, http: str, json: bool) -> None:
+    if json:
+        say_json({"ready": True, "kafka": kafka, "http": http})
+    else:
+        say(f"headrace ready kafka={kafka} http={http}")

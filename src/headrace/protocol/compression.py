@@ -1,0 +1,160 @@
+"""The five codecs of a record batch: none, gzip, snappy, lz4, zstd.
+
+Decompression writes into a buffer of a known size, so that a bomb fails when the buffer is full instead of
+filling the memory. The buffer starts near the size of its input and grows by `_GROWTH` up to the caller's limit.
+
+What Java writes is what we write: snappy in the framing of xerial's snappy-java, lz4 in frames of independent
+blocks without a content checksum (Java's reader refuses linked blocks).
+"""
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, Final
+
+import cramjam
+
+from .errors import CodedError, ErrorCode
+
+NONE: Final = 0
+GZIP: Final = 1
+SNAPPY: Final = 2
+LZ4: Final = 3
+ZSTD: Final = 4
+CODECS: Final = {"none": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
+"""Codec ids by the names that `compression.type` has."""
+
+DECOMPRESSED_LIMIT: Final = 32 << 20
+"""What a batch may decompress to when the caller knows no better."""
+
+_FIRST_BUFFER: Final = 64 << 10
+_GROWTH: Final = 4
+_BUFFER_IS_FULL: Final = "failed to write whole buffer"
+
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEAD: Final = _XERIAL_MAGIC + Struct(">ii").pack(1, 1)
+_XERIAL_BLOCK: Final = 32 << 10
+_LENGTH: Final = Struct(">i")
+
+Buffer = bytes | bytearray | memoryview
+
+
+def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
+    """The data as a Kafka client of that codec expects it."""
+    if codec == NONE:
+        return bytes(data)
+    compressor = _COMPRESSORS.get(codec)
+    if compressor is None:
+        raise _unknown(codec)
+    return compressor(data, level)
+
+
+def decompress(codec: int, data: Buffer, limit: int = DECOMPRESSED_LIMIT) -> bytes:
+    """What was compressed; `CodedError` when it is damaged or has more than `limit` bytes."""
+    if codec == NONE:
+        if len(data) > limit:
+            raise _too_large(limit)
+        return bytes(data)
+    if codec == SNAPPY:
+        return _decompress_snappy(memoryview(data), limit)
+    decompressor = _DECOMPRESSORS.get(codec)
+    if decompressor is None:
+        raise _unknown(codec)
+    return _decompress_growing(decompressor, data, limit)
+
+
+def _compress_gzip(data: Buffer, level: int | None) -> bytes:
+    return bytes(cramjam.gzip.compress(data, level))
+
+
+def _compress_zstd(data: Buffer, level: int | None) -> bytes:
+    return bytes(cramjam.zstd.compress(data, level))
+
+
+def _compress_lz4(data: Buffer, level: int | None) -> bytes:
+    compressor = cramjam.lz4.Compressor(level, content_checksum=False, block_linked=False)
+    compressor.compress(bytes(data))
+    return bytes(compressor.finish())
+
+
+def _compress_snappy(data: Buffer, level: int | None) -> bytes:  # noqa: ARG001 - snappy has no levels
+    view = memoryview(data)
+    out = bytearray(_XERIAL_HEAD)
+    for start in range(0, len(view), _XERIAL_BLOCK):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK]))
+        out += _LENGTH.pack(len(block))
+        out += block
+    return bytes(out)
+
+
+def _decompress_growing(decompress_into: Callable[[Any, Any], int], data: Buffer, limit: int) -> bytes:
+    size = min(limit, max(_FIRST_BUFFER, len(data) * _GROWTH))
+    while True:
+        out = bytearray(size)
+        try:
+            length = decompress_into(data, out)
+        except cramjam.DecompressionError as error:
+            if _BUFFER_IS_FULL not in str(error):
+                raise _damaged(error) from error
+        else:
+            return bytes(memoryview(out)[:length])
+        del out
+        if size >= limit:
+            raise _too_large(limit)
+        size = min(limit, size * _GROWTH)
+
+
+def _decompress_snappy(data: memoryview, limit: int) -> bytes:
+    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _decompress_raw_snappy(data, limit, limit)
+    blocks: list[bytes] = []
+    remaining = limit
+    position = len(_XERIAL_HEAD)
+    while position < len(data):
+        if position + 4 > len(data):
+            raise _damaged("a snappy block is cut short")
+        (length,) = _LENGTH.unpack_from(data, position)
+        position += 4
+        if length <= 0 or position + length > len(data):
+            raise _damaged("a snappy block is cut short")
+        block = _decompress_raw_snappy(data[position : position + length], remaining, limit)
+        blocks.append(block)
+        remaining -= len(block)
+        position += length
+    return b"".join(blocks)
+
+
+def _decompress_raw_snappy(data: memoryview, remaining: int, limit: int) -> bytes:
+    try:
+        size = cramjam.snappy.decompress_raw_len(data)
+        if size > remaining:
+            raise _too_large(limit)
+        out = bytearray(size)
+        length = cramjam.snappy.decompress_raw_into(data, out)
+    except cramjam.DecompressionError as error:
+        raise _damaged(error) from error
+    return bytes(memoryview(out)[:length])
+
+
+def _unknown(codec: int) -> CodedError:
+    return CodedError(ErrorCode.unsupported_compression_type, f"there is no compression codec {codec}")
+
+
+def _damaged(reason: object) -> CodedError:
+    return CodedError(ErrorCode.corrupt_message, f"the batch cannot be decompressed: {reason}")
+
+
+def _too_large(limit: int) -> CodedError:
+    return CodedError(ErrorCode.corrupt_message, f"the batch decompresses to more than {limit} bytes")
+
+
+_COMPRESSORS: Final[dict[int, Callable[[Buffer, int | None], bytes]]] = {
+    GZIP: _compress_gzip,
+    SNAPPY: _compress_snappy,
+    LZ4: _compress_lz4,
+    ZSTD: _compress_zstd,
+}
+_DECOMPRESSORS: Final[dict[int, Callable[[Any, Any], int]]] = {
+    GZIP: cramjam.gzip.decompress_into,
+    LZ4: cramjam.lz4.decompress_into,
+    ZSTD: cramjam.zstd.decompress_into,
+}

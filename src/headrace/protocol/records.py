@@ -1,0 +1,278 @@
+"""Single records: for whatever must look inside a batch (lookups by time, compaction, tools, tests).
+
+The hot paths never come here. A record is
+
+    length varint | attributes i8 | timestamp delta varint | offset delta varint
+    | key length varint, key | value length varint, value | header count varint, (key, value)*
+
+where every varint is zigzag-coded and a length of -1 stands for null.
+"""
+
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from . import compression
+from .batch import (
+    APPEND_TIME_BIT,
+    CODEC_MASK,
+    CONTROL_BIT,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    NO_PRODUCER,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    read_header,
+    seal,
+)
+from .errors import CodedError, ErrorCode
+
+_HEADER: Final = Struct(">qiibIhiqqqhii")
+_CONTROL_KEY: Final = Struct(">hh")
+_CONTROL_VALUE: Final = Struct(">hi")
+_LONGEST_VARINT: Final = 10
+
+ABORT_MARKER: Final = 0
+COMMIT_MARKER: Final = 1
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class Record(NamedTuple):
+    """One message. `offset` is absolute; a null key or value is None."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+class Marker(NamedTuple):
+    """What the control batch that ends a transaction says."""
+
+    committed: bool
+    coordinator_epoch: int
+
+
+def decode_records(batch: bytes | bytearray | memoryview, limit: int = compression.DECOMPRESSED_LIMIT) -> list[Record]:
+    """The records of one whole batch; `CodedError` when they are not what the header promises."""
+    header = read_header(batch)
+    body = memoryview(batch)[HEADER_SIZE : header.size]
+    codec = header.attributes & CODEC_MASK
+    data = bytes(body) if codec == compression.NONE else compression.decompress(codec, body, limit)
+    append_time = header.max_timestamp if header.attributes & APPEND_TIME_BIT else None
+    records: list[Record] = []
+    position = 0
+    try:
+        for _ in range(header.record_count):
+            record, position = _decode_record(data, position, header, append_time)
+            records.append(record)
+    except (IndexError, UnicodeDecodeError) as error:
+        raise _malformed(str(error)) from error
+    if position != len(data):
+        raise _malformed(f"{len(data) - position} bytes follow the last record")
+    return records
+
+
+def _decode_record(data: bytes, position: int, header: BatchHeader, append_time: int | None) -> tuple[Record, int]:
+    length, position = _read_varint(data, position)
+    end = position + length
+    if length < 0 or end > len(data):
+        raise _malformed("a record is cut short")
+    delta_ms, position = _read_varint(data, position + 1)
+    delta, position = _read_varint(data, position)
+    key, position = _read_bytes(data, position, end)
+    value, position = _read_bytes(data, position, end)
+    headers, position = _read_headers(data, position, end)
+    if position != end:
+        raise _malformed("a record does not fill its length")
+    timestamp = header.base_timestamp + delta_ms if append_time is None else append_time
+    return Record(header.base_offset + delta, timestamp, key, value, headers), end
+
+
+def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
+    count, position = _read_varint(data, position)
+    if not count:
+        return (), position
+    if not 0 < count <= end - position:
+        raise _malformed(f"a record cannot have {count} headers")
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        key, position = _read_bytes(data, position, end)
+        if key is None:
+            raise _malformed("a header has no key")
+        value, position = _read_bytes(data, position, end)
+        headers.append((key.decode(), value))
+    return tuple(headers), position
+
+
+def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    length, position = _read_varint(data, position)
+    if length < 0:
+        if length != -1:
+            raise _malformed(f"a length cannot be {length}")
+        return None, position
+    stop = position + length
+    if stop > end:
+        raise _malformed("a field is longer than its record")
+    return data[position:stop], stop
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    byte = data[position]
+    position += 1
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position
+    value = byte & 0x7F
+    shift = 7
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), position
+        shift += 7
+        if shift >= 7 * _LONGEST_VARINT:
+            raise _malformed("a varint has more than ten bytes")
+
+
+def _malformed(reason: str) -> CodedError:
+    return CodedError(ErrorCode.corrupt_message, f"the records of a batch are malformed: {reason}")
+
+
+def encode_batch(
+    records: Iterable[Record],
+    *,
+    base_offset: int | None = 0,
+    last_offset: int | None = None,
+    codec: int = compression.NONE,
+    leader_epoch: int = -1,
+    producer_id: int = NO_PRODUCER,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+    append_time: int | None = None,
+    level: int | None = None,
+) -> bytearray:
+    """A sealed batch of these records.
+
+    With a `base_offset` of 0 (as a producer sends it) records are numbered from 0 on, whatever their `offset`
+    says. With None the records keep their own offsets: that is how a compacted batch is written. `last_offset`
+    makes the batch span offsets up to there although its last records are gone.
+    """
+    items = list(records)
+    keep_offsets = base_offset is None
+    first = (items[0].offset if items else 0) if base_offset is None else base_offset
+    deltas = [record.offset - first for record in items] if keep_offsets else range(len(items))
+    last_delta = (deltas[-1] if items else 0) if last_offset is None else last_offset - first
+    return encode_sparse_batch(
+        items,
+        deltas,
+        head=BatchHeader(
+            base_offset=first,
+            batch_length=0,
+            leader_epoch=leader_epoch,
+            magic=MAGIC,
+            crc=0,
+            attributes=_attributes(codec, transactional, control, append_time),
+            last_offset_delta=last_delta,
+            base_timestamp=items[0].timestamp if items else NO_TIMESTAMP,
+            max_timestamp=_max_timestamp(items, append_time),
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            record_count=len(items),
+        ),
+        level=level,
+    )
+
+
+def encode_sparse_batch(
+    records: Sequence[Record], deltas: Sequence[int], *, head: BatchHeader, level: int | None = None
+) -> bytearray:
+    """A sealed batch with this head, whose length, CRC and record count are filled in here."""
+    body = bytearray()
+    for record, delta in zip(records, deltas, strict=True):
+        _write_record(body, record, record.timestamp - head.base_timestamp, delta)
+    packed = compression.compress(head.codec, body, level) if head.codec else body
+    batch = bytearray(HEADER_SIZE) + packed
+    length = len(batch) - LOG_OVERHEAD
+    _HEADER.pack_into(batch, 0, *head._replace(batch_length=length, record_count=len(records), crc=0))
+    seal(memoryview(batch))
+    return batch
+
+
+def _attributes(codec: int, transactional: bool, control: bool, append_time: int | None) -> int:
+    attributes = codec
+    attributes |= TRANSACTIONAL_BIT if transactional else 0
+    attributes |= CONTROL_BIT if control else 0
+    return attributes | (APPEND_TIME_BIT if append_time is not None else 0)
+
+
+def _max_timestamp(records: Sequence[Record], append_time: int | None) -> int:
+    if append_time is not None:
+        return append_time
+    return max((record.timestamp for record in records), default=NO_TIMESTAMP)
+
+
+def _write_record(out: bytearray, record: Record, timestamp_delta: int, offset_delta: int) -> None:
+    body = bytearray(1)
+    _write_varint(body, timestamp_delta)
+    _write_varint(body, offset_delta)
+    _write_bytes(body, record.key)
+    _write_bytes(body, record.value)
+    _write_varint(body, len(record.headers))
+    for key, value in record.headers:
+        _write_bytes(body, key.encode())
+        _write_bytes(body, value)
+    _write_varint(out, len(body))
+    out += body
+
+
+def _write_bytes(out: bytearray, data: bytes | None) -> None:
+    if data is None:
+        out.append(1)
+        return
+    _write_varint(out, len(data))
+    out += data
+
+
+def _write_varint(out: bytearray, value: int) -> None:
+    value = (value << 1) ^ (value >> 63)
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def encode_marker(
+    *, committed: bool, producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp: int
+) -> bytearray:
+    """The control batch that ends a transaction."""
+    key = _CONTROL_KEY.pack(0, COMMIT_MARKER if committed else ABORT_MARKER)
+    value = _CONTROL_VALUE.pack(0, coordinator_epoch)
+    return encode_batch(
+        [Record(0, timestamp, key, value)],
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+        control=True,
+    )
+
+
+def decode_marker(batch: bytes | bytearray | memoryview) -> Marker | None:
+    """What a control batch says about its transaction; None when it is of another kind."""
+    (record,) = decode_records(batch)
+    if record.key is None or len(record.key) < _CONTROL_KEY.size:
+        raise _malformed("a control record has no key")
+    _, kind = _CONTROL_KEY.unpack_from(record.key)
+    if kind not in (ABORT_MARKER, COMMIT_MARKER):
+        return None
+    if record.value is None or len(record.value) < _CONTROL_VALUE.size:
+        raise _malformed("a transaction marker has no coordinator epoch")
+    _, coordinator_epoch = _CONTROL_VALUE.unpack_from(record.value)
+    return Marker(kind == COMMIT_MARKER, coordinator_epoch)

@@ -1,0 +1,109 @@
+"""The segments of a log, oldest first, of which the last one grows."""
+
+from bisect import bisect_right
+
+from headrace.net.clock import Clock
+
+from .disk import Disk
+from .segment import Segment
+
+
+class Chain:
+    """Segments in the order of their offsets; there is always at least one."""
+
+    __slots__ = ("_bases", "_clock", "_disk", "active", "directory", "segments")
+
+    def __init__(self, disk: Disk, clock: Clock, directory: str, segments: list[Segment]) -> None:
+        self._disk = disk
+        self._clock = clock
+        self.directory = directory
+        self.segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self.active = segments[-1]
+
+    def __len__(self) -> int:
+        return len(self.segments)
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    def is_base(self, offset: int) -> bool:
+        """Whether a segment starts at an offset."""
+        number = bisect_right(self._bases, offset) - 1
+        return number >= 0 and self._bases[number] == offset
+
+    def locate(self, offset: int, end_offset: int) -> tuple[Segment, int, int] | None:
+        """The segment that has the first batch to reach an offset, and from where to where it may be read."""
+        number = len(self._bases) - 1
+        if offset < self.active.base_offset:
+            number = max(bisect_right(self._bases, offset) - 1, 0)
+        while number < len(self.segments):
+            segment = self.segments[number]
+            if segment.base_offset >= end_offset:
+                return None
+            start = segment.position_of(offset)
+            end = segment.size if end_offset >= segment.next_offset else segment.position_of(end_offset)
+            if start < end:
+                return segment, start, end
+            number += 1
+        return None
+
+    def add(self, base_offset: int, interval: int) -> Segment:
+        """Start a new segment at the end."""
+        segment = Segment(
+            self._disk,
+            self.directory,
+            base_offset,
+            size=0,
+            next_offset=base_offset,
+            created_ms=self._clock.now_ms(),
+            interval=interval,
+        )
+        segment.create()
+        self.segments.append(segment)
+        self._bases.append(base_offset)
+        self.active = segment
+        return segment
+
+    def take_oldest(self, count: int) -> list[Segment]:
+        """Remove the oldest segments from the chain; their files stay where they are."""
+        taken = self.segments[:count]
+        del self.segments[:count]
+        del self._bases[:count]
+        return taken
+
+    def cut(self, offset: int) -> list[str]:
+        """Drop everything at or above an offset, the newest first; paths of files that are now to be unlinked."""
+        aside: list[str] = []
+        while len(self.segments) > 1 and self.active.base_offset >= offset:
+            aside += self._set_aside_newest()
+        if self.active.next_offset > offset:
+            self.active.cut(offset)
+        return aside
+
+    def restart(self, offset: int, interval: int) -> list[str]:
+        """Drop everything and start at an offset; paths of files that are now to be unlinked."""
+        aside: list[str] = []
+        while self.segments:
+            aside += self._set_aside_newest()
+        self.add(offset, interval)
+        return aside
+
+    def _set_aside_newest(self) -> list[str]:
+        aside = self.active.set_aside()
+        self.segments.pop()
+        self._bases.pop()
+        if self.segments:
+            self.active = self.segments[-1]
+        return aside
+
+    def replace(self, start: int, count: int, segments: list[Segment]) -> None:
+        """Put segments in the place of others, as compaction does; never of the active one."""
+        self.segments[start : start + count] = segments
+        self._bases = [segment.base_offset for segment in self.segments]
+
+    def release_idle(self) -> None:
+        """Let go of files and indexes of segments that nobody has used since the last call."""
+        for segment in self.segments[:-1]:
+            segment.release()

@@ -1,0 +1,278 @@
+"""What every part of a log stands on: its state, how it fails, how it ends a segment, how it gets to stable storage."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, NoReturn
+
+from headrace.net.clock import Clock
+from headrace.protocol.errors import CodedError, ErrorCode
+
+from .chain import Chain
+from .disk import Disk, File, StorageError
+from .epochs import Epochs
+from .history import History
+from .producer_state import Producers, ProducerState
+from .scan import BadBatch
+from .segment import Segment
+from .settings import LogSettings
+from .sync import SyncTicket, Unsynced
+
+
+class Doomed(NamedTuple):
+    """Files that left the log: to be unlinked at `due_ms`, once the log's start is known on disk to be beyond."""
+
+    due_ms: int
+    end_offset: int
+    paths: list[str]
+
+
+@dataclass(slots=True, kw_only=True)
+class LogState:
+    """What opening a log finds; the log takes it over. None stands for what is loaded when first needed."""
+
+    segments: list[Segment]
+    log_start_offset: int
+    log_end_offset: int
+    synced_offset: int
+    producers: Producers | None = None
+    epochs: Epochs | None = None
+    offline: str | None = None
+    findings: list[str] = field(default_factory=list)
+    unsynced: Unsynced
+
+
+def _ignore() -> None:
+    """What a log without a manager does when it should tell one."""
+
+
+class LogCore:
+    """The state of a log, and what is done with it as a whole."""
+
+    __slots__ = (
+        "_chain",
+        "_dirty_since_ms",
+        "_disk",
+        "_doomed",
+        "_history",
+        "_on_recovery_point_lowered",
+        "_on_start_moved",
+        "_refusal",
+        "_ticket",
+        "_unsynced",
+        "directory",
+        "findings",
+        "log_end_offset",
+        "log_start_offset",
+        "name",
+        "offline",
+        "settings",
+        "synced_offset",
+    )
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        directory: str,
+        name: str,
+        settings: LogSettings,
+        state: LogState,
+        *,
+        on_recovery_point_lowered: Callable[[], None] = _ignore,
+        on_start_moved: Callable[[], None] = _ignore,
+    ) -> None:
+        self._disk = disk
+        self.directory = directory
+        self.name = name
+        self.settings = settings
+        self._chain = Chain(disk, clock, directory, state.segments)
+        self._history = History(disk, self._chain, state.producers, state.epochs)
+        self.log_start_offset = state.log_start_offset
+        self.log_end_offset = state.log_end_offset
+        self.synced_offset = state.synced_offset
+        self.findings = state.findings
+        self._unsynced = state.unsynced
+        self._ticket: SyncTicket | None = None
+        self._dirty_since_ms: int | None = None
+        self._doomed: list[Doomed] = []
+        self._on_recovery_point_lowered = on_recovery_point_lowered
+        self._on_start_moved = on_start_moved
+        self.offline: str | None = state.offline
+        self._refusal: str | None = state.offline
+
+    @property
+    def size_bytes(self) -> int:
+        return self._chain.size
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._chain)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether appends wait for space on the disk."""
+        return self._refusal is not None and self.offline is None
+
+    def configure(self, settings: LogSettings) -> None:
+        """Take new settings; they hold from the next append on."""
+        self.settings = settings
+        self._chain.active.interval = settings.index_interval_bytes
+
+    def _roll(self) -> Segment:
+        """End the active segment and start the next one."""
+        self._load_producers()
+        old = self._chain.active
+        new = self._chain.add(self.log_end_offset, self.settings.index_interval_bytes)
+        if old.file is not None:
+            self._unsynced.add_file(old.file)
+        self._unsynced.add_directory(self.directory)
+        self._save(old.finish)
+        self._save(lambda: self._history.save_snapshot(self.log_end_offset))
+        for path in old.index_paths():
+            self._unsynced.add_path(path)
+        return new
+
+    def _save(self, write: Callable[[], object]) -> None:
+        """Write something that can be made anew: a full disk does not matter, a broken one does."""
+        try:
+            write()
+        except StorageError as error:
+            if not error.is_full:
+                self.fail(error)
+
+    # Failing
+
+    def _undo_write(self, segment: Segment, file: File, error: StorageError) -> NoReturn:
+        try:
+            file.truncate(segment.size)
+        except StorageError as second:
+            self.fail(second)
+            raise self._refused() from error
+        self._raise_failed(error)
+
+    def _raise_failed(self, error: StorageError | BadBatch) -> NoReturn:
+        """Turn a failure into its answer: try again, wait for space, or go offline."""
+        if isinstance(error, StorageError) and error.is_busy:
+            raise CodedError(ErrorCode.kafka_storage_error, str(error)) from error
+        if isinstance(error, StorageError) and error.is_full:
+            if self.offline is None:
+                self._refusal = f"no space left on {self.directory}; free space or shorten retention"
+        else:
+            self.fail(error)
+        raise self._refused() from error
+
+    def _raise_broken(self, error: StorageError | BadBatch) -> NoReturn:
+        """Fail half way through a change that cannot be undone: no state is certain but that on disk."""
+        self.fail(error)
+        raise self._refused() from error
+
+    def _refused(self) -> CodedError:
+        return CodedError(ErrorCode.kafka_storage_error, self._refusal or "")
+
+    def fail(self, error: BaseException | str) -> None:
+        """Take the log offline until the next start."""
+        if self.offline is None:
+            self.offline = self._refusal = f"{self.name} is offline: {error}"
+
+    def revive(self) -> None:
+        """Let a full log take appends again; to be called when there is space."""
+        if self.offline is None:
+            self._refusal = None
+
+    # What follows from the batches
+
+    def _load_producers(self) -> Producers:
+        producers = self._history.producers
+        if producers is not None:
+            return producers
+        try:
+            return self._history.load_producers(self.log_start_offset, self.log_end_offset)
+        except (StorageError, BadBatch) as error:
+            self._raise_failed(error)
+
+    def _load_epochs(self) -> Epochs:
+        try:
+            return self._history.load_epochs(self.log_end_offset)
+        except (StorageError, BadBatch) as error:
+            self._raise_failed(error)
+
+    def _assign_epoch(self, leader_epoch: int, offset: int) -> None:
+        epochs = self._load_epochs()
+        if epochs.assign(leader_epoch, offset):
+            self._epochs_changed(epochs)
+
+    def _epochs_changed(self, epochs: Epochs) -> None:
+        """The file is written by the next sync, so it knows the epochs of everything below `synced_offset`."""
+        self._history.latest_epoch = epochs.latest
+        self._unsynced.add_document(self._history.epochs_path, epochs.encode())
+
+    def start_epoch(self, leader_epoch: int) -> None:
+        """Note that a leader's reign begins at the end of the log, before it has written anything."""
+        if leader_epoch != self._history.latest_epoch:
+            self._assign_epoch(leader_epoch, self.log_end_offset)
+
+    def latest_epoch(self) -> int | None:
+        return self._load_epochs().latest
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch that an offset was written in; -1 when it is not known."""
+        return self._load_epochs().at(offset)
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """The largest epoch up to the asked one and where it ends; (-1, -1) when that is not known here."""
+        return self._load_epochs().end_offset(leader_epoch, self.log_end_offset)
+
+    def producers(self) -> Mapping[int, ProducerState]:
+        """The producers that this log remembers, by id."""
+        return self._load_producers().view()
+
+    def first_unstable_offset(self) -> int | None:
+        """Where the oldest open transaction begins."""
+        return self._load_producers().first_unstable_offset()
+
+    # Getting to stable storage
+
+    def begin_sync(self) -> SyncTicket | None:
+        """What has to be synced now; None when everything is. One ticket at a time."""
+        if self._ticket is not None:
+            raise RuntimeError(f"a sync of {self.name} is under way")
+        if self.offline is not None or not self.is_dirty:
+            return None
+        file = self._chain.active.file
+        if file is not None:
+            self._unsynced.add_file(file)
+        self._ticket = SyncTicket(self._unsynced.take(), self.log_end_offset)
+        return self._ticket
+
+    def finish_sync(self, ticket: SyncTicket) -> None:
+        """Take note that a ticket has been run."""
+        self._ticket = None
+        self._dirty_since_ms = None
+        if self.offline is None:
+            self.synced_offset = max(self.synced_offset, ticket.end_offset)
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether anything is not yet on stable storage."""
+        return self.synced_offset < self.log_end_offset or bool(self._unsynced)
+
+    def flush_due(self, now_ms: int) -> bool:
+        """Whether a sync should be asked for now: by `flush.messages`, `flush.ms`, or because a segment ended."""
+        if self._ticket is not None or self.offline is not None or not self.is_dirty:
+            return False
+        if self._dirty_since_ms is None:
+            self._dirty_since_ms = now_ms
+        settings = self.settings
+        return (
+            self.log_end_offset - self.synced_offset >= settings.flush_messages
+            or now_ms - self._dirty_since_ms >= settings.flush_ms
+            or self._chain.active.base_offset > self.synced_offset
+        )
+
+    def _lower_recovery_point(self, offset: int) -> None:
+        """Nothing at or above an offset counts as synced any more; the disk learns it before anything changes."""
+        if self._ticket is not None:
+            self._ticket.end_offset = min(self._ticket.end_offset, offset)
+        if offset < self.synced_offset:
+            self.synced_offset = offset
+            self._on_recovery_point_lowered()

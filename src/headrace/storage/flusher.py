@@ -1,0 +1,81 @@
+"""Group commit: many requests share one sync, and no sync runs on the loop."""
+
+from collections.abc import Callable
+from typing import Final
+
+from .log import Log
+from .sync import SyncTicket
+
+Done = Callable[[], None]
+RunInThread = Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
+
+
+class _Round:
+    """The tickets of all logs that were dirty when the round began."""
+
+    def __init__(self) -> None:
+        self.tickets: list[tuple[Log, SyncTicket]] = []
+        self.errors: dict[Log, Exception] = {}
+        self.waiting: list[Done] = []
+
+    def run(self) -> None:
+        """On the worker: one log that fails does not keep the others from being synced."""
+        for log, ticket in self.tickets:
+            try:
+                ticket.run()
+            except Exception as error:
+                self.errors[log] = error
+
+
+class Flusher:
+    """Syncs logs on a worker thread, one round at a time; requests that arrive meanwhile share the next round."""
+
+    def __init__(self, run_in_thread: RunInThread) -> None:
+        self._run_in_thread: Final = run_in_thread
+        self._waiting: dict[Log, list[Done]] = {}
+        self._round: _Round | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        return self._round is None and not self._waiting
+
+    def request(self, log: Log, done: Done) -> None:
+        """Sync a log soon. `done` is called on the loop when it is synced as far as it reaches now, or offline;
+        at once when there is nothing to sync."""
+        waiting = self._waiting.setdefault(log, [])
+        if done not in waiting:
+            waiting.append(done)
+        if self._round is None:
+            self._start_round()
+
+    def _start_round(self) -> None:
+        while self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            current = self._round = _Round()
+            for log, done in waiting.items():
+                ticket = log.begin_sync()
+                if ticket is not None:
+                    current.tickets.append((log, ticket))
+                current.waiting += done
+            if current.tickets:
+                self._run_in_thread(current.run, self._finish_round)
+                return
+            self._round = None
+            _call_all(current.waiting)
+
+    def _finish_round(self, error: BaseException | None) -> None:
+        current, self._round = self._round, None
+        assert current is not None
+        for log, ticket in current.tickets:
+            failure = current.errors.get(log, error)
+            if failure is None:
+                log.finish_sync(ticket)
+            else:
+                log.fail(failure)
+        self._start_round()
+        _call_all(current.waiting)
+
+
+def _call_all(callbacks: list[Done]) -> None:
+    for callback in callbacks:
+        callback()

@@ -1,0 +1,400 @@
+"""One partition's log: a chain of segments, of which the last grows.
+
+Rules that every method keeps:
+
+1.  `log_end_offset` moves only after the bytes are in the file. What fails leaves offsets as they were.
+2.  A failed write is undone by truncating the file. With the disk full the log waits for space (`revive`); after
+    any other failure, and after any failed sync, it is offline until the next start.
+3.  Everything below `synced_offset` is on stable storage, and so is what recovery needs to trust it.
+4.  Whatever lowers `synced_offset` tells the manager first, so that the recovery point on disk is never too high.
+5.  Indexes, snapshots and epochs can be made anew from the batches; the batches from nothing.
+
+All methods run on the loop's thread except `SyncTicket.run`.
+"""
+
+from typing import NamedTuple
+
+from headrace.protocol.batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    BatchHeader,
+    crc_matches,
+    read_header,
+    stamp,
+)
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.records import decode_marker
+
+from . import lookup
+from .core import Doomed, LogCore, LogState
+from .disk import File, StorageError
+from .lookup import TimestampOffset
+from .producer_state import check
+from .retention import count_expired
+from .scan import BadBatch, scan
+from .segment import LARGEST_RELATIVE_OFFSET, Segment
+from .settings import LogSettings
+from .sync import SyncTicket
+
+__all__ = ["Appended", "FileSlice", "Log", "LogSettings", "LogState", "SyncTicket", "TimestampOffset"]
+
+
+class Appended(NamedTuple):
+    """Where a batch stands in the log; `duplicate` when it stood there before."""
+
+    base_offset: int
+    last_offset: int
+    duplicate: bool
+
+
+class FileSlice(NamedTuple):
+    """Bytes of whole batches, except that the last may be cut."""
+
+    file: File
+    position: int
+    length: int
+
+
+class Log(LogCore):
+    """A partition's records on disk."""
+
+    __slots__ = ()
+
+    # Appending
+
+    def append(self, batch: memoryview, header: BatchHeader, leader_epoch: int) -> Appended:
+        """Write one checked batch at the end, as the leader; its offset and epoch are stamped in place."""
+        if self._refusal is not None:
+            raise self._refused()
+        base_offset = self.log_end_offset
+        last_offset = base_offset + header.last_offset_delta
+        producer_id = header.producer_id
+        if producer_id < 0:
+            self._write(batch, header, base_offset, last_offset, leader_epoch)
+            return Appended(base_offset, last_offset, False)
+        producers = self._history.producers
+        if producers is None:
+            producers = self._load_producers()
+        known = check(producers.get(producer_id), header)
+        if known is not None:
+            return Appended(known.base_offset, known.last_offset, True)
+        self._write(batch, header, base_offset, last_offset, leader_epoch)
+        producers.note(header, base_offset)
+        return Appended(base_offset, last_offset, False)
+
+    def append_control(self, batch: memoryview, header: BatchHeader, leader_epoch: int) -> Appended:
+        """Write a control batch at the end, as the leader: the mark that ends a transaction."""
+        if self._refusal is not None:
+            raise self._refused()
+        marker = decode_marker(batch)
+        producers = self._load_producers()
+        state = producers.get(header.producer_id)
+        if state is not None and header.producer_epoch < state.epoch:
+            raise CodedError(
+                ErrorCode.invalid_producer_epoch,
+                f"producer {header.producer_id} has epoch {state.epoch} here, the marker {header.producer_epoch}",
+            )
+        base_offset = self.log_end_offset
+        last_offset = base_offset + header.last_offset_delta
+        self._write(batch, header, base_offset, last_offset, leader_epoch)
+        if marker:
+            producers.note_marker(header, marker.coordinator_epoch)
+        return Appended(base_offset, last_offset, False)
+
+    def append_as_follower(self, batches: memoryview) -> None:
+        """Write batches as the leader stamped them, from `log_end_offset` on; a cut one at the end is left out."""
+        if self._refusal is not None:
+            raise self._refused()
+        position = 0
+        while position + HEADER_SIZE <= len(batches):
+            header = read_header(batches, position)
+            end = position + header.size
+            if end > len(batches):
+                break
+            batch = batches[position:end]
+            self._check_followed(batch, header)
+            self._write_followed(batch, header)
+            position = end
+
+    def _check_followed(self, batch: memoryview, header: BatchHeader) -> None:
+        if len(batch) < HEADER_SIZE or header.last_offset_delta < 0 or not crc_matches(batch, header.crc):
+            raise CodedError(
+                ErrorCode.corrupt_message, f"the batch for offset {self.log_end_offset} of {self.name} is damaged"
+            )
+        if header.base_offset < self.log_end_offset:
+            raise CodedError(
+                ErrorCode.offset_out_of_range,
+                f"{self.name} ends at {self.log_end_offset}, it cannot take a batch at {header.base_offset}",
+            )
+
+    def _write_followed(self, batch: memoryview, header: BatchHeader) -> None:
+        marker = decode_marker(batch) if header.is_control else None
+        producers = self._load_producers() if header.producer_id >= 0 else None
+        self._write(batch, header, header.base_offset, header.last_offset, header.leader_epoch)
+        if producers is None:
+            return
+        if marker:
+            producers.note_marker(header, marker.coordinator_epoch)
+        elif not header.is_control:
+            producers.note(header, header.base_offset)
+
+    def _write(
+        self, batch: memoryview, header: BatchHeader, base_offset: int, last_offset: int, leader_epoch: int
+    ) -> None:
+        size = len(batch)
+        max_timestamp = header.max_timestamp
+        segment = self._chain.active
+        file = segment.writer
+        if file is None or self._must_roll(segment, size, last_offset, max_timestamp):
+            segment, file = self._prepare(size, last_offset, max_timestamp)
+        stamp(batch, base_offset, leader_epoch)
+        try:
+            file.append(batch)
+        except StorageError as error:
+            self._undo_write(segment, file, error)
+        segment.note(last_offset, max_timestamp, size)
+        self.log_end_offset = last_offset + 1
+        if leader_epoch != self._history.latest_epoch:
+            self._assign_epoch(leader_epoch, base_offset)
+
+    def _must_roll(self, segment: Segment, size: int, last_offset: int, max_timestamp: int) -> bool:
+        settings = self.settings
+        return (
+            segment.size + size > settings.segment_bytes
+            or max_timestamp - segment.first_timestamp > settings.segment_ms
+            or last_offset - segment.base_offset > LARGEST_RELATIVE_OFFSET
+            or (
+                segment.since_index > settings.index_interval_bytes
+                and segment.index_is_full(settings.segment_index_bytes)
+            )
+        ) and segment.size > 0
+
+    def _prepare(self, size: int, last_offset: int, max_timestamp: int) -> tuple[Segment, File]:
+        try:
+            segment = self._chain.active
+            if segment.writer is None:
+                segment.ready()
+            if self._must_roll(segment, size, last_offset, max_timestamp):
+                segment = self._roll()
+            return segment, segment.ready()
+        except (StorageError, BadBatch) as error:
+            self._raise_failed(error)
+
+    # Reading
+
+    def read(self, offset: int, max_bytes: int, end_offset: int) -> FileSlice | None:
+        """Batches from the one that holds an offset, up to `end_offset` (a batch boundary) and one segment's end.
+
+        None when there is nothing yet. The first batch comes whole whatever `max_bytes` says.
+        """
+        end_offset = self._check_range(offset, end_offset)
+        if offset >= end_offset:
+            return None
+        try:
+            located = self._chain.locate(offset, end_offset)
+            if located is None:
+                return None
+            segment, start, end = located
+            file = segment.open()
+            if max_bytes < end - start:
+                size = int.from_bytes(file.pread(4, start + 8), "big") + LOG_OVERHEAD
+                end = start + max(max_bytes, size)
+        except (StorageError, BadBatch) as error:
+            self._raise_failed(error)
+        return FileSlice(file, start, end - start)
+
+    def read_bytes_available(self, offset: int, end_offset: int) -> int:
+        """How much a reader at an offset can get: exact within one segment, else a lower bound."""
+        end_offset = self._check_range(offset, end_offset)
+        if offset >= end_offset:
+            return 0
+        try:
+            located = self._chain.locate(offset, end_offset)
+        except (StorageError, BadBatch) as error:
+            self._raise_failed(error)
+        return located[2] - located[1] if located else 0
+
+    def _check_range(self, offset: int, end_offset: int) -> int:
+        if self.offline is not None:
+            raise self._refused()
+        if offset < self.log_start_offset or offset > self.log_end_offset:
+            raise CodedError(
+                ErrorCode.offset_out_of_range,
+                f"{self.name} holds offsets {self.log_start_offset} to {self.log_end_offset}, {offset} was asked",
+            )
+        return min(end_offset, self.log_end_offset)
+
+    def offset_for_timestamp(self, timestamp: int, end_offset: int) -> TimestampOffset | None:
+        """The first record below `end_offset` that is not older than a timestamp."""
+        end_offset = self._check_range(self.log_start_offset, end_offset)
+        try:
+            return lookup.first_at_or_after(self._chain.segments, timestamp, self.log_start_offset, end_offset)
+        except (StorageError, BadBatch) as error:
+            self._raise_failed(error)
+
+    def offset_of_max_timestamp(self, end_offset: int) -> TimestampOffset | None:
+        """The first record below `end_offset` that has the largest timestamp."""
+        end_offset = self._check_range(self.log_start_offset, end_offset)
+        try:
+            return lookup.latest(self._chain.segments, self.log_start_offset, end_offset)
+        except (StorageError, BadBatch) as error:
+            self._raise_failed(error)
+
+    def verify(self) -> list[str]:
+        """Check every batch against its CRC; what is wrong, and then the log is offline."""
+        faults: list[str] = []
+        for segment in self._chain.segments:
+            try:
+                for _ in scan(segment.open(), 0, segment.size, floor=segment.base_offset, checked_from=0):
+                    pass
+            except (StorageError, BadBatch) as error:
+                faults.append(str(error))
+        if faults:
+            self.fail(faults[0])
+        return faults
+
+    # Shortening
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop everything at or above an offset, and the batch that holds it."""
+        if offset >= self.log_end_offset:
+            return
+        if self.offline is not None:
+            raise self._refused()
+        if offset < self.log_start_offset:
+            self.restart_at(offset)
+            return
+        try:
+            self._lower_recovery_point(offset)
+            self._history.cut(offset)
+            self._unlink_later(self._chain.cut(offset))
+            self.log_end_offset = self._chain.active.next_offset
+            self._cut_epochs()
+            self._chain.active.open().datasync()
+            self._disk.sync_directory(self.directory)
+        except (StorageError, BadBatch) as error:
+            self._raise_broken(error)
+
+    def restart_at(self, offset: int) -> None:
+        """Drop everything and go on, empty, at an offset: for a follower that its leader has left behind."""
+        if self.offline is not None:
+            raise self._refused()
+        try:
+            self._lower_recovery_point(min(offset, self.log_start_offset))
+            self._history.cut(-1)
+            self.unlink_doomed(None)
+            self._unlink_later(self._chain.restart(offset, self.settings.index_interval_bytes))
+            self.log_start_offset = self.log_end_offset = self.synced_offset = offset
+            self._cut_epochs()
+            self._disk.sync_directory(self.directory)
+            self._on_start_moved()
+        except (StorageError, BadBatch) as error:
+            self._raise_broken(error)
+
+    def _cut_epochs(self) -> None:
+        epochs = self._load_epochs()
+        if epochs.cut_end(self.log_end_offset):
+            self._epochs_changed(epochs)
+
+    def advance_start(self, offset: int) -> None:
+        """Let the log begin at an offset, as DeleteRecords asks; whole segments below it go."""
+        if offset <= self.log_start_offset:
+            return
+        self._check_range(offset, offset)
+        self._move_start(offset)
+        self._on_start_moved()
+        segments = self._chain.segments
+        self._doom(sum(1 for segment in segments[1:] if segment.base_offset <= offset), now_ms=0)
+
+    def _move_start(self, offset: int) -> None:
+        epochs = self._load_epochs()
+        self.log_start_offset = offset
+        if epochs.cut_start(offset):
+            self._epochs_changed(epochs)
+
+    def retain(self, now_ms: int, high_watermark: int) -> int:
+        """Remove segments that have served their time, none beyond the high watermark; bytes freed."""
+        if self.offline is not None:
+            return 0
+        producers = self._history.producers
+        if producers is not None:
+            producers.expire(now_ms, self.settings.producer_id_expiration_ms)
+        try:
+            count = count_expired(
+                self._chain.segments,
+                self.settings,
+                now_ms=now_ms,
+                log_start_offset=self.log_start_offset,
+                high_watermark=high_watermark,
+            )
+            if count == len(self._chain):
+                self._roll()
+        except (StorageError, BadBatch) as error:
+            self._raise_failed(error)
+        return self._doom(count, now_ms)
+
+    def _doom(self, count: int, now_ms: int) -> int:
+        """Take the oldest segments out of the log; their files go later, so that the disk need not hurry."""
+        segments = self._chain.take_oldest(count)
+        if not segments:
+            return 0
+        end = self._chain.segments[0].base_offset
+        due_ms = now_ms + self.settings.file_delete_delay_ms
+        self._doomed += [Doomed(due_ms, end, segment.files()) for segment in segments]
+        if end > self.log_start_offset:
+            self._move_start(end)
+        return sum(segment.size for segment in segments)
+
+    def _unlink_later(self, paths: list[str]) -> None:
+        if paths:
+            self._doomed.append(Doomed(0, -1, paths))
+
+    def doomed_end(self, now_ms: int) -> int | None:
+        """Where the log's start must be known on disk to be before `unlink_doomed` may be called; None for no need."""
+        return max((doomed.end_offset for doomed in self._doomed if doomed.due_ms <= now_ms), default=None)
+
+    def unlink_doomed(self, now_ms: int | None) -> None:
+        """Unlink files that left the log and are due; all of them with None."""
+        due = [doomed for doomed in self._doomed if now_ms is None or doomed.due_ms <= now_ms]
+        self._doomed = [doomed for doomed in self._doomed if doomed not in due]
+        for doomed in due:
+            for path in doomed.paths:
+                self._disk.unlink(path)
+
+    # Ending
+
+    def save_indexes(self) -> None:
+        """Write index entries that the files do not have yet, so that a start need not make them anew."""
+        if self.offline is None:
+            self._save(self._chain.active.save_indexes)
+            self._chain.release_idle()
+
+    def close(self) -> None:
+        """Sync everything, write indexes and producers, and let the files go."""
+        try:
+            if self.offline is None:
+                self._settle()
+        except (StorageError, BadBatch) as error:
+            self.fail(error)
+        for segment in self._chain.segments:
+            segment.close()
+        self._refusal = self._refusal or f"{self.name} is closed"
+
+    def _settle(self) -> None:
+        if self._ticket is not None:
+            self._ticket.run()
+            self.finish_sync(self._ticket)
+        for segment in self._chain.segments:
+            if segment.finish():
+                for path in segment.index_paths():
+                    self._unsynced.add_path(path)
+        if self.is_dirty or self._history.producers is not None:
+            self._load_producers()
+            snapshot = self._history.save_snapshot(self.log_end_offset)
+            if snapshot:
+                self._unsynced.add_path(snapshot)
+                self._unsynced.add_directory(self.directory)
+        ticket = self.begin_sync()
+        if ticket is not None:
+            ticket.run()
+            self.finish_sync(ticket)

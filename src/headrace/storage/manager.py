@@ -1,0 +1,301 @@
+"""All logs of a data directory."""
+
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from headrace.net.clock import Clock
+
+from . import checkpoints
+from .checkpoints import Partition
+from .disk import DirectoryLocked, Disk, Lock
+from .log import Log
+from .recovery import Expected, open_log
+from .settings import LogSettings
+
+_DELETE_SUFFIX: Final = "-delete"
+_LONGEST_NAME: Final = 255
+
+
+class WrongDirectory(Exception):  # noqa: N818 - named for the state found
+    """The data directory belongs to another broker or cluster."""
+
+
+class LogManager:
+    """Opens, remembers and closes the logs of one data directory, and writes its checkpoints."""
+
+    def __init__(
+        self, disk: Disk, clock: Clock, data_directory: str, *, cluster_id: str | None = None, broker_id: int
+    ) -> None:
+        self._disk = disk
+        self._clock = clock
+        self.data_directory = data_directory
+        self.cluster_id = cluster_id
+        self.broker_id = broker_id
+        self._lock: Lock | None = None
+        self._clean = False
+        self._logs: dict[Partition, Log] = {}
+        self._topic_ids: dict[Partition, uuid.UUID] = {}
+        self._directories: set[str] = set()
+        self._doomed: list[tuple[int, str]] = []
+        self._recovery_points: dict[Partition, int] = {}
+        self._high_watermarks: dict[Partition, int] = {}
+        self._log_starts: dict[Partition, int] = {}
+        self._cleaner_offsets: dict[Partition, int] = {}
+
+    # Opening
+
+    def open(self) -> None:
+        """Take the directory for this process, see whose it is, and read its checkpoints."""
+        disk = self._disk
+        disk.mkdir(self.data_directory)
+        try:
+            self._lock = disk.lock(self._path(checkpoints.LOCK))
+        except DirectoryLocked as error:
+            raise DirectoryLocked(
+                f"{self.data_directory} is in use by another broker; stop it or give this one its own --data directory"
+            ) from error
+        try:
+            self._check_owner()
+            self._read_checkpoints()
+            self._take_clean_marker()
+        except BaseException:
+            self._unlock()
+            raise
+
+    def claim(self, cluster_id: str) -> None:
+        """Say which cluster the directory is of, once that is known; raises `WrongDirectory` if it is another's."""
+        if self.cluster_id and self.cluster_id != cluster_id:
+            raise self._other_cluster(self.cluster_id, cluster_id)
+        self.cluster_id = cluster_id
+        self._check_owner()
+
+    def release(self) -> None:
+        """Give the directory back as it is, without the mark of a clean shutdown. Safe to call twice."""
+        self._unlock()
+
+    def free_bytes(self) -> int:
+        return self._disk.free_bytes(self.data_directory)
+
+    def total_bytes(self) -> int:
+        return self._disk.total_bytes(self.data_directory)
+
+    def _path(self, name: str) -> str:
+        return f"{self.data_directory}/{name}"
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _check_owner(self) -> None:
+        path = self._path(checkpoints.META_PROPERTIES)
+        found = checkpoints.decode_properties(self._disk.read(path)) if self._disk.exists(path) else {}
+        broker_id = found.get("node.id", found.get("broker.id"))
+        if broker_id is not None and broker_id != str(self.broker_id):
+            raise WrongDirectory(
+                f"{self.data_directory} belongs to broker {broker_id}, this is broker {self.broker_id}"
+            )
+        cluster_id = found.get("cluster.id")
+        if cluster_id and self.cluster_id and cluster_id != self.cluster_id:
+            raise self._other_cluster(cluster_id, self.cluster_id)
+        self.cluster_id = self.cluster_id or cluster_id
+        properties: list[tuple[str, object]] = [("version", 1), ("node.id", self.broker_id)]
+        if self.cluster_id:
+            properties.append(("cluster.id", self.cluster_id))
+        if any(found.get(key) != str(value) for key, value in properties):
+            self._disk.write_atomically(path, checkpoints.encode_properties(properties))
+
+    def _other_cluster(self, theirs: str, ours: str) -> WrongDirectory:
+        return WrongDirectory(f"{self.data_directory} belongs to cluster {theirs}, this broker to cluster {ours}")
+
+    def _read_checkpoints(self) -> None:
+        self._recovery_points = self._read_offsets(checkpoints.RECOVERY_POINTS)
+        self._high_watermarks = self._read_offsets(checkpoints.HIGH_WATERMARKS)
+        self._log_starts = self._read_offsets(checkpoints.LOG_STARTS)
+        self._cleaner_offsets = self._read_offsets(checkpoints.CLEANER_OFFSETS)
+        names = self._disk.listdir(self.data_directory)
+        self._directories = {name for name in names if _partition_of(name)}
+        self._doomed = [(0, name) for name in names if name.endswith(_DELETE_SUFFIX)]
+
+    def _read_offsets(self, name: str) -> dict[Partition, int]:
+        path = self._path(name)
+        return checkpoints.decode_offsets(self._disk.read(path)) or {} if self._disk.exists(path) else {}
+
+    def _take_clean_marker(self) -> None:
+        path = self._path(checkpoints.CLEAN_SHUTDOWN)
+        self._clean = self._disk.exists(path)
+        if self._clean:
+            self._disk.unlink(path)
+            self._disk.sync_directory(self.data_directory)
+
+    # Logs
+
+    def load(self, topic: str, partition: int, topic_id: uuid.UUID, settings: LogSettings) -> Log:
+        """The log of a partition: opened, recovered if need be, or made."""
+        key = (topic, partition)
+        if key in self._logs:
+            return self._logs[key]
+        name = f"{topic}-{partition}"
+        directory = self._path(name)
+        if name in self._directories and not self._belongs(directory, topic_id):
+            self._set_aside(key, name)
+        if name not in self._directories:
+            self._make_directory(key, name, topic_id)
+            created = True
+        else:
+            created = False
+        state = open_log(self._disk, self._clock, directory, settings, self._expected(key))
+        if created:
+            state.unsynced.add_path(f"{directory}/{checkpoints.PARTITION_METADATA}")
+            state.unsynced.add_directory(self.data_directory)
+        log = Log(
+            self._disk,
+            self._clock,
+            directory,
+            name,
+            settings,
+            state,
+            on_recovery_point_lowered=self._write_recovery_points,
+            on_start_moved=self._write_log_starts,
+        )
+        self._logs[key] = log
+        self._topic_ids[key] = topic_id
+        return log
+
+    def _expected(self, key: Partition) -> Expected:
+        known = key in self._recovery_points
+        return Expected(
+            recovery_point=self._recovery_points.get(key, 0),
+            log_start_offset=self._log_starts.get(key, 0),
+            clean=self._clean and known,
+            may_have_gaps=key in self._cleaner_offsets,
+        )
+
+    def _belongs(self, directory: str, topic_id: uuid.UUID) -> bool:
+        """Whether a directory is of the topic with this id; one that does not say is taken over."""
+        path = f"{directory}/{checkpoints.PARTITION_METADATA}"
+        found = checkpoints.decode_partition_metadata(self._disk.read(path)) if self._disk.exists(path) else None
+        if found is None:
+            self._disk.write_atomically(path, checkpoints.encode_partition_metadata(topic_id))
+        return found is None or found == topic_id
+
+    def _make_directory(self, key: Partition, name: str, topic_id: uuid.UUID) -> None:
+        """Checkpoints of an earlier directory of this name must be gone before the new one can be mistaken for it."""
+        self._forget(key)
+        directory = self._path(name)
+        self._disk.mkdir(directory)
+        self._disk.write(
+            f"{directory}/{checkpoints.PARTITION_METADATA}", checkpoints.encode_partition_metadata(topic_id)
+        )
+        self._directories.add(name)
+
+    def _forget(self, key: Partition) -> None:
+        for name, offsets in (
+            (checkpoints.RECOVERY_POINTS, self._recovery_points),
+            (checkpoints.HIGH_WATERMARKS, self._high_watermarks),
+            (checkpoints.LOG_STARTS, self._log_starts),
+            (checkpoints.CLEANER_OFFSETS, self._cleaner_offsets),
+        ):
+            if offsets.pop(key, None) is not None:
+                self._write_offsets(name, offsets)
+
+    def _write_offsets(self, name: str, offsets: Mapping[Partition, int]) -> None:
+        self._disk.write_atomically(self._path(name), checkpoints.encode_offsets(offsets))
+
+    def logs(self) -> Iterator[Log]:
+        return iter(list(self._logs.values()))
+
+    def get(self, topic: str, partition: int) -> Log | None:
+        return self._logs.get((topic, partition))
+
+    def high_watermark(self, topic: str, partition: int) -> int:
+        """The last one written down; 0 when there is none."""
+        return self._high_watermarks.get((topic, partition), 0)
+
+    def strays(self) -> list[str]:
+        """Names of partition directories that nobody has loaded: of topics that the metadata does not know."""
+        loaded = {log.name for log in self._logs.values()}
+        return sorted(self._directories - loaded)
+
+    # Deleting
+
+    def delete(self, topic: str, partition: int) -> None:
+        """Take a partition's log away; its files go with a later `delete_files`."""
+        key = (topic, partition)
+        log = self._logs.pop(key, None)
+        if log is not None:
+            log.fail("the partition was deleted")
+            log.close()
+        name = f"{topic}-{partition}"
+        if name in self._directories:
+            self._set_aside(key, name, delay_ms=log.settings.file_delete_delay_ms if log else 0)
+
+    def _set_aside(self, key: Partition, name: str, delay_ms: int = 0) -> None:
+        unique = (self._topic_ids.pop(key, None) or uuid.UUID(int=0)).hex
+        target = _deleted_name(name, unique)
+        number = 0
+        while self._disk.exists(self._path(target)):
+            number += 1
+            target = _deleted_name(name, f"{int(unique, 16) + number & (1 << 128) - 1:032x}")
+        self._disk.rename(self._path(name), self._path(target))
+        self._disk.sync_directory(self.data_directory)
+        self._directories.discard(name)
+        self._doomed.append((self._clock.now_ms() + delay_ms, target))
+        self._forget(key)
+
+    def delete_files(self, now_ms: int) -> None:
+        """Unlink what was deleted long enough ago; may be slow, and touches nothing that a log still uses."""
+        due = [name for due_ms, name in self._doomed if due_ms <= now_ms]
+        self._doomed = [entry for entry in self._doomed if entry[1] not in due]
+        for name in due:
+            self._disk.rmtree(self._path(name))
+        logs = [(key, log, log.doomed_end(now_ms)) for key, log in self._logs.items()]
+        if any(end is not None and end > self._log_starts.get(key, 0) for key, log, end in logs):
+            self._write_log_starts()
+        for _, log, end in logs:
+            if end is not None:
+                log.unlink_doomed(now_ms)
+
+    # Checkpoints
+
+    def checkpoint(self, high_watermarks: Mapping[Partition, int]) -> None:
+        """Write down how far each log is synced, where it starts, and how far it is committed."""
+        for log in self._logs.values():
+            log.save_indexes()
+        self._write_recovery_points()
+        self._high_watermarks.update(high_watermarks)
+        self._write_offsets(checkpoints.HIGH_WATERMARKS, self._high_watermarks)
+        self._write_log_starts()
+
+    def _write_recovery_points(self) -> None:
+        for key, log in self._logs.items():
+            if log.offline is None:
+                self._recovery_points[key] = log.synced_offset
+        self._write_offsets(checkpoints.RECOVERY_POINTS, self._recovery_points)
+
+    def _write_log_starts(self) -> None:
+        for key, log in self._logs.items():
+            if log.offline is None and log.log_start_offset:
+                self._log_starts[key] = log.log_start_offset
+        self._write_offsets(checkpoints.LOG_STARTS, self._log_starts)
+
+    def close(self, high_watermarks: Mapping[Partition, int]) -> None:
+        """Sync everything, write the checkpoints and the mark of a clean shutdown, and give the directory back."""
+        for log in self._logs.values():
+            log.close()
+        self.checkpoint(high_watermarks)
+        if all(log.offline is None for log in self._logs.values()):
+            self._disk.write_atomically(self._path(checkpoints.CLEAN_SHUTDOWN), b'{"version":0,"brokerEpoch":-1}')
+        self._unlock()
+
+
+def _partition_of(name: str) -> Partition | None:
+    """The partition that a directory's name stands for."""
+    topic, dash, partition = name.rpartition("-")
+    return (topic, int(partition)) if topic and dash and partition.isdecimal() else None
+
+
+def _deleted_name(name: str, unique: str) -> str:
+    suffix = f".{unique}{_DELETE_SUFFIX}"
+    return name[: _LONGEST_NAME - len(suffix)] + suffix

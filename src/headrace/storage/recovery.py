@@ -1,0 +1,333 @@
+"""Opening a log: trusting what was synced, checking what was not.
+
+The recovery point is an offset below which everything was on stable storage when it was written down. Below it a
+batch that cannot be read is damage: it is reported, nothing is deleted, and the log stays offline so that its data
+can be fetched again or looked at. From it on, the file may end in anything: a torn batch, blocks of zeros, garbage.
+There batches are checked one by one against their CRC, and the log is cut behind the last good one.
+
+After a clean shutdown the recovery point is the log's end, and not a byte is read.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from headrace.net.clock import Clock
+
+from .checkpoints import LEADER_EPOCHS
+from .core import LogState
+from .disk import Disk
+from .epochs import Epochs
+from .index import OffsetIndex, TimeIndex
+from .replay import load_epochs, load_producers, snapshot_offsets, snapshot_path
+from .scan import BadBatch, scan
+from .segment import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    Segment,
+    restart_position,
+)
+from .settings import LogSettings
+from .sync import Unsynced
+
+_TEMPORARY: Final = ".tmp"
+_COMPANIONS: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What the data directory's checkpoints say about a log."""
+
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    clean: bool = False
+    may_have_gaps: bool = False
+    """Whether compaction may have removed the end of a segment."""
+
+
+class _Damaged(Exception):  # noqa: N818 - never leaves this file
+    """Something below the recovery point is not as it was."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Recovery:
+    disk: Disk
+    clock: Clock
+    directory: str
+    settings: LogSettings
+    expected: Expected
+    segments: list[Segment] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+    names_changed: bool = False
+
+    def path(self, name: str) -> str:
+        return f"{self.directory}/{name}"
+
+    def unlink(self, path: str) -> None:
+        self.disk.unlink(path)
+        self.names_changed = True
+
+
+def open_log(disk: Disk, clock: Clock, directory: str, settings: LogSettings, expected: Expected) -> LogState:
+    """The state of the log in an existing directory, which may be empty, after whatever happened to it."""
+    recovery = _Recovery(disk=disk, clock=clock, directory=directory, settings=settings, expected=expected)
+    sizes = _finish_renames(recovery, disk.sizes(directory))
+    _find_segments(recovery, sizes)
+    try:
+        state = _open(recovery, sizes)
+    except (_Damaged, BadBatch) as error:
+        return _offline(recovery, str(error))
+    if recovery.names_changed:
+        disk.sync_directory(directory)
+    return state
+
+
+def _open(recovery: _Recovery, sizes: dict[str, int]) -> LogState:
+    expected = recovery.expected
+    if not recovery.segments:
+        if expected.recovery_point > expected.log_start_offset:
+            raise _Damaged(f"{recovery.directory} has no segments, but held offsets up to {expected.recovery_point}")
+        return _start_empty(recovery, expected.log_start_offset)
+    if expected.clean and expected.recovery_point >= recovery.segments[-1].base_offset:
+        return _open_clean(recovery)
+    return _recover(recovery, sizes)
+
+
+def _finish_renames(recovery: _Recovery, sizes: dict[str, int]) -> dict[str, int]:
+    """Remove what was on its way out and let in what compaction had finished."""
+    for name in list(sizes):
+        if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, _TEMPORARY)):
+            recovery.unlink(recovery.path(name))
+            del sizes[name]
+    for name in list(sizes):
+        if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
+            recovery.unlink(recovery.path(name))
+            del sizes[name]
+    return sizes
+
+
+def _find_segments(recovery: _Recovery, sizes: dict[str, int]) -> None:
+    stems = {name.removesuffix(LOG_SUFFIX) for name in sizes if name.endswith(LOG_SUFFIX)}
+    bases = sorted(int(stem) for stem in stems if stem.isdecimal())
+    now_ms = recovery.clock.now_ms()
+    for base, next_base in zip(bases, [*bases[1:], None], strict=False):
+        segment = Segment(
+            recovery.disk,
+            recovery.directory,
+            base,
+            size=0,
+            next_offset=base if next_base is None else next_base,
+            created_ms=now_ms,
+            interval=recovery.settings.index_interval_bytes,
+        )
+        segment.size = sizes[segment.path.rsplit("/", 1)[1]]
+        recovery.segments.append(segment)
+    for name in sizes:
+        if name.endswith(_COMPANIONS) and name.split(".", 1)[0] not in stems:
+            recovery.unlink(recovery.path(name))
+    _drop_before_start(recovery)
+
+
+def _drop_before_start(recovery: _Recovery) -> None:
+    """Segments before the log's start were about to be deleted."""
+    segments = recovery.segments
+    while len(segments) > 1 and segments[1].base_offset <= recovery.expected.log_start_offset:
+        for path in segments.pop(0).files():
+            recovery.unlink(path)
+
+
+def _start_empty(recovery: _Recovery, offset: int) -> LogState:
+    segment = Segment(
+        recovery.disk,
+        recovery.directory,
+        offset,
+        size=0,
+        next_offset=offset,
+        created_ms=recovery.clock.now_ms(),
+        interval=recovery.settings.index_interval_bytes,
+    )
+    segment.create()
+    recovery.segments[:] = [segment]
+    state = _state(recovery, offset, offset)
+    state.unsynced.add_directory(recovery.directory)
+    return state
+
+
+def _state(recovery: _Recovery, end: int, synced: int) -> LogState:
+    segments = recovery.segments
+    return LogState(
+        segments=segments,
+        log_start_offset=max(recovery.expected.log_start_offset, segments[0].base_offset),
+        log_end_offset=end,
+        synced_offset=synced,
+        findings=recovery.findings,
+        unsynced=Unsynced(recovery.disk),
+    )
+
+
+def _open_clean(recovery: _Recovery) -> LogState:
+    end = recovery.expected.recovery_point
+    recovery.segments[-1].next_offset = end
+    return _state(recovery, end, end)
+
+
+def _offline(recovery: _Recovery, reason: str) -> LogState:
+    if not recovery.segments:
+        _start_empty_in_memory(recovery)
+    end = max(recovery.segments[-1].next_offset, recovery.expected.recovery_point)
+    state = _state(recovery, end, end)
+    state.offline = f"{reason}; nothing was deleted: restore the file, or remove the directory to fetch from a replica"
+    state.findings.append(reason)
+    return state
+
+
+def _start_empty_in_memory(recovery: _Recovery) -> None:
+    base = recovery.expected.log_start_offset
+    recovery.segments.append(
+        Segment(recovery.disk, recovery.directory, base, size=0, next_offset=base, created_ms=0, interval=0)
+    )
+
+
+def _recover(recovery: _Recovery, sizes: dict[str, int]) -> LogState:
+    point = recovery.expected.recovery_point
+    _check_gaps(recovery)
+    end = _recover_tail(recovery)
+    if end < point:
+        raise _Damaged(f"{recovery.segments[-1].path} ends at offset {end}, but held offsets up to {point}")
+    start = max(recovery.expected.log_start_offset, recovery.segments[0].base_offset)
+    if end < start:
+        return _restart(recovery, start)
+    _drop_snapshots(recovery, sizes, end)
+    state = _state(recovery, end, point)
+    state.producers = load_producers(recovery.disk, recovery.directory, recovery.segments, start, end)
+    state.epochs = _recover_epochs(recovery, state)
+    return state
+
+
+def _check_gaps(recovery: _Recovery) -> None:
+    """Between segments that were synced no offset may be missing."""
+    if recovery.expected.may_have_gaps or recovery.settings.compacts:
+        return
+    for segment, after in zip(recovery.segments, recovery.segments[1:], strict=False):
+        if after.base_offset > recovery.expected.recovery_point:
+            return
+        end = _end_of(segment)
+        if end != after.base_offset:
+            raise _Damaged(f"a segment is missing between {segment.path}, which ends at offset {end}, and {after.path}")
+
+
+def _end_of(segment: Segment) -> int:
+    index = segment.index
+    start = index.positions[-1] if len(index) else 0
+    end = segment.base_offset
+    for _, header in scan(segment.open(), start, segment.size, floor=segment.base_offset):
+        end = header.last_offset + 1
+    return end
+
+
+def _recover_tail(recovery: _Recovery) -> int:
+    """Check everything from the recovery point on, cut behind the last good batch; the log's end."""
+    segments = recovery.segments
+    number = len(segments) - 1
+    while number > 0 and segments[number].base_offset > recovery.expected.recovery_point:
+        number -= 1
+    end = segments[number].base_offset
+    while number < len(segments):
+        segment = segments[number]
+        if segment.base_offset != end and not _gap_is_fine(recovery, segment, end):
+            _drop_from(recovery, number, f"offsets {end} to {segment.base_offset} before it were lost")
+            break
+        end, whole = _recover_segment(recovery, segment)
+        number += 1
+        if not whole:
+            _drop_from(recovery, number, f"offset {end} before it was lost")
+            break
+    return end
+
+
+def _gap_is_fine(recovery: _Recovery, segment: Segment, end: int) -> bool:
+    compacted = recovery.expected.may_have_gaps or recovery.settings.compacts
+    return segment.base_offset > end and (compacted or segment is recovery.segments[0])
+
+
+def _drop_from(recovery: _Recovery, number: int, reason: str) -> None:
+    for segment in reversed(recovery.segments[number:]):
+        recovery.findings.append(f"{segment.path} was dropped: {reason}, and none of it had been synced")
+        for path in reversed(segment.files()):
+            recovery.unlink(path)
+    del recovery.segments[number:]
+
+
+def _recover_segment(recovery: _Recovery, segment: Segment) -> tuple[int, bool]:
+    """Where a segment ends after its tail was checked, and whether it was sound to its last byte."""
+    point = recovery.expected.recovery_point
+    size = segment.size
+    start = _resume(segment, point)
+    segment.next_offset = segment.base_offset
+    try:
+        for _, header in scan(segment.open(), start, size, floor=segment.base_offset, checked_from=point):
+            segment.take(header)
+    except BadBatch as error:
+        if segment.next_offset < point:
+            raise
+        _cut_tail(recovery, segment, size, error)
+        return segment.next_offset, False
+    return segment.next_offset, True
+
+
+def _resume(segment: Segment, point: int) -> int:
+    """Let the segment note batches again from where its indexes can be trusted; that position."""
+    index, times = segment.read_indexes()
+    index, times = index or OffsetIndex(), times or TimeIndex()
+    number = index.floor(point - 1 - segment.base_offset)
+    trusted = min(index.positions[number] if number >= 0 else 0, restart_position(index, times))
+    index.cut(1 << 31, trusted + 1)
+    first = index.offsets[-1] if len(index) and trusted else -1
+    times.cut(first + 1)
+    segment.resume(index, times, trusted)
+    return trusted
+
+
+def _cut_tail(recovery: _Recovery, segment: Segment, size: int, error: BadBatch) -> None:
+    lost = size - segment.size
+    recovery.findings.append(f"{segment.path} was cut by {lost} bytes at {segment.size}: {error.reason}")
+    segment.save_indexes()
+    file = segment.open()
+    file.truncate(segment.size)
+    file.datasync()
+
+
+def _restart(recovery: _Recovery, start: int) -> LogState:
+    """Everything up to the log's start was lost before it was synced: go on there, so no offset comes twice."""
+    _drop_from(recovery, 0, f"the log starts at {start}")
+    for offset in snapshot_offsets(recovery.disk.listdir(recovery.directory)):
+        recovery.unlink(snapshot_path(recovery.directory, offset))
+    recovery.unlink(recovery.path(LEADER_EPOCHS))
+    return _start_empty(recovery, start)
+
+
+def _drop_snapshots(recovery: _Recovery, sizes: dict[str, int], end: int) -> None:
+    for offset in snapshot_offsets(list(sizes)):
+        if offset > end:
+            recovery.unlink(snapshot_path(recovery.directory, offset))
+
+
+def _recover_epochs(recovery: _Recovery, state: LogState) -> Epochs:
+    """The file tells the epochs below the recovery point, the batches those above."""
+    point = recovery.expected.recovery_point
+    epochs = load_epochs(recovery.disk, recovery.directory, recovery.segments, state.log_end_offset)
+    known = epochs.encode()
+    epochs.cut_end(max(point, state.log_start_offset + 1))
+    for segment in recovery.segments:
+        if segment.next_offset <= point or not segment.size:
+            continue
+        start = segment.position_of(point) if point > segment.base_offset else 0
+        for _, header in scan(segment.open(), start, segment.size, floor=segment.base_offset):
+            epochs.assign(header.leader_epoch, header.base_offset)
+    if epochs.encode() != known:
+        state.unsynced.add_document(recovery.path(LEADER_EPOCHS), epochs.encode())
+    return epochs

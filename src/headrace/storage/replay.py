@@ -1,0 +1,74 @@
+"""Making anew what a log derives from its batches: producer states and leader epochs."""
+
+from collections.abc import Iterator, Sequence
+
+from headrace.protocol.batch import NO_PRODUCER, BatchHeader
+from headrace.protocol.records import decode_marker
+
+from .checkpoints import LEADER_EPOCHS
+from .disk import Disk, File
+from .epochs import Epochs
+from .producer_state import Producers
+from .scan import scan
+from .segment import SNAPSHOT_SUFFIX, Segment, offset_name
+
+
+def snapshot_path(directory: str, offset: int) -> str:
+    return f"{directory}/{offset_name(offset)}{SNAPSHOT_SUFFIX}"
+
+
+def snapshot_offsets(names: Iterator[str] | Sequence[str]) -> list[int]:
+    """Offsets of the producer snapshots among file names, growing."""
+    stems = [name.removesuffix(SNAPSHOT_SUFFIX) for name in names if name.endswith(SNAPSHOT_SUFFIX)]
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def load_producers(disk: Disk, directory: str, segments: Sequence[Segment], start: int, end: int) -> Producers:
+    """Producer states at a log's end: the newest sound snapshot and the batches after it."""
+    for offset in reversed(snapshot_offsets(disk.listdir(directory))):
+        if offset > end:
+            continue
+        producers = Producers.decode(disk.read(snapshot_path(directory, offset)))
+        if producers is not None:
+            break
+    else:
+        producers, offset = Producers(), start
+    for file, position, header in batches_from(segments, offset, end):
+        note_batch(producers, header, header.base_offset, file, position)
+    return producers
+
+
+def note_batch(producers: Producers, header: BatchHeader, base_offset: int, file: File, position: int) -> None:
+    """Let producer states know of a batch in a file."""
+    if header.producer_id == NO_PRODUCER:
+        return
+    if header.is_control:
+        marker = decode_marker(file.pread(header.size, position))
+        if marker:
+            producers.note_marker(header, marker.coordinator_epoch)
+    else:
+        producers.note(header, base_offset)
+
+
+def load_epochs(disk: Disk, directory: str, segments: Sequence[Segment], end: int) -> Epochs:
+    """Leader epochs of a log: from its file, or from every batch when the file is missing or damaged."""
+    path = f"{directory}/{LEADER_EPOCHS}"
+    epochs = Epochs.decode(disk.read(path)) if disk.exists(path) else None
+    if epochs is None:
+        epochs = Epochs()
+        for _, _, header in batches_from(segments, 0, end):
+            epochs.assign(header.leader_epoch, header.base_offset)
+    return epochs
+
+
+def batches_from(segments: Sequence[Segment], start: int, end: int) -> Iterator[tuple[File, int, BatchHeader]]:
+    """Files, positions and headers of all batches that reach `start`, up to offset `end`."""
+    for segment in segments:
+        if segment.next_offset <= start or not segment.size:
+            continue
+        if segment.base_offset >= end:
+            return
+        file = segment.open()
+        position = segment.position_of(start) if start > segment.base_offset else 0
+        for at, header in scan(file, position, segment.size, floor=segment.base_offset):
+            yield file, at, header

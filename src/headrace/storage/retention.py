@@ -1,0 +1,43 @@
+"""Which segments have served their time. Decided purely; `Log.retain` acts."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from .settings import LogSettings
+
+
+class Aged(Protocol):
+    """What retention wants to know of a segment; its age is asked for only when its size does not decide."""
+
+    @property
+    def next_offset(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def age_timestamp(self) -> int: ...
+
+
+def count_expired(
+    segments: Sequence[Aged], settings: LogSettings, *, now_ms: int, log_start_offset: int, high_watermark: int
+) -> int:
+    """How many of the oldest segments may go: by `retention.ms`, `retention.bytes` or because they lie before the
+    log's start; never one that reaches beyond the high watermark."""
+    excess = _excess(segments, settings)
+    oldest_kept = now_ms - settings.retention_ms if settings.deletes and settings.retention_ms >= 0 else None
+    for count, segment in enumerate(segments):
+        if not segment.size or segment.next_offset > high_watermark:
+            return count
+        excess -= segment.size
+        if excess >= 0 or segment.next_offset <= log_start_offset:
+            continue
+        if oldest_kept is None or segment.age_timestamp >= oldest_kept:
+            return count
+    return len(segments)
+
+
+def _excess(segments: Sequence[Aged], settings: LogSettings) -> int:
+    if not settings.deletes or settings.retention_bytes < 0:
+        return -1
+    return sum(segment.size for segment in segments) - settings.retention_bytes

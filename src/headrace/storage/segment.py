@@ -1,0 +1,367 @@
+"""One `<base offset>.log` file with its two indexes.
+
+A segment is cheap until used: it knows its size and offsets, and opens its file and loads its indexes when
+somebody reads or appends. The indexes are written when the segment ends, when the log is closed, and with every
+checkpoint; never on the way of an append, so no failure of theirs can give an offset twice.
+
+The last few batches are remembered one by one, because most readers are near the end.
+"""
+
+from array import array
+from bisect import bisect_left
+from typing import Final
+
+from headrace.protocol.batch import NO_TIMESTAMP, BatchHeader
+
+from .disk import Disk, File
+from .index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeEntry, TimeIndex
+from .scan import BadBatch, scan
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
+DELETED_SUFFIX: Final = ".deleted"
+SWAP_SUFFIX: Final = ".swap"
+CLEANED_SUFFIX: Final = ".cleaned"
+
+LARGEST_RELATIVE_OFFSET: Final = 2**31 - 1
+_LOOKUP_BLOCK: Final = 4096
+_RECENT_AT_MOST: Final = 64
+_RECENT_KEPT: Final = 32
+_UNSAVED: Final = -1
+
+
+def offset_name(offset: int) -> str:
+    """An offset as it stands in file names."""
+    return f"{offset:020d}"
+
+
+class Segment:
+    """A stretch of a log, `base_offset` up to `next_offset`, in one file."""
+
+    __slots__ = (
+        "_disk",
+        "_index",
+        "_index_saved",
+        "_recent_last",
+        "_recent_positions",
+        "_times",
+        "_times_saved",
+        "base_offset",
+        "created_ms",
+        "file",
+        "first_timestamp",
+        "interval",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "next_offset",
+        "prefix",
+        "since_index",
+        "size",
+        "used",
+        "writer",
+    )
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        *,
+        size: int,
+        next_offset: int,
+        created_ms: int,
+        interval: int,
+    ) -> None:
+        self._disk = disk
+        self.prefix = f"{directory}/{offset_name(base_offset)}"
+        self.base_offset = base_offset
+        self.size = size
+        self.next_offset = next_offset
+        self.created_ms = created_ms
+        self.interval = interval
+        self.file: File | None = None
+        self.writer: File | None = None
+        self.used = False
+        self._forget_indexes()
+
+    def _forget_indexes(self) -> None:
+        self._index: OffsetIndex | None = None
+        self._times: TimeIndex | None = None
+        self._index_saved = _UNSAVED
+        self._times_saved = _UNSAVED
+        self.since_index = 0
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = -1
+        self.first_timestamp = NO_TIMESTAMP
+        self._recent_last = array("q")
+        self._recent_positions = array("q")
+
+    @property
+    def path(self) -> str:
+        return self.prefix + LOG_SUFFIX
+
+    def create(self) -> None:
+        """Make the empty file; indexes follow when they have something to say."""
+        self.file = self.writer = self._disk.create(self.path)
+        self._index = OffsetIndex()
+        self._times = TimeIndex()
+
+    def open(self) -> File:
+        """The segment's file, opened when it is not yet."""
+        self.used = True
+        if self.file is None:
+            self.file = self._disk.open(self.path)
+        return self.file
+
+    def ready(self) -> File:
+        """The segment's file, with everything known that an append needs."""
+        file = self.open()
+        if self._index is None:
+            self.load()
+        if self.size:
+            _, header = next(scan(file, 0, self.size, floor=self.base_offset, block=_LOOKUP_BLOCK))
+            first = header.max_timestamp
+            self.first_timestamp = first if first > NO_TIMESTAMP else self.created_ms
+        self.writer = file
+        return file
+
+    def note(self, last_offset: int, max_timestamp: int, size: int) -> None:
+        """Take into account a batch that has just been written at the end of the file."""
+        position = self.size
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if self.since_index > self.interval:
+            self._add_index_entry(last_offset, position)
+        if position == 0:
+            self.first_timestamp = max_timestamp if max_timestamp > NO_TIMESTAMP else self.created_ms
+        self.since_index += size
+        self.size = position + size
+        self.next_offset = last_offset + 1
+        recent = self._recent_last
+        recent.append(last_offset)
+        self._recent_positions.append(position)
+        if len(recent) > _RECENT_AT_MOST:
+            del recent[:-_RECENT_KEPT]
+            del self._recent_positions[:-_RECENT_KEPT]
+
+    def _add_index_entry(self, last_offset: int, position: int) -> None:
+        self.index.add(last_offset - self.base_offset, position)
+        self._add_time_entry()
+        self.since_index = 0
+
+    def _add_time_entry(self) -> None:
+        if self.max_timestamp > NO_TIMESTAMP:
+            self.times.add(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+
+    @property
+    def index(self) -> OffsetIndex:
+        if self._index is None:
+            self.load()
+        assert self._index is not None
+        return self._index
+
+    @property
+    def times(self) -> TimeIndex:
+        if self._times is None:
+            self.load()
+        assert self._times is not None
+        return self._times
+
+    @property
+    def latest(self) -> TimeEntry:
+        """The largest timestamp of the segment, and the last offset of the first batch that has it."""
+        if self._times is None and self.size and self.max_timestamp == NO_TIMESTAMP:
+            self.load()
+        return TimeEntry(self.max_timestamp, self.max_timestamp_offset)
+
+    @property
+    def age_timestamp(self) -> int:
+        """When the segment's last record was made, as far as retention is concerned."""
+        timestamp = self.latest.timestamp
+        return timestamp if timestamp > NO_TIMESTAMP else self.created_ms
+
+    def index_is_full(self, limit: int) -> bool:
+        """Whether the index files, of at most `limit` bytes, have no room for another entry."""
+        return len(self.index) >= limit // 8 or len(self.times) >= limit // 12 - 1
+
+    def position_of(self, offset: int) -> int:
+        """Where the first batch starts that reaches an offset; the size when there is none."""
+        if offset >= self.next_offset:
+            return self.size
+        number = bisect_left(self._recent_last, offset)
+        if 0 < number < len(self._recent_last):
+            return self._recent_positions[number]
+        try:
+            return self._search(offset)
+        except _WrongIndex:
+            self.rebuild()
+            return self._search(offset)
+
+    def _search(self, offset: int) -> int:
+        index = self.index
+        number = index.floor(offset - self.base_offset)
+        start = index.positions[number] if number >= 0 else 0
+        expected = index.offsets[number] + self.base_offset if number >= 0 else None
+        try:
+            for position, header in scan(self.open(), start, self.size, floor=self.base_offset, block=_LOOKUP_BLOCK):
+                if expected is not None and position == start and header.last_offset != expected:
+                    raise _WrongIndex
+                if header.last_offset >= offset:
+                    return position
+        except BadBatch as error:
+            if error.position == start and number >= 0:
+                raise _WrongIndex from error
+            raise
+        return self.size
+
+    def load(self) -> None:
+        """Read the indexes of a segment that was written completely; rebuild them when they cannot be its own."""
+        index, times = self.read_indexes()
+        if index is None or times is None or not self._is_complete(index, times):
+            self.rebuild()
+            return
+        self._set_indexes(index, times)
+        self.since_index = self.size - index.positions[-1] if len(index) else self.size
+
+    def read_indexes(self) -> tuple[OffsetIndex | None, TimeIndex | None]:
+        """What the index files hold; None for one that is missing or damaged."""
+        offsets, times = self._read(INDEX_SUFFIX), self._read(TIME_INDEX_SUFFIX)
+        return (
+            None if offsets is None else OffsetIndex.decode(offsets, self.size),
+            None if times is None else TimeIndex.decode(times),
+        )
+
+    def _read(self, suffix: str) -> bytes | None:
+        path = self.prefix + suffix
+        return self._disk.read(path) if self._disk.exists(path) else None
+
+    def _is_complete(self, index: OffsetIndex, times: TimeIndex) -> bool:
+        span = self.next_offset - self.base_offset
+        if (len(index) and index.offsets[-1] >= span) or (len(times) and times.offsets[-1] >= span):
+            return False
+        return bool(len(index) or len(times) or self.size <= self.interval)
+
+    def _set_indexes(self, index: OffsetIndex, times: TimeIndex) -> None:
+        self._forget_indexes()
+        self._index, self._times = index, times
+        self._index_saved, self._times_saved = len(index), len(times)
+        last = times.last
+        if last:
+            self.max_timestamp, self.max_timestamp_offset = last.timestamp, last.offset + self.base_offset
+
+    def rebuild(self) -> None:
+        """Make both indexes anew from the headers of the batches."""
+        size, next_offset = self.size, self.next_offset
+        self.resume(OffsetIndex(), TimeIndex(), 0)
+        try:
+            for _, header in scan(self.open(), 0, size, floor=self.base_offset):
+                self.take(header)
+            self._add_time_entry()
+        finally:
+            self.size, self.next_offset = size, next_offset
+
+    def resume(self, index: OffsetIndex, times: TimeIndex, position: int) -> None:
+        """Go on noting batches at a position (0, or one the index names), trusting the indexes up to there."""
+        self._set_indexes(index, times)
+        index.cut(LARGEST_RELATIVE_OFFSET, position + 1)
+        self._unsave()
+        self.size = position
+
+    def _unsave(self) -> None:
+        """The files may hold entries that memory has dropped: write both anew."""
+        self._index_saved = self._times_saved = _UNSAVED
+
+    def take(self, header: BatchHeader) -> None:
+        """Note a batch that a scan has found."""
+        self.note(header.last_offset, header.max_timestamp, header.size)
+
+    def cut(self, offset: int) -> None:
+        """Drop every batch that reaches an offset. The index goes first: it may say too little, never too much."""
+        position = self.position_of(offset)
+        file = self.open()
+        if position < self.size:
+            _, header = next(scan(file, position, self.size, floor=self.base_offset, block=_LOOKUP_BLOCK))
+            offset = min(offset, header.base_offset)
+        index, times = self.index, self.times
+        index.cut(offset - self.base_offset, position)
+        times.cut(offset - self.base_offset)
+        self._unsave()
+        self.save_indexes()
+        file.truncate(position)
+        start = restart_position(index, times)
+        self.resume(index, times, start)
+        for _, header in scan(file, start, position, floor=self.base_offset):
+            self.take(header)
+        self.next_offset = offset
+
+    def finish(self) -> bool:
+        """Write the indexes in full, so that the last entry of the time index names the largest timestamp."""
+        if self._index is not None:
+            self._add_time_entry()
+        return self.save_indexes()
+
+    def save_indexes(self) -> bool:
+        """Write what the index files do not have yet; whether there was anything."""
+        if self._index is None or self._times is None:
+            return False
+        if self._index_saved == len(self._index) and self._times_saved == len(self._times):
+            return False
+        if self._index_saved != len(self._index):
+            keep = max(self._index_saved, 0)
+            self._index_saved = _UNSAVED
+            self._disk.patch(self.prefix + INDEX_SUFFIX, keep * OFFSET_ENTRY.size, self._index.encode(keep))
+            self._index_saved = len(self._index)
+        if self._times_saved != len(self._times):
+            keep = max(self._times_saved, 0)
+            self._times_saved = _UNSAVED
+            self._disk.patch(self.prefix + TIME_INDEX_SUFFIX, keep * TIME_ENTRY.size, self._times.encode(keep))
+            self._times_saved = len(self._times)
+        return True
+
+    def release(self) -> None:
+        """Let go of the file and the indexes when nobody has used them since the last call."""
+        if self.used:
+            self.used = False
+            return
+        self.file = self.writer = None
+        self._recent_last, self._recent_positions = array("q"), array("q")
+        if self._index is None or self._times is None:
+            return
+        if self._index_saved == len(self._index) and self._times_saved == len(self._times):
+            self._index = self._times = None
+
+    def files(self) -> list[str]:
+        """Paths that may exist for this segment; the producers' snapshot at its base belongs to it."""
+        return [self.path, *self.index_paths(), self.prefix + TRANSACTION_INDEX_SUFFIX, self.prefix + SNAPSHOT_SUFFIX]
+
+    def index_paths(self) -> list[str]:
+        return [self.prefix + INDEX_SUFFIX, self.prefix + TIME_INDEX_SUFFIX]
+
+    def set_aside(self) -> list[str]:
+        """Rename the segment's files, so that another can have its name; the new paths."""
+        aside = []
+        for path in reversed(self.files()):
+            if self._disk.exists(path):
+                self._disk.rename(path, path + DELETED_SUFFIX)
+                aside.append(path + DELETED_SUFFIX)
+        return aside
+
+    def close(self) -> None:
+        """Let the file go; whoever still reads from it holds it open."""
+        self.file = self.writer = None
+
+
+def restart_position(index: OffsetIndex, times: TimeIndex) -> int:
+    """Where noting has to start again when the tails of both indexes may be lost, each on its own."""
+    if times.last is None:
+        return 0
+    number = index.floor(times.last.offset)
+    return index.positions[number] if number >= 0 else 0
+
+
+class _WrongIndex(Exception):  # noqa: N818 - never leaves this file
+    """An index entry does not name the batch it points to."""

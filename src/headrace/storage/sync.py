@@ -1,0 +1,63 @@
+"""What has been written but is not yet on stable storage, and the ticket that takes it there.
+
+`Log.begin_sync` collects the work on the loop, `SyncTicket.run` does it on a worker thread and touches nothing but
+files, `Log.finish_sync` takes note on the loop.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from .disk import Disk, File
+
+Step = Callable[[], None]
+
+
+class SyncTicket:
+    """A blocking piece of work; when it is done, everything below `end_offset` is on stable storage."""
+
+    __slots__ = ("_steps", "end_offset")
+
+    def __init__(self, steps: list[Step], end_offset: int) -> None:
+        self._steps = steps
+        self.end_offset = end_offset
+
+    def run(self) -> None:
+        """Block until all is synced; `StorageError` when the disk refuses."""
+        for step in self._steps:
+            step()
+
+
+class Unsynced:
+    """Files, directories and small documents that wait for the next ticket."""
+
+    __slots__ = ("_directories", "_disk", "_documents", "_steps")
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._steps: list[Step] = []
+        self._documents: dict[str, bytes] = {}
+        self._directories: dict[str, None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._steps or self._documents or self._directories)
+
+    def add_file(self, file: File) -> None:
+        self._steps.append(file.datasync)
+
+    def add_path(self, path: str) -> None:
+        self._steps.append(partial(self._disk.sync_file, path))
+
+    def add_directory(self, path: str) -> None:
+        self._directories[path] = None
+
+    def add_document(self, path: str, data: bytes) -> None:
+        """Have a small file replaced by the next ticket."""
+        self._documents[path] = data
+
+    def take(self) -> list[Step]:
+        """Everything collected, in an order that is safe: contents, then names."""
+        steps = self._steps
+        steps += [partial(self._disk.write_atomically, path, data) for path, data in self._documents.items()]
+        steps += [partial(self._disk.sync_directory, path) for path in self._directories]
+        self._steps, self._documents, self._directories = [], {}, {}
+        return steps
