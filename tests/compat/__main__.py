@@ -18,6 +18,7 @@ from .runner import TITLES, Suite
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = _ROOT / "docs" / "compatibility.md"
+_PLAIN_WIDTH = 180
 _CACHE = _ROOT / ".venv" / "compat"
 
 
@@ -34,7 +35,7 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     """Exit code 0 when nothing failed, 1 when a scenario did, 2 when there was no broker to try."""
     arguments = _arguments()
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=_PLAIN_WIDTH)
     if arguments.list:
         console.print("clients:", ", ".join(CLIENTS))
         console.print("scenarios:", *TITLES, sep="\n  ")

@@ -1,4 +1,4 @@
-"""A Headrace broker of the suite's own, on loopback, with a data directory that goes away."""
+"""The `headrace` command as the suite uses it: a broker of its own on loopback, and `headrace produce`."""
 
 import queue
 import signal
@@ -6,17 +6,19 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 _READY = "headrace ready kafka="
+_COMMAND = Path(sys.executable).parent / "headrace"
 _START_SECONDS = 20.0
 _STOP_SECONDS = 10.0
+_TOOL_SECONDS = 30.0
 
 
 class BrokerError(RuntimeError):
-    """The broker did not come up; the message holds its last words."""
+    """There is no broker to ask, or no longer; the message tells what was seen last."""
 
 
 def _free_port() -> int:
@@ -48,11 +50,10 @@ def _ready_address(process: subprocess.Popen[str], log: Path) -> str:
 @contextmanager
 def running_broker(directory: Path) -> Iterator[str]:
     """The address of a broker that runs as long as the context; its log stays in `directory`."""
-    command = Path(sys.executable).parent / "headrace"
     log = directory / "broker.log"
     arguments = ["broker", "--listen", f"127.0.0.1:{_free_port()}", "--data", str(directory / "data")]
     with log.open("w") as stderr:
-        process = subprocess.Popen([str(command), *arguments], stdout=subprocess.PIPE, stderr=stderr, text=True)
+        process = subprocess.Popen([str(_COMMAND), *arguments], stdout=subprocess.PIPE, stderr=stderr, text=True)
     try:
         yield _ready_address(process, log)
     finally:
@@ -62,3 +63,12 @@ def running_broker(directory: Path) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def produce_with_tool(bootstrap: str, topic: str, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+    """Send (key, value) pairs with `headrace produce`, which chooses the partitions."""
+    command = [str(_COMMAND), "produce", topic, "--bootstrap", bootstrap, "--key-separator", ":"]
+    lines = b"".join(key + b":" + value + b"\n" for key, value in pairs)
+    done = subprocess.run(command, input=lines, capture_output=True, timeout=_TOOL_SECONDS, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"headrace produce exited with {done.returncode}: {done.stderr.decode(errors='replace')}")

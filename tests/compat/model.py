@@ -133,24 +133,22 @@ class ClientDriver(ABC):
 
 
 class SpanCollector:
-    """Gathers delivered records until every span is full, each offset once."""
+    """Gathers delivered records until there are as many as asked for.
+
+    Repeated records, or records from before a span, are kept: they are for the comparison to find.
+    """
 
     def __init__(self, spans: Sequence[Span]) -> None:
-        self._spans = {span.partition: span for span in spans}
-        self._missing = sum(span.end - span.start for span in spans)
-        self._seen: set[Position] = set()
+        self._ends = {span.partition: span.end for span in spans}
+        self._asked = sum(span.end - span.start for span in spans)
         self.records: list[Record] = []
 
     def add(self, record: Record) -> None:
-        """Keep the record if a span asks for it and it is new."""
-        span = self._spans.get(record.partition if record.partition is not None else -1)
-        if span is None or not span.start <= record.offset < span.end:
-            return
-        if (span.partition, record.offset) not in self._seen:
-            self._seen.add((span.partition, record.offset))
+        """Keep the record unless it lies beyond its span."""
+        if record.partition is not None and record.offset < self._ends.get(record.partition, 0):
             self.records.append(record)
 
     @property
     def full(self) -> bool:
-        """Whether every record asked for has come."""
-        return len(self._seen) >= self._missing
+        """Whether as many records as asked for have come."""
+        return len(self.records) >= self._asked

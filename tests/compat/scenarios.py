@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from headrace.protocol.partitioner import partition_for
+
+from .broker import produce_with_tool
 from .clients.confluent import ConfluentDriver
 from .model import MAX_MESSAGE_BYTES, Ability, ClientDriver, Codec, Headers, NotOffered, Pending, Record, Sending, Span
 from .records import (
@@ -13,11 +16,10 @@ from .records import (
     check_equal,
     check_positions,
     hour_ago,
-    murmur2_partition,
     sample,
     spans_of,
 )
-from .wire import batch_codecs, end_offsets
+from .wire import end_offsets, stored_batches
 
 SENDINGS = (
     partial(Sending, acks=0),
@@ -159,12 +161,19 @@ def round_trip(codec: Codec, stage: Stage) -> None:
         expected += records
     check_equal(expected, stage.consume(topic, spans_of(expected)))
     for partition in range(PARTITIONS):
-        stored = batch_codecs(stage.reference.bootstrap, topic, partition)
-        names = sorted(one.value for one in stored)
-        # Clients leave a batch as it is when compression makes it larger.
-        assert codec in stored <= {codec, Codec.NONE}, f"partition {partition} is stored as {names}"
+        _check_stored(stage, topic, partition, SENDINGS[partition // 3](codec=codec))
     ends = end_offsets(stage.reference.bootstrap, topic, PARTITIONS)
     assert ends == [len(expected) // PARTITIONS] * PARTITIONS, f"the partitions end at {ends}"
+
+
+def _check_stored(stage: Stage, topic: str, partition: int, sending: Sending) -> None:
+    batches = stored_batches(stage.reference.bootstrap, topic, partition)
+    codecs = {batch.codec for batch in batches}
+    # Clients leave a batch as it is when compression makes it larger.
+    expected = sending.codec in codecs <= {sending.codec, Codec.NONE}
+    assert expected, f"partition {partition} is stored as {sorted(one.value for one in codecs)}"
+    idempotent = [batch.producer_id >= 0 for batch in batches]
+    assert idempotent == [sending.idempotent] * len(batches), f"partition {partition}: producer ids with {sending}"
 
 
 def headers(stage: Stage) -> None:
@@ -265,11 +274,16 @@ def ten_megabytes(stage: Stage) -> None:
 
 
 def key_hash(stage: Stage) -> None:
-    """With the client's murmur2, a key is put where the Java client puts it."""
+    """With the client's murmur2, each key goes where `headrace produce` puts it, which is where Java does."""
     topic = stage.topic("key-hash")
     keys = [f"key-{number}".encode() for number in range(40)] + ["schlüssel-ß".encode(), b"a", b"abc", b"12345678"]
-    stage.driver.produce(topic, [Record(key=key, value=key) for key in keys], Sending())
-    expected = [Record(key=key, value=key, partition=murmur2_partition(key, PARTITIONS)) for key in keys]
+    stage.driver.produce(topic, [Record(key=key, value=b"client") for key in keys], Sending())
+    produce_with_tool(stage.reference.bootstrap, topic, [(key, b"tool") for key in keys])
+    expected = [
+        Record(key=key, value=writer, partition=partition_for(key, PARTITIONS))
+        for writer in (b"client", b"tool")
+        for key in keys
+    ]
     check_equal(expected, stage.reference.consume(topic, spans_of(expected)))
 
 
@@ -293,5 +307,5 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(title="seek by time", run=seek_time),
     Scenario(title="1-byte message", run=one_byte),
     Scenario(title="10 MB message", run=ten_megabytes),
-    Scenario(title="keys in the Java client's partitions (murmur2)", run=key_hash),
+    Scenario(title="keys in the partitions of `headrace produce` (murmur2)", run=key_hash),
 )

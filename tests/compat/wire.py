@@ -5,6 +5,7 @@ import io
 import socket
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -24,8 +25,18 @@ from .model import TIMEOUT_SECONDS, Codec
 JOIN_GROUP = 11
 _LATEST = i64(-1)
 _CODECS = tuple(Codec)
-_BATCH_PREFIX = struct.Struct(">qi")
-_ATTRIBUTES_AT = 21
+_CODEC_BITS = 0b111
+_LENGTH_END = 12
+# length, attributes and producer id of a record batch of format 2, whose other fields are skipped
+_BATCH_HEADER = struct.Struct(">8x i 9x h 20x q 6x")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredBatch:
+    """What a batch header tells: its compression, and the idempotent producer that wrote it (or -1)."""
+
+    codec: Codec
+    producer_id: int
 
 
 def api_name(key: int) -> str:
@@ -56,8 +67,8 @@ def end_offsets(bootstrap: str, topic: str, partitions: int) -> list[int | None]
     ]
 
 
-def batch_codecs(bootstrap: str, topic: str, partition: int) -> set[Codec]:
-    """How the batches of a small partition are compressed on the broker."""
+def stored_batches(bootstrap: str, topic: str, partition: int) -> list[StoredBatch]:
+    """The batches of a small partition as the broker keeps them."""
     asked = FetchPartition(partition=i32(partition), fetch_offset=i64(0), partition_max_bytes=i32(1 << 20))
     request = FetchRequest(
         max_wait=i32Timedelta.parse(timedelta(milliseconds=100)),
@@ -65,18 +76,15 @@ def batch_codecs(bootstrap: str, topic: str, partition: int) -> set[Codec]:
         topics=(FetchTopic(topic=TopicName(topic), partitions=(asked,)),),
     )
     (answer,) = _call(bootstrap, request).responses
-    return {_CODECS[attributes & 0b111] for attributes in _attributes(answer.partitions[0].records or b"")}
+    return list(_batches(answer.partitions[0].records or b""))
 
 
-def _attributes(batches: bytes) -> Iterator[int]:
+def _batches(stored: bytes) -> Iterator[StoredBatch]:
     position = 0
-    while position + _BATCH_PREFIX.size < len(batches):
-        _, length = _BATCH_PREFIX.unpack_from(batches, position)
-        if position + _BATCH_PREFIX.size + length > len(batches):
-            return
-        (attributes,) = struct.unpack_from(">h", batches, position + _ATTRIBUTES_AT)
-        yield attributes
-        position += _BATCH_PREFIX.size + length
+    while position + _BATCH_HEADER.size <= len(stored):
+        length, attributes, producer_id = _BATCH_HEADER.unpack_from(stored, position)
+        yield StoredBatch(codec=_CODECS[attributes & _CODEC_BITS], producer_id=producer_id)
+        position += _LENGTH_END + length
 
 
 def _call(bootstrap: str, request: RequestPayload) -> Any:

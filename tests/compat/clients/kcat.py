@@ -36,11 +36,13 @@ class KcatDriver(ClientDriver):
         Ability.BINARY_HEADERS: "kcat writes and shows headers as text",
     }
 
-    def _run(self, *arguments: str, stdin: bytes = b"") -> bytes:
+    def _run(self, *arguments: str, stdin: bytes = b"", partial: bool = False) -> bytes:
         command = ["kcat", "-b", self.bootstrap, "-m", str(int(TIMEOUT_SECONDS)), *arguments]
         try:
             done = subprocess.run(command, input=stdin, capture_output=True, timeout=TIMEOUT_SECONDS, check=False)
         except subprocess.TimeoutExpired as late:
+            if not partial:
+                raise RuntimeError(f"kcat {arguments[0]} did not end in {TIMEOUT_SECONDS:.0f} s") from late
             return late.stdout or b""
         if done.returncode != 0:
             raise RuntimeError(f"kcat exited with {done.returncode}: {done.stderr.decode(errors='replace')[-300:]}")
@@ -99,7 +101,7 @@ class KcatDriver(ClientDriver):
         count = str(span.end - span.start)
         limit = f"fetch.message.max.bytes={MAX_MESSAGE_BYTES}"
         shape = ["-p", str(span.partition), "-o", str(span.start), "-c", count, "-X", limit]
-        output = self._run("-q", "-u", "-C", "-t", topic, *shape, "-f", "%p %o %T %K %S %h\n%k%s")
+        output = self._run("-q", "-u", "-C", "-t", topic, *shape, "-f", "%p %o %T %K %S %h\n%k%s", partial=True)
         return _parse(output)
 
     def offset_at(self, topic: str, partition: int, timestamp: int) -> int | None:

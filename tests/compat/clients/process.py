@@ -5,6 +5,7 @@ A command is `{"verb": ..., ...}`, an answer `{"ok": ...}` or `{"error": "..."}`
 """
 
 import json
+import os
 import queue
 import subprocess
 import threading
@@ -21,11 +22,16 @@ _STOP_SECONDS = 5.0
 class DriverProcess:
     """A running driver; `ask` gives its answer to one command."""
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self._log = log
         with log.open("wb") as stderr:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env={**os.environ, **environment},
+                text=True,
             )
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
@@ -72,9 +78,11 @@ class DriverProcess:
 class ProcessDriver(ClientDriver):
     """The verbs, each handed to a driver process."""
 
-    def __init__(self, bootstrap: str, command: Sequence[str], log: Path) -> None:
+    def __init__(
+        self, bootstrap: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(bootstrap)
-        self._driver = DriverProcess([*command, bootstrap], log)
+        self._driver = DriverProcess([*command, bootstrap], log, environment or {})
 
     def close(self) -> None:
         self._driver.close()
@@ -127,8 +135,10 @@ class KafkajsDriver(ProcessDriver):
     default_hash = "murmur2 (`DefaultPartitioner`, since 2.0)"
     missing: ClassVar = {Ability.NULL_HEADERS: "kafkajs refuses a header without a value"}
 
-    def __init__(self, bootstrap: str, command: Sequence[str], log: Path, groups: bool) -> None:
-        super().__init__(bootstrap, command, log)
+    def __init__(
+        self, bootstrap: str, command: Sequence[str], log: Path, environment: Mapping[str, str], groups: bool
+    ) -> None:
+        super().__init__(bootstrap, command, log, environment)
         self._groups = groups
 
     def consume(self, topic: str, spans: Sequence[Span]) -> list[Record]:
