@@ -33,7 +33,9 @@ class Wire:
     def __enter__(self) -> "Wire":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.socket.close()
 
     def ask(self, api_key: int, version: int, request: Any) -> Any:

@@ -4,6 +4,9 @@ The native decoder takes memory for an array's whole count before it has seen an
 billion in a frame of forty bytes would end the process. The guard walks the frame first, by the same shape: each
 length and count must fit into what is left of the frame, and all arrays together may hold at most
 `MAX_ELEMENTS`. It reads lengths only; the decoder still judges the values.
+
+The decoder also refuses tagged fields that it does not know, which the protocol says to skip: a newer client may send
+them. The guard cuts them out.
 """
 
 from collections.abc import Callable
@@ -11,6 +14,7 @@ from functools import cache
 from struct import Struct
 from typing import Final
 
+from .encode import write_uvarint
 from .errors import ProtocolViolation
 from .schema import FIXED_SIZES, Field, Shape, request_shape
 
@@ -20,15 +24,20 @@ _I16: Final = Struct(">h")
 _I32: Final = Struct(">i")
 
 
-class Walk:
-    """One pass over one frame: where it ends, and how many array elements were seen so far."""
+Edit = tuple[int, int, bytes]
+"""From where to where, and what to put there."""
 
-    __slots__ = ("data", "elements", "end")
+
+class Walk:
+    """One pass over one frame: where it ends, the array elements seen so far, what is to be cut out of it."""
+
+    __slots__ = ("data", "edits", "elements", "end")
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
         self.end = len(data)
         self.elements = 0
+        self.edits: list[Edit] = []
 
     def advance(self, position: int, size: int) -> int:
         if size < 0 or size > self.end - position:
@@ -66,9 +75,21 @@ class Walk:
 Step = Callable[[Walk, int], int]
 
 
-def check_request(api_key: int, version: int, data: memoryview) -> None:
-    """Raises `ProtocolViolation` unless every length and count in the body fits into it."""
-    _struct(request_shape(api_key, version))(Walk(data), 0)
+def check_request(api_key: int, version: int, data: memoryview) -> memoryview | bytes:
+    """The body as the decoder can take it; `ProtocolViolation` unless every length and count in it fits."""
+    walk = Walk(data)
+    _struct(request_shape(api_key, version))(walk, 0)
+    return _edited(data, 0, len(data), walk.edits) if walk.edits else data
+
+
+def _edited(data: memoryview, start: int, end: int, edits: list[Edit]) -> bytes:
+    out = bytearray()
+    for edit_start, edit_end, replacement in edits:
+        out += data[start:edit_start]
+        out += replacement
+        start = edit_end
+    out += data[start:end]
+    return bytes(out)
 
 
 @cache
@@ -170,23 +191,42 @@ def _array(inner: int | Step, smallest: int, flexible: bool) -> Step:
 def _tags(shape: Shape) -> Step:
     known = {field.tag: _field(field, True) for field in shape.tagged}
 
-    def walk_tags(walk: Walk, position: int) -> int:
-        count, position = walk.uvarint(position)
+    def walk_tags(walk: Walk, start: int) -> int:
+        count, position = walk.uvarint(start)
         if not count:
             return position
         walk.count(position, count, 2)
+        edits_before = len(walk.edits)
+        kept: list[tuple[int, int, int]] = []
         for _ in range(count):
             tag, position = walk.uvarint(position)
             size, position = walk.uvarint(position)
             after = walk.advance(position, size)
             step = known.get(tag)
-            reached = after if step is None else position + step if isinstance(step, int) else step(walk, position)
-            if reached != after:
-                raise ProtocolViolation(f"tagged field {tag} of {shape.name} does not have the size it says")
+            if step is not None:
+                reached = position + step if isinstance(step, int) else step(walk, position)
+                if reached != after:
+                    raise ProtocolViolation(f"tagged field {tag} of {shape.name} does not have the size it says")
+                kept.append((tag, position, after))
             position = after
+        if len(kept) < count or len(walk.edits) > edits_before:
+            inner = walk.edits[edits_before:]
+            walk.edits[edits_before:] = [(start, position, _rewritten(walk.data, kept, inner))]
         return position
 
     return walk_tags
+
+
+def _rewritten(data: memoryview, kept: list[tuple[int, int, int]], inner: list[Edit]) -> bytes:
+    """A section of tagged fields with only those that are kept, and with what was cut inside them."""
+    out = bytearray()
+    write_uvarint(out, len(kept))
+    for tag, start, end in kept:
+        body = _edited(data, start, end, [edit for edit in inner if start <= edit[0] < end])
+        write_uvarint(out, tag)
+        write_uvarint(out, len(body))
+        out += body
+    return bytes(out)
 
 
 @cache

@@ -7,16 +7,19 @@ from collections.abc import Iterator
 from uuid import UUID
 
 from headrace.cluster.image import Topic
-from headrace.cluster.log_settings import intake_settings, log_settings
+from headrace.cluster.log_settings import IntakeSettings, intake_settings, log_settings
 from headrace.config import BrokerConfig
 from headrace.net.clock import Clock
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.storage.flusher import Flusher
+from headrace.storage.log import LogSettings
 from headrace.storage.manager import LogManager
 
 from .partition import Partition
 
 NO_PARTITIONS: dict[int, Partition] = {}
+ENOUGH_SPACE = 64 * 1024 * 1024
+"""Free bytes that a disk must have before logs that were full are written to again."""
 
 
 class ReplicaManager:
@@ -90,20 +93,30 @@ class ReplicaManager:
         partition.log.advance_start(offset)
         return partition.log.log_start_offset
 
-    def flush_by_time(self) -> None:
-        """Sync the logs whose `flush.ms` has passed."""
+    def flush_due(self) -> None:
+        """Sync the logs whose time has come: by `flush.ms`, or because a segment ended."""
         now = self.clock.now_ms()
         for partition in self.hosted():
-            log = partition.log
-            if log.synced_offset < log.log_end_offset and now - log.last_sync_ms >= log.settings.flush_ms:
+            if partition.log.flush_due(now):
                 partition.flush()
 
     def retain(self) -> None:
-        """Apply retention, finish deletions, and bring back logs that were full when there is space again."""
+        """Apply retention, finish deletions, and let full logs take records again when there is space."""
         now = self.clock.now_ms()
         for partition in self.hosted():
             partition.log.retain(now, partition.high_watermark)
         self._logs.delete_files(now)
+        self.revive()
+
+    def revive(self) -> None:
+        """Let logs that found the disk full try again once a little is free."""
+        if self._logs.free_bytes() >= ENOUGH_SPACE:
+            for partition in self.hosted():
+                partition.log.revive()
+
+    def drop_strays(self) -> None:
+        """Delete the logs of topics that were deleted while this broker could not."""
+        self._logs.drop_strays()
 
     def checkpoint(self) -> None:
         """Write down how far each log is synced, committed and deleted."""
@@ -115,9 +128,9 @@ class ReplicaManager:
             partition.retire(ErrorCode.not_leader_or_follower)
         self._logs.close(self._high_watermarks())
 
-    def _renew(self, partition: Partition, settings: "object", rules: "object") -> None:
-        partition.log.configure(settings)  # type: ignore[arg-type]
-        partition.rules = rules  # type: ignore[assignment]
+    def _renew(self, partition: Partition, settings: LogSettings, rules: IntakeSettings) -> None:
+        partition.log.configure(settings)
+        partition.rules = rules
 
     def _high_watermarks(self) -> dict[tuple[str, int], int]:
         return {(p.topic, p.index): p.high_watermark for p in self.hosted()}

@@ -30,7 +30,7 @@ from headrace.storage.flusher import Flusher
 from headrace.storage.manager import LogManager
 
 from .context import Context
-from .dispatch import Dispatcher
+from .dispatch import Dispatcher, RawHandler
 from .handlers import HANDLERS
 from .handlers.api_versions import unsupported_api_versions
 from .handlers.fetch import FetchHandler
@@ -80,8 +80,7 @@ class Broker:
         self._listener.stop_listening()
         await self._housekeeping.stop()
         self._fetch.wake_all()
-        self._listener.drain()
-        await self._drained()
+        await self._listener.drain(DRAIN_SECONDS)
         self._listener.close()
         await self._controller.close()
         self._replicas.close()
@@ -118,7 +117,6 @@ class Broker:
         config = self.config
         return Listener(
             loop,
-            serve=lambda connection, frame: self._dispatcher.serve(connection, frame),
             frame_limit=int(config["socket.request.max.bytes"]),
             most_connections=min(int(config["max.connections"]), _file_limit() - _RESERVED_FILES),
             most_per_address=int(config["max.connections.per.ip"]),
@@ -140,27 +138,20 @@ class Broker:
             int(config["max.incremental.fetch.session.cache.slots"]), lambda: rng.randrange(1, 2**31)
         )
         self._fetch = FetchHandler(loop, self._replicas, sessions, int(config["fetch.max.bytes"]))
-        raw = {ApiKey.PRODUCE: ProduceHandler(self._replicas), ApiKey.FETCH: self._fetch}
+        raw: dict[ApiKey, RawHandler] = {ApiKey.PRODUCE: ProduceHandler(self._replicas), ApiKey.FETCH: self._fetch}
         self._dispatcher = Dispatcher(loop, context, HANDLERS, raw, unsupported_api_versions)
         self._begin_chores(loop)
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_COLLECT_AFTER)
-        self._listener.start()
+        self._listener.start(self._dispatcher.serve)
 
     def _begin_chores(self, loop: asyncio.AbstractEventLoop) -> None:
         config, every = self.config, self._housekeeping.every
         every(SWEEP_SECONDS, "sweep connections", lambda: self._listener.sweep(loop.time()))
-        every(SWEEP_SECONDS, "flush by time", self._replicas.flush_by_time)
+        every(SWEEP_SECONDS, "flush", self._replicas.flush_due)
         every(int(config["log.retention.check.interval.ms"]) / 1000, "retention", self._replicas.retain)
         every(int(config["log.flush.offset.checkpoint.interval.ms"]) / 1000, "checkpoint", self._replicas.checkpoint)
-
-    async def _drained(self) -> None:
-        """Waits until every connection has got its answers, but not for ever."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + DRAIN_SECONDS
-        while self._listener.connections and loop.time() < deadline:
-            await asyncio.sleep(0.01)
 
     async def _release(self) -> None:
         self._listener.close()
@@ -181,7 +172,7 @@ class Broker:
 
 def run_broker(config: BrokerConfig, on_ready: Callable[[str], None]) -> int:
     """Serve in this process until SIGTERM or SIGINT; returns the exit code."""
-    return uvloop.run(_serve_until_stopped(config, on_ready))
+    return int(uvloop.run(_serve_until_stopped(config, on_ready)))
 
 
 async def _serve_until_stopped(config: BrokerConfig, on_ready: Callable[[str], None]) -> int:

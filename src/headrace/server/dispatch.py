@@ -28,7 +28,9 @@ from .context import Context, RequestInfo
 
 log = structlog.get_logger(__name__)
 
-Handler = Callable[[Context, Any, RequestInfo], Awaitable[dict[str, Any]]]
+Answer = Mapping[str, Any] | bytes | bytearray
+"""A response's values, or its body in bytes where a handler keeps it encoded."""
+Handler = Callable[[Context, Any, RequestInfo], Awaitable[Answer]]
 _SASL: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 _HEAD: Final = Struct(">hhih")
 _HEAD_WITHOUT_CLIENT: Final = Struct(">hhi")
@@ -139,15 +141,17 @@ class Dispatcher:
     async def _run(self, connection: Connection, request: Request, entity: Any) -> None:
         info = request.info
         try:
-            values = await self._handlers[ApiKey(info.api_key)](self._context, entity, info)
+            answer = await self._handlers[ApiKey(info.api_key)](self._context, entity, info)
+            frame = frame_response(info, request.correlation_id, answer)
         except CodedError as error:
-            values = blank_response(info.api_key, info.version, error.code.value)
-            values["error_message"] = error.message
+            values = blank_response(info.api_key, info.version, error.code.value) | {"error_message": error.message}
+            frame = frame_response(info, request.correlation_id, values)
         except Exception:
             log.exception("request failed", api=ApiKey(info.api_key).name, version=info.version, client=info.client_id)
             values = blank_response(info.api_key, info.version, ErrorCode.unknown_server_error.value)
+            frame = frame_response(info, request.correlation_id, values)
         if not connection.is_closed:
-            request.slot.answer([frame_response(info, request.correlation_id, values)])
+            request.slot.answer([frame])
             connection.release()
 
     def _read_header(self, frame: memoryview, api_key: int, version: int) -> tuple[str | None, int]:
@@ -181,8 +185,7 @@ class Dispatcher:
 def decode(request: Request) -> Any:
     """The request as kio's entity of its version, with every length in it known to be within the frame."""
     info = request.info
-    body = request.frame[request.body :].toreadonly()
-    check_request(info.api_key, info.version, body)
+    body = check_request(info.api_key, info.version, request.frame[request.body :].toreadonly())
     try:
         entity, _ = entity_reader(load_request_schema(info.api_key, info.version))(body, 0)
     except (KeyboardInterrupt, SystemExit):
@@ -212,9 +215,9 @@ def _skip_some_tags(frame: memoryview, position: int) -> int:
     return position
 
 
-def frame_response(info: RequestInfo, correlation_id: int, values: Mapping[str, Any]) -> bytearray:
-    """A whole response frame from a handler's values."""
-    body = encode_response(info.api_key, info.version, values)
+def frame_response(info: RequestInfo, correlation_id: int, answer: Answer) -> bytearray:
+    """A whole response frame from what a handler answered."""
+    body = encode_response(info.api_key, info.version, answer) if isinstance(answer, Mapping) else answer
     head = response_head(info, correlation_id)
     _LENGTH.pack_into(head, 0, len(head) - 4 + len(body))
     head += body

@@ -5,9 +5,9 @@ Caps: all connections together, and those of one address. Deadlines: a new conne
 `STALL_SECONDS`, and a connection that asks nothing is closed after `connections.max.idle.ms`.
 """
 
+import asyncio
 import errno
 import socket
-from asyncio import AbstractEventLoop
 from collections import Counter
 from typing import Final
 
@@ -33,9 +33,8 @@ class Listener:
 
     def __init__(
         self,
-        loop: AbstractEventLoop,
+        loop: asyncio.AbstractEventLoop,
         *,
-        serve: Serve,
         frame_limit: int,
         most_connections: int,
         most_per_address: int,
@@ -43,7 +42,7 @@ class Listener:
         authenticator: Authenticator | None = None,
     ) -> None:
         self._loop = loop
-        self._serve = serve
+        self._serve: Serve
         self._frame_limit = frame_limit
         self._most = most_connections
         self._most_per_address = most_per_address
@@ -51,6 +50,7 @@ class Listener:
         self._authenticator = authenticator
         self._sock: socket.socket | None = None
         self._per_address: Counter[str] = Counter()
+        self._emptied: asyncio.Future[None] | None = None
         self.connections: set[Connection] = set()
 
     def bind(self, host: str, port: int) -> int:
@@ -71,9 +71,10 @@ class Listener:
         self._sock = sock
         return int(sock.getsockname()[1])
 
-    def start(self) -> None:
-        """Accept who waits and who comes."""
+    def start(self, serve: Serve) -> None:
+        """Accept who waits and who comes; `serve` gets their frames."""
         assert self._sock is not None
+        self._serve = serve
         self._loop.add_reader(self._sock.fileno(), self._accept)
 
     def stop_listening(self) -> None:
@@ -82,10 +83,15 @@ class Listener:
             self._sock.close()
             self._sock = None
 
-    def drain(self) -> None:
-        """Ask every connection to answer what it was asked, then close."""
+    async def drain(self, seconds: float) -> None:
+        """Let every connection answer what it was asked, and close; not for longer than `seconds`."""
+        emptied = self._loop.create_future()
+        self._emptied = emptied
         for connection in list(self.connections):
             connection.drain()
+        if self.connections:
+            await asyncio.wait([emptied], timeout=seconds)
+        emptied.cancel()
 
     def close(self) -> None:
         self.stop_listening()
@@ -151,6 +157,8 @@ class Listener:
         self._per_address[connection.peer] -= 1
         if not self._per_address[connection.peer]:
             del self._per_address[connection.peer]
+        if not self.connections and self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
 
     def _pause(self, error: OSError) -> None:
         if self._sock is None or error.errno not in _OUT_OF_FILES:

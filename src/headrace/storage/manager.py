@@ -218,6 +218,13 @@ class LogManager:
         loaded = {log.name for log in self._logs.values()}
         return sorted(self._directories - loaded)
 
+    def drop_strays(self) -> None:
+        """Set the strays aside; their files go with a later `delete_files`."""
+        for name in self.strays():
+            key = _partition_of(name)
+            assert key is not None
+            self._set_aside(key, name)
+
     # Deleting
 
     def delete(self, topic: str, partition: int) -> None:

@@ -67,3 +67,24 @@ def test_more_elements_than_any_client_sends_are_a_violation() -> None:
     count = MAX_ELEMENTS + 1
     with pytest.raises(ProtocolViolation, match="elements"):
         check_request(3, 1, memoryview(count.to_bytes(4, "big") + b"\0\0" * count))
+
+
+def test_tagged_fields_that_the_decoder_does_not_know_are_cut_out_wherever_they_stand() -> None:
+    state = b"\x00\x00\x00\x05" + bytes(8)
+    nested = state + b"\x01\x09\x03abc"
+    body = (
+        bytes(12)
+        + b"\x00"
+        + bytes(8)
+        + b"\x01\x01\x01"
+        + b"\x02"
+        + b"\x01"
+        + bytes([len(nested)])
+        + nested
+        + b"\x1f\x04wxyz"
+    )
+    clean = check_request(1, 15, memoryview(body))
+    entity: Any
+    entity, size = entity_reader(load_request_schema(1, 15))(clean, 0)
+    assert size == len(clean)
+    assert entity.replica_state.replica_id == 5

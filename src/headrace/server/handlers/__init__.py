@@ -1,5 +1,16 @@
-"""One module per API family, and here the table of them all."""
+"""One module per API family, and here the table of them all but Produce and Fetch, which are served as bytes."""
 
-from . import api_versions, describe, metadata, topics
+from headrace.protocol.api import ApiKey
 
-HANDLERS = {**api_versions.HANDLERS, **describe.HANDLERS, **metadata.HANDLERS, **topics.HANDLERS}
+from ..dispatch import Handler
+from . import api_versions, cluster, configs, metadata, offsets, producer_ids, topics
+
+HANDLERS: dict[ApiKey, Handler] = {
+    **api_versions.HANDLERS,
+    **cluster.HANDLERS,
+    **configs.HANDLERS,
+    **metadata.HANDLERS,
+    **offsets.HANDLERS,
+    **producer_ids.HANDLERS,
+    **topics.HANDLERS,
+}

@@ -27,6 +27,7 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from ..context import Context, RequestInfo
+from ..dispatch import Handler
 from .authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from .metadata_cache import TopicCache, assemble, describe_partition, encode_topic
 
@@ -179,7 +180,7 @@ def _missing(name: str) -> dict[str, Any]:
     return {"error_code": code, "name": name, "topic_id": None, "partitions": ()}
 
 
-HANDLERS: Final = {
+HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.METADATA: handle_metadata,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: handle_describe_topic_partitions,
 }
