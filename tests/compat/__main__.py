@@ -63,10 +63,11 @@ def _run(arguments: argparse.Namespace, work: Path, console: Console) -> int:
         suite = Suite(bootstrap, _CACHE, work, lambda line: console.print(line, markup=False, highlight=False))
         run = suite.run(chosen, keep=arguments.keep)
     show(run, console)
-    page = arguments.page
-    if page is None and arguments.bootstrap is None and len(chosen) == len(CLIENTS):
-        page = _PAGE
-    if page is not None:
+    complete = arguments.bootstrap is None and len(chosen) == len(CLIENTS) and not run.incomplete
+    page = arguments.page or (_PAGE if complete else None)
+    if page is None:
+        console.print("the page is not written: that takes a broker of our own and every client")
+    else:
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(markdown(run))
         console.print(f"written: {page}", markup=False)

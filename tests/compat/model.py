@@ -15,6 +15,7 @@ MAX_MESSAGE_BYTES = 12 * 1024 * 1024
 
 Headers = tuple[tuple[str, bytes | None], ...]
 Position = tuple[int, int]
+Advertised = Mapping[int, tuple[int, int]]
 
 
 class NotOffered(Exception):  # noqa: N818 - an answer, not an error
@@ -79,14 +80,18 @@ class Sending:
 
 
 class ClientDriver(ABC):
-    """A client library bound to one broker; every verb opens what it needs and leaves nothing running."""
+    """A client library bound to one broker and told which APIs (key: lowest and highest version) that serves.
+
+    Every verb opens what it needs and leaves nothing running.
+    """
 
     name: ClassVar[str]
     default_hash: ClassVar[str]
     missing: ClassVar[Mapping[Ability, str]] = {}
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, advertised: Advertised) -> None:
         self.bootstrap = bootstrap
+        self.advertised = advertised
 
     @abstractmethod
     def version(self) -> str:

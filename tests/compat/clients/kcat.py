@@ -19,6 +19,7 @@ from ..model import (
     Sending,
     Span,
 )
+from .librdkafka import require_codec
 
 _KEY_END = "<:key:>"
 _RECORD_END = "<:end:>"
@@ -75,6 +76,7 @@ class KcatDriver(ClientDriver):
         return sum(1 for partition in entry["partitions"] if partition["leader"] >= 0)
 
     def produce(self, topic: str, records: Sequence[Record], sending: Sending) -> list[Position] | None:
+        require_codec(self.advertised, sending)
         settings = {
             "topic.acks": str(sending.acks),
             "enable.idempotence": str(sending.idempotent).lower(),

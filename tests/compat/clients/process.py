@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..model import TIMEOUT_SECONDS, Ability, ClientDriver, Pending, Position, Record, Sending, Span
+from ..model import TIMEOUT_SECONDS, Ability, Advertised, ClientDriver, Pending, Position, Record, Sending, Span
 
 _STOP_SECONDS = 5.0
+_JOIN_GROUP = 11
 
 
 class DriverProcess:
@@ -79,9 +80,14 @@ class ProcessDriver(ClientDriver):
     """The verbs, each handed to a driver process."""
 
     def __init__(
-        self, bootstrap: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+        self,
+        bootstrap: str,
+        advertised: Advertised,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(bootstrap)
+        super().__init__(bootstrap, advertised)
         self._driver = DriverProcess([*command, bootstrap], log, environment or {})
 
     def close(self) -> None:
@@ -135,14 +141,8 @@ class KafkajsDriver(ProcessDriver):
     default_hash = "murmur2 (`DefaultPartitioner`, since 2.0)"
     missing: ClassVar = {Ability.NULL_HEADERS: "kafkajs refuses a header without a value"}
 
-    def __init__(
-        self, bootstrap: str, command: Sequence[str], log: Path, environment: Mapping[str, str], groups: bool
-    ) -> None:
-        super().__init__(bootstrap, command, log, environment)
-        self._groups = groups
-
     def consume(self, topic: str, spans: Sequence[Span]) -> list[Record]:
-        if not self._groups:
+        if _JOIN_GROUP not in self.advertised:
             raise Pending("kafkajs consumes in groups only, and the broker does not serve JoinGroup")
         return super().consume(topic, spans)
 
