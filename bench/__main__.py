@@ -10,8 +10,8 @@ from . import client, fetch, latency, machine, produce, profiling, report, start
 from .model import BenchError, Row, Sample, Work, rows_of
 from .setting import Setting, a_setting
 
-
 _WIDTH = 170
+"""Columns of the table where there is no terminal."""
 
 
 def all_works() -> list[Work]:
@@ -82,8 +82,8 @@ def main() -> int:
                     profiling.profile(work, setting)
                 return 0
             rows = [row for work in works for row in sample(work, setting, console)]
-    except BenchError as error:
-        console.print(str(error), style="red")
+    except (BenchError, OSError) as error:
+        console.print(f"stopped: {error}", style="red", markup=False)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -1,21 +1,35 @@
-"""The `headrace` command under cProfile: `python -m bench.profiled STATS broker …`. Callbacks of the loop run on the
-profiled thread; the threads that sync do not show.
+"""The `headrace` command under cProfile, from its ready line on: `python -m bench.profiled STATS broker …`.
+
+Callbacks of the loop run on the profiled thread; the threads that sync do not show.
 """
 
 import cProfile
 import sys
-from runpy import run_module
+from collections.abc import Callable
+
+from headrace.cli.main import main as headrace
+from headrace.config import BrokerConfig
+from headrace.server import broker
 
 
 def main() -> None:
     path, *arguments = sys.argv[1:]
     sys.argv[1:] = arguments
     profile = cProfile.Profile()
+    run_broker = broker.run_broker
+
+    def run_profiled(config: BrokerConfig, on_ready: Callable[[str], None]) -> int:
+        def ready(bootstrap: str) -> None:
+            on_ready(bootstrap)
+            profile.enable()
+
+        return run_broker(config, ready)
+
+    broker.run_broker = run_profiled
     try:
-        profile.runcall(run_module, "headrace.cli", run_name="__main__", alter_sys=True)
-    except SystemExit:
-        pass
+        headrace()
     finally:
+        profile.disable()
         profile.dump_stats(path)
 
 

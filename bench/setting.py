@@ -1,5 +1,6 @@
 """Where a run takes place: its options, its directory, and the servers it starts and ends."""
 
+import os
 import re
 import shutil
 import socket
@@ -52,12 +53,13 @@ class Server:
 
 @dataclass(slots=True, kw_only=True)
 class Setting:
-    """The options of a run, and what it needs to start servers. `profile` is where a profiled broker writes."""
+    """The options of a run, and what it needs to start servers."""
 
     seconds: float
     rounds: int
     root: Path
     profile: Path | None = None
+    """Where a profiled broker writes what it found; None when it runs as it is."""
     _count: int = field(default=0, init=False)
 
     @contextmanager
@@ -74,22 +76,42 @@ class Setting:
     @contextmanager
     def broker(self) -> Iterator[Server]:
         """A fresh broker with its default settings, as `headrace broker` starts it."""
-        with self.directory() as data, running(self.broker_command(data), data) as server:
+        with self.directory() as data, self.running(self.broker_command(data), data) as server:
             yield server
 
     def broker_command(self, data: Path) -> list[str]:
         command = [sys.executable, "-m"]
-        if self.profile is not None:
-            command += ["bench.profiled", str(self.profile)]
-        else:
-            command += ["headrace.cli"]
+        command += ["headrace.cli"] if self.profile is None else ["bench.profiled", str(self.profile)]
         return [*command, "broker", "--listen", "127.0.0.1:0", "--data", str(data / "data")]
 
     @contextmanager
     def ceiling(self, name: str, directory: Path, *arguments: str) -> Iterator[Server]:
         """A bare server of `bench.ceilings`."""
-        with running([sys.executable, "-m", f"bench.ceilings.{name}", *arguments], directory) as server:
+        with self.running([sys.executable, "-m", f"bench.ceilings.{name}", *arguments], directory) as server:
             yield server
+
+    @contextmanager
+    def running(self, command: list[str], directory: Path) -> Iterator[Server]:
+        """A server process that is ready, ended afterwards."""
+        with self.spawned(command, directory) as process:
+            yield wait_ready(process, directory)
+
+    @contextmanager
+    def spawned(self, command: list[str], directory: Path) -> Iterator["subprocess.Popen[str]"]:
+        """A process on the server's core, its stderr in a file of the directory; ended afterwards.
+
+        Modules are compiled once in a run and kept, as they are after a program's first start.
+        """
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        environment["PYTHONPYCACHEPREFIX"] = str(self.root / "bytecode")
+        with open(directory / "stderr", "w") as errors, machine.on_server_core():
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+            )
+        try:
+            yield process
+        finally:
+            stop(process)
 
 
 @contextmanager
@@ -100,12 +122,6 @@ def a_setting(seconds: float, rounds: int, parent: Path | None) -> Iterator[Sett
         yield Setting(seconds=seconds, rounds=rounds, root=root)
     finally:
         shutil.rmtree(root, ignore_errors=True)
-
-
-def spawn(command: list[str], directory: Path) -> "subprocess.Popen[str]":
-    """A process on the server's core, its stderr in a file of the directory."""
-    with open(directory / "stderr", "w") as errors, machine.on_server_core():
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True)
 
 
 def wait_ready(process: "subprocess.Popen[str]", directory: Path) -> Server:
@@ -121,17 +137,7 @@ def wait_ready(process: "subprocess.Popen[str]", directory: Path) -> Server:
     finally:
         too_late.cancel()
     errors = (directory / "stderr").read_text()[-2000:]
-    raise BenchError(f"{' '.join(process.args)} did not start:\n{errors}")  # type: ignore[arg-type]
-
-
-@contextmanager
-def running(command: list[str], directory: Path) -> Iterator[Server]:
-    """A server process, ended afterwards."""
-    process = spawn(command, directory)
-    try:
-        yield wait_ready(process, directory)
-    finally:
-        stop(process)
+    raise BenchError(f"a server did not start: {process.args!r}\n{errors}")
 
 
 def stop(process: "subprocess.Popen[str]") -> None:

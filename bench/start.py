@@ -13,7 +13,7 @@ from . import machine
 from .frames import api_versions_frame
 from .load import ask
 from .model import Aim, BenchError, Figure, Of, Sample, Work
-from .setting import Setting, spawn, stop, wait_ready
+from .setting import Setting
 
 _IDLE_SECONDS: Final = 1.0
 _BARE: Final = "import asyncio, uvloop"
@@ -21,49 +21,45 @@ _BARE_IDLE: Final = "import time; print('127.0.0.1:1', flush=True); time.sleep(6
 
 
 def start_broker(setting: Setting) -> Sample:
+    """One start; the first of a run is not counted, since it compiles."""
+    _start_once(setting)
+    return {"start": _start_once(setting)}
+
+
+def _start_once(setting: Setting) -> float:
     with setting.directory() as data:
         start = time.perf_counter()
-        process = spawn(setting.broker_command(data), data)
-        try:
-            with wait_ready(process, data).connect() as sock:
-                ask(sock, api_versions_frame())
-            return {"start": time.perf_counter() - start}
-        finally:
-            stop(process)
+        with setting.running(setting.broker_command(data), data) as server, server.connect() as sock:
+            ask(sock, api_versions_frame())
+            return time.perf_counter() - start
 
 
 def start_python(setting: Setting) -> Sample:
     with setting.directory() as directory:
         start = time.perf_counter()
-        process = spawn([sys.executable, "-c", _BARE], directory)
-        try:
-            if process.wait(30.0):
-                raise BenchError(f"python -c {_BARE!r} failed")
+        with setting.spawned([sys.executable, "-c", _BARE], directory) as process:
+            try:
+                if process.wait(30.0):
+                    raise BenchError(f"python -c {_BARE!r} failed")
+            except subprocess.TimeoutExpired as error:
+                raise BenchError("a bare Python did not start in 30 s") from error
             return {"start": time.perf_counter() - start}
-        except subprocess.TimeoutExpired as error:
-            raise BenchError("a bare Python did not start in 30 s") from error
-        finally:
-            stop(process)
 
 
 def idle_broker(setting: Setting) -> Sample:
     with setting.directory() as data:
-        return _idle(setting.broker_command(data), data)
+        return _idle(setting, setting.broker_command(data), data)
 
 
 def idle_python(setting: Setting) -> Sample:
     with setting.directory() as directory:
-        return _idle([sys.executable, "-c", _BARE_IDLE], directory)
+        return _idle(setting, [sys.executable, "-c", _BARE_IDLE], directory)
 
 
-def _idle(command: list[str], directory: Path) -> Sample:
-    process = spawn(command, directory)
-    try:
-        wait_ready(process, directory)
+def _idle(setting: Setting, command: list[str], directory: Path) -> Sample:
+    with setting.running(command, directory) as server:
         time.sleep(_IDLE_SECONDS)
-        return {"rss": machine.resident_mb(process.pid), "pss": machine.proportional_mb(process.pid)}
-    finally:
-        stop(process)
+        return {"rss": machine.resident_mb(server.pid), "pss": machine.proportional_mb(server.pid)}
 
 
 def works() -> list[Work]:

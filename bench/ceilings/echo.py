@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 from struct import Struct
-from typing import Final
+from typing import Final, cast
 
 import uvloop
 
@@ -21,8 +21,7 @@ class Echo(asyncio.Protocol):
         self._rest = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         if self._rest:
