@@ -54,7 +54,7 @@ def check_machine() -> Iterator[Finding]:
     """Everything that is not about a directory or a port."""
     yield judge_python(sys.version_info[:3])
     yield from check_libraries()
-    yield judge_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    yield judge_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     yield judge_file_size(resource.getrlimit(resource.RLIMIT_FSIZE)[0])
     memory = read_meminfo(_text("/proc/meminfo"))
     yield judge_memory(memory.get("MemAvailable"), _number(_text("/sys/fs/cgroup/memory.max")))
@@ -97,15 +97,16 @@ def judge_crc32c(hardware: bool) -> Finding:
     )
 
 
-def judge_open_files(soft: int) -> Finding:
-    if soft == resource.RLIM_INFINITY:
+def judge_open_files(most: int) -> Finding:
+    """Judge the hard limit: the broker raises its soft one to it."""
+    if most == resource.RLIM_INFINITY:
         return ok("open files", "unlimited")
-    advice = "raise it: `ulimit -n 100000`, or LimitNOFILE=100000 in a systemd unit"
-    if soft < 1024:
-        return fail("open files", f"at most {soft}", advice)
-    if soft < 65536:
-        return warn("open files", f"at most {soft}", f"each partition and each client needs some; {advice}")
-    return ok("open files", f"at most {soft}")
+    advice = "raise it: `ulimit -Hn 100000` as root, or LimitNOFILE=100000 in a systemd unit"
+    if most < 1024:
+        return fail("open files", f"at most {most}", advice)
+    if most < 65536:
+        return warn("open files", f"at most {most}", f"each partition and each client needs some; {advice}")
+    return ok("open files", f"at most {most}")
 
 
 def judge_file_size(limit: int) -> Finding:

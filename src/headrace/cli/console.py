@@ -3,7 +3,8 @@
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any
 
@@ -40,18 +41,28 @@ def bad_input(message: str) -> Failure:
 class FriendlyGroup(TyperGroup):
     """The root of all commands: the one place where errors become a line and a code."""
 
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _friendly():
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with _friendly():
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise typer.Exit(ExitCode.INTERRUPTED) from None
-        except BrokenPipeError:
-            _forget_stdout()
-            raise typer.Exit(ExitCode.OK) from None
-        except Exception as error:
-            if _is_typers_own(error):
-                raise
-            raise typer.Exit(report(error)) from None
+
+
+@contextmanager
+def _friendly() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    except BrokenPipeError:
+        _forget_stdout()
+        raise typer.Exit(ExitCode.OK) from None
+    except Exception as error:
+        if _is_typers_own(error) and not _is_usage(error):
+            raise
+        raise typer.Exit(report(error)) from None
 
 
 def report(error: Exception) -> ExitCode:
@@ -68,6 +79,8 @@ def report(error: Exception) -> ExitCode:
 def _explain(error: Exception) -> tuple[str, ExitCode]:
     if isinstance(error, Failure):
         return error.message, error.code
+    if _is_usage(error):
+        return _usage(error), ExitCode.USAGE
     if isinstance(error, ClusterUnreachable):
         advice = "Start one with `headrace up`, or name its address with --bootstrap or HEADRACE_BOOTSTRAP."
         return f"{error.message}. {advice}", ExitCode.UNREACHABLE
@@ -86,6 +99,23 @@ def _explain(error: Exception) -> tuple[str, ExitCode]:
 
 def _is_typers_own(error: Exception) -> bool:
     return type(error).__module__.partition(".")[0] in ("typer", "click")
+
+
+def _is_usage(error: Exception) -> bool:
+    """Whether the command line itself was wrong; asking for help by giving no arguments is not."""
+    return (
+        _is_typers_own(error)
+        and getattr(error, "exit_code", None) == ExitCode.USAGE
+        and hasattr(error, "format_message")
+        and type(error).__name__ != "NoArgsIsHelpError"
+    )
+
+
+def _usage(error: Any) -> str:
+    context = getattr(error, "ctx", None)
+    command = getattr(context, "command_path", "headrace")
+    message = error.format_message().rstrip(".")
+    return f"{message}. See `{command} --help`."
 
 
 def _forget_stdout() -> None:

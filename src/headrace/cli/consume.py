@@ -16,7 +16,7 @@ from .console import bad_input, examples
 from .options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, bootstrap_list, delimiter, pairs
 from .positions import END, parse_position, resolve
 from .progress import progress
-from .render import Render, renderer, shown
+from .render import Render, renderer
 
 
 class Isolation(StrEnum):
@@ -111,7 +111,7 @@ def _print(reader: RecordReader, render: Render, count: int | None, expected: in
             if message is None:
                 out.flush()
                 continue
-            out.write(render(shown(message)))
+            out.write(render(message))
             advance(1)
             if left is not None:
                 left -= 1

@@ -96,7 +96,7 @@ def produce(
         key=None if key is None else key.encode(),
         key_separator=None if key_separator is None else delimiter(key_separator, "--key-separator"),
         null_value=None if null_value is None else null_value.encode(),
-        headers=tuple((name, value.encode()) for name, value in _headers(header)),
+        headers=_headers(header),
         timestamp=0 if timestamp is None else time_ms(timestamp, "--timestamp", time.time_ns() // 1_000_000),
     )
     source = Source(
@@ -107,14 +107,14 @@ def produce(
     _check_partition(writer, partition)
     started = time.monotonic()
     with progress(f"to {topic}", source.total_bytes(), of_bytes=True, shown=not source.is_interactive()) as advance:
-        records = paced(itertools.islice(source.records(advance), count), rate, time.monotonic, time.sleep)
-        _send(writer, records)
+        records = itertools.islice(source.records(advance), count)
+        _send(writer, records if rate is None else paced(records, rate, time.monotonic, time.sleep))
     _summarize(writer, time.monotonic() - started, json)
 
 
-def _headers(items: list[str] | None) -> Iterator[tuple[str, str]]:
-    for item in items or ():  # a name may stand twice, so no dictionary
-        yield from pairs([item], "--header").items()
+def _headers(items: list[str] | None) -> list[tuple[str, bytes]] | None:
+    """Headers in the order given; a name may stand twice."""
+    return [(name, value.encode()) for item in items or () for name, value in pairs([item], "--header").items()] or None
 
 
 def _checked(files: list[Path]) -> list[Path]:

@@ -4,64 +4,53 @@ import base64
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, Protocol
 
 from .console import bad_input
 
-Render = Callable[["Shown"], bytes]
+Render = Callable[["Message"], bytes]
 
 _FIELD: Final = re.compile(rb"\{(\w+)\}")
 _FIELDS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers", "size")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """What can be shown of a record."""
+class Message(Protocol):
+    """What is used of a `confluent_kafka.Message`."""
 
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int | None
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes | None]]
-
-
-def shown(message: Any) -> Shown:
-    """A `confluent_kafka.Message`, as what can be shown of it."""
-    kind, timestamp = message.timestamp()
-    return Shown(
-        topic=message.topic(),
-        partition=message.partition(),
-        offset=message.offset(),
-        timestamp=timestamp if kind else None,
-        key=message.key(),
-        value=message.value(),
-        headers=message.headers() or (),
-    )
+    def topic(self) -> str: ...
+    def partition(self) -> int: ...
+    def offset(self) -> int: ...
+    def timestamp(self) -> tuple[int, int]: ...
+    def key(self) -> bytes | None: ...
+    def value(self) -> bytes | None: ...
+    def headers(self) -> Sequence[tuple[str, bytes | None]] | None: ...
 
 
 def renderer(format_: str, key_separator: bytes, end: bytes, null: bytes) -> Render:
     """The function for a format: a name, or a template with {fields}."""
-    if format_ == "value":
-        return lambda r: (null if r.value is None else r.value) + end
-    if format_ == "key-value":
-        return lambda r: (
-            (null if r.key is None else r.key) + key_separator + (null if r.value is None else r.value) + end
-        )
-    if format_ == "raw":
-        return lambda r: r.value or b""
-    if format_ == "hex":
-        return lambda r: (null if r.value is None else r.value.hex().encode()) + end
-    if format_ == "json":
-        return lambda r: as_json(r) + b"\n"
+
+    def or_null(data: bytes | None) -> bytes:
+        return null if data is None else data
+
+    named: dict[str, Render] = {
+        "value": lambda m: or_null(m.value()) + end,
+        "key-value": lambda m: or_null(m.key()) + key_separator + or_null(m.value()) + end,
+        "raw": lambda m: m.value() or b"",
+        "hex": lambda m: _hex(m.value(), null) + end,
+        "json": lambda m: as_json(m) + b"\n",
+    }
+    if format_ in named:
+        return named[format_]
     if "{" in format_:
         return _template(format_.encode(), end, null)
     raise bad_input(
-        f"--format '{format_}' is not known; use value, key-value, json, raw, hex, or a template"
+        f"--format '{format_}' is not known; use {', '.join(named)}, or a template"
         " such as '{partition}:{offset} {key} {value}'"
     )
+
+
+def _hex(data: bytes | None, null: bytes) -> bytes:
+    return null if data is None else data.hex().encode()
 
 
 def _template(template: bytes, end: bytes, null: bytes) -> Render:
@@ -69,34 +58,39 @@ def _template(template: bytes, end: bytes, null: bytes) -> Render:
         if found[1].decode() not in _FIELDS:
             raise bad_input(f"--format has the field {{{found[1].decode()}}}; there are {', '.join(_FIELDS)}")
 
-    def render(record: Shown) -> bytes:
-        return _FIELD.sub(lambda found: _field(record, found[1].decode(), null), template) + end
+    def render(message: Message) -> bytes:
+        return _FIELD.sub(lambda found: _field(message, found[1].decode(), null), template) + end
 
     return render
 
 
-def _field(record: Shown, name: str, null: bytes) -> bytes:
+def _field(message: Message, name: str, null: bytes) -> bytes:
     if name == "size":
-        return str(len(record.value or b"")).encode()
+        return str(len(message.value() or b"")).encode()
     if name == "headers":
-        return b",".join(k.encode() + b"=" + (null if v is None else v) for k, v in record.headers)
-    value = getattr(record, name)
+        return b",".join(k.encode() + b"=" + (null if v is None else v) for k, v in message.headers() or ())
+    value = _timestamp(message) if name == "timestamp" else getattr(message, name)()
     if value is None:
         return null
     return value if isinstance(value, bytes) else str(value).encode()
 
 
-def as_json(record: Shown) -> bytes:
+def _timestamp(message: Message) -> int | None:
+    kind, milliseconds = message.timestamp()
+    return milliseconds if kind else None
+
+
+def as_json(message: Message) -> bytes:
     """One line of JSON; bytes that are not UTF-8 stand as `{"base64": "..."}`."""
     return json.dumps(
         {
-            "topic": record.topic,
-            "partition": record.partition,
-            "offset": record.offset,
-            "timestamp": record.timestamp,
-            "key": _text(record.key),
-            "value": _text(record.value),
-            "headers": [[name, _text(value)] for name, value in record.headers],
+            "topic": message.topic(),
+            "partition": message.partition(),
+            "offset": message.offset(),
+            "timestamp": _timestamp(message),
+            "key": _text(message.key()),
+            "value": _text(message.value()),
+            "headers": [[name, _text(value)] for name, value in message.headers() or ()],
         },
         ensure_ascii=False,
         separators=(",", ":"),

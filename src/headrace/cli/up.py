@@ -38,9 +38,7 @@ def up(
     if kafka_port and kafka_port == http_port:
         raise bad_input(f"--kafka-port and --http-port are both {kafka_port}; give each its own")
     broker = _broker_spec(kafka_port, data, config, set_)
-    code = asyncio.run(_run(Supervisor(), broker, kafka_port, http_port, json))
-    if code:
-        raise typer.Exit(code)
+    asyncio.run(_run(Supervisor(), broker, kafka_port, http_port, json))
 
 
 def _broker_spec(port: int, data: Path, config: Path | None, set_: list[str] | None) -> ChildSpec:
@@ -62,19 +60,17 @@ def _gateway_spec(kafka: str, port: int) -> ChildSpec:
     return ChildSpec(name="gateway", arguments=arguments)
 
 
-async def _run(supervisor: Supervisor, broker: ChildSpec, kafka_port: int, http_port: int, json: bool) -> int:
+async def _run(supervisor: Supervisor, broker: ChildSpec, kafka_port: int, http_port: int, json: bool) -> None:
     async with supervisor:
         kafka = await supervisor.start(broker)
-        if kafka_port == 0 and not await supervisor.all_ready():
-            return supervisor.exit_code
-        address = kafka.ready_value("kafka") or f"127.0.0.1:{kafka_port}"
-        http = await supervisor.start(_gateway_spec(address, http_port))
-        if await supervisor.all_ready():
-            _announce(kafka.ready_value("kafka"), http.ready_value("http"), json)
-            await supervisor.finished()
+        if kafka_port or await supervisor.all_ready():
+            address = kafka.ready_value("kafka") or f"127.0.0.1:{kafka_port}"
+            http = await supervisor.start(_gateway_spec(address, http_port))
+            if await supervisor.all_ready():
+                _announce(kafka.ready_value("kafka"), http.ready_value("http"), json)
+                await supervisor.finished()
     if supervisor.failure is not None:
         raise Failure(supervisor.failure, ExitCode(supervisor.exit_code))
-    return supervisor.exit_code
 
 
 def _announce(kafka: str, http: str, json: bool) -> None:

@@ -1,7 +1,7 @@
 """Send many records with a bounded buffer, and know how many arrived."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,11 +16,11 @@ _BUFFER_KBYTES: Final = 64 << 10
 _SETTLE_SECONDS: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Record:
     value: bytes | None
     key: bytes | None = None
-    headers: Sequence[tuple[str, bytes]] = ()
+    headers: list[tuple[str, bytes]] | None = None
     timestamp: int = 0
     """Milliseconds since 1970; 0 takes the time of sending."""
 
@@ -36,7 +36,7 @@ class RecordWriter:
         partition: int | None = None,
     ) -> None:
         require_listener(bootstrap)
-        from confluent_kafka import Producer
+        from confluent_kafka import KafkaException, Producer
 
         self.topic = topic
         self.sent = 0
@@ -49,10 +49,13 @@ class RecordWriter:
             "queue.buffering.max.kbytes": _BUFFER_KBYTES,
             "message.max.bytes": MAX_RECORD_BYTES,
             "delivery.report.only.error": True,
+            "on_delivery": self._on_failure,
             "linger.ms": 5,
         }
         with translated():
             self._producer = Producer({**defaults, **client_settings(bootstrap), **(settings or {})})
+        self._produce = self._producer.produce
+        self._refusals = KafkaException
 
     @property
     def delivered(self) -> int:
@@ -74,16 +77,21 @@ class RecordWriter:
             time.sleep(0.05)
 
     def write(self, record: Record) -> None:
-        """Queue one record; waits while the buffer is full."""
+        """Queue one record; waits while the buffer is full. The hot path of bulk loads: no context managers here."""
+        value, key = record.value, record.key
         while True:
             try:
-                with translated(self.topic):
-                    self._produce(record)
+                if record.headers or record.timestamp:
+                    self._produce(self.topic, value, key, self._partition, None, None, record.timestamp, record.headers)
+                else:
+                    self._produce(self.topic, value, key, self._partition)
                 break
             except BufferError:
                 self._producer.poll(0.1)
+            except self._refusals as exception:
+                raise from_kafka(exception.args[0], self.topic) from exception
         self.sent += 1
-        self.sent_bytes += len(record.value or b"") + len(record.key or b"")
+        self.sent_bytes += (len(value) if value else 0) + (len(key) if key else 0)
         if self.sent & 0xFF == 0:
             self._producer.poll(0)
 
@@ -99,19 +107,6 @@ class RecordWriter:
         """Forget what is still queued."""
         self._producer.purge(in_queue=True, in_flight=True, blocking=True)
         self._producer.poll(0)
-
-    def _produce(self, record: Record) -> None:
-        extra: dict[str, Any] = {"timestamp": record.timestamp} if record.timestamp else {}
-        if record.headers:
-            extra["headers"] = list(record.headers)
-        self._producer.produce(
-            self.topic,
-            value=record.value,
-            key=record.key,
-            partition=self._partition,
-            on_delivery=self._on_failure,
-            **extra,
-        )
 
     def _on_failure(self, error: Any, _message: Any) -> None:
         if error is None:
