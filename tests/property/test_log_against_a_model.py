@@ -191,5 +191,9 @@ class LogAgainstModel(RuleBasedStateMachine):
 
 TestLogAgainstModel = LogAgainstModel.TestCase
 TestLogAgainstModel.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, report_multiple_bugs=False, suppress_health_check=list(HealthCheck)
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
 )
