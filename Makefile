@@ -50,6 +50,9 @@ chaos: setup  ## the long fault tests
 bench: setup  ## throughput, latency, start and memory, each beside its ceiling
 	$(BIN)/python -m bench $(ARGS)
 
+docs: setup  ## renew docs/configuration.md from the tables of settings
+	@$(BIN)/python -m headrace.config > docs/configuration.md
+
 lock: setup  ## renew requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --python $(BIN)/python --all-extras --group dev --universal --generate-hashes \
 	  --no-header --no-annotate --no-emit-index-url --quiet --upgrade --output-file requirements.lock

@@ -10,7 +10,8 @@ import typer
 
 from headrace.client.probe import Address
 
-from .console import ExitCode, Failure, bad_input, examples, say, say_json
+from .console import Failure, bad_input, examples, say, say_json
+from .lean import lean_imports
 from .listening import exit_with, friendly_bind, stop_with_stdin
 from .logs import FormatOption, LevelOption, LogFormat, LogLevel, configure_logs
 from .options import Json, Set, address, pairs
@@ -54,7 +55,10 @@ def broker(
     What --set gives comes before the other options, and these before the file.
     """
     overrides = {**_flags(id_, listen, data, rack), **pairs(set_, "--set")}
-    settings = read_config(config, overrides)
+    with lean_imports():
+        settings = read_config(config, overrides)
+        from headrace.server.broker import run_broker
+
     configure_logs(log_format, log_level)
     if with_stdin:
         stop_with_stdin()
@@ -64,8 +68,6 @@ def broker(
             say_json({"ready": True, "kafka": bootstrap})
         else:
             say(f"headrace ready kafka={bootstrap}")
-
-    from headrace.server.broker import run_broker
 
     listener = settings.listener
     with friendly_start(settings), friendly_bind(Address(listener.host, listener.port), "--listen"):
@@ -101,20 +103,16 @@ def friendly_start(settings: "BrokerConfig") -> Iterator[None]:
     from headrace.cluster.store import StoreError
     from headrace.config import ConfigError
     from headrace.storage.disk import DirectoryLocked, StorageError
+    from headrace.storage.manager import WrongDirectory
 
     data = settings["log.dirs"]
     try:
         yield
+    except ConfigError as error:
+        raise bad_input(str(error)) from error
     except DirectoryLocked as error:
         raise Failure(f"data directory '{data}' is in use by another broker; stop that one or choose --data") from error
-    except ConfigError as error:
-        raise Failure(str(error), ExitCode.USAGE) from error
+    except WrongDirectory as error:
+        raise Failure(f"wrong data directory: {error}; choose --data, or --id to match") from error
     except (StorageError, StoreError) as error:
-        raise Failure(f"data directory '{data}' cannot be used: {error}") from error
-    except (PermissionError, NotADirectoryError, FileExistsError) as error:
-        if error.filename is None:
-            raise
-        raise Failure(
-            f"data directory '{data}' cannot be used: {error.filename}: {(error.strerror or str(error)).lower()};"
-            " choose a directory that this user may write with --data"
-        ) from error
+        raise Failure(f"data directory '{data}' cannot be used: {error}; choose another with --data") from error

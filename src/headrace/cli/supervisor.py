@@ -61,10 +61,13 @@ class Child:
 
 
 class Supervisor:
-    """Starts children, waits for them, stops them all. `failure` tells why, if not because it was asked to."""
+    """Starts children, waits for them, stops them all.
+
+    `exit_code` and `failure` tell of a child that ended by itself; `failure` is empty if the child has said why.
+    """
 
     def __init__(self, grace: float = GRACE_SECONDS) -> None:
-        self.failure: str | None = None
+        self.failure = ""
         self.exit_code = 0
         self._grace = grace
         self._children: list[Child] = []
@@ -101,7 +104,7 @@ class Supervisor:
         """Whether every child is ready; False as soon as one has ended or a stop was asked for."""
         everyone = asyncio.create_task(self._everyone_ready())
         await self._first_of(everyone)
-        ready = everyone.done() and not self._asked.is_set() and self.failure is None
+        ready = everyone.done() and not self._asked.is_set() and not self.exit_code
         everyone.cancel()
         return ready
 
@@ -122,7 +125,7 @@ class Supervisor:
 
     def _note_deaths(self) -> None:
         for watch, child in self._watches.items():
-            if watch.done() and self.failure is None:
+            if watch.done() and not self.exit_code:
                 self.failure = _obituary(child, watch.result())
                 self.exit_code = _code_for(watch.result())
 
@@ -142,6 +145,8 @@ class Supervisor:
 
 
 def _obituary(child: Child, code: int) -> str:
+    if code > 0 and not child.ready.is_set():
+        return ""
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     when = "" if child.ready.is_set() else " before it was ready"
     return f"the {child.name} (pid {child.process.pid}) {how}{when}; everything was stopped"

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from .broker import read_config
 from .console import ExitCode, Failure, bad_input, examples, say, say_json
 from .options import Json, Set, pairs
 from .supervisor import ChildSpec, Supervisor
@@ -46,7 +45,6 @@ def _broker_spec(port: int, data: Path, config: Path | None, set_: list[str] | N
     for name, option in (("listeners", "--kafka-port"), ("log.dirs", "--data")):
         if name in given:
             raise bad_input(f"--set {name}: use {option} with `headrace up`, or `headrace broker` for full control")
-    read_config(config, {"listeners": f"PLAINTEXT://127.0.0.1:{port}", "log.dirs": str(data), **given})
     arguments = ["broker", "--id", given.pop("node.id", "1"), "--listen", f"127.0.0.1:{port}", "--data", str(data)]
     if config is not None:
         arguments += ["--config", str(config)]
@@ -69,8 +67,10 @@ async def _run(supervisor: Supervisor, broker: ChildSpec, kafka_port: int, http_
             if await supervisor.all_ready():
                 _announce(kafka.ready_value("kafka"), http.ready_value("http"), json)
                 await supervisor.finished()
-    if supervisor.failure is not None:
+    if supervisor.failure:
         raise Failure(supervisor.failure, ExitCode(supervisor.exit_code))
+    if supervisor.exit_code:
+        raise typer.Exit(supervisor.exit_code)
 
 
 def _announce(kafka: str, http: str, json: bool) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+import structlog
 import uvloop
 
 from headrace.client.admin import Admin
@@ -33,6 +34,7 @@ class Broker:
 
     def __init__(self, config: Mapping[str, object] | None = None, data: str | Path | None = None) -> None:
         self._settings = {"listeners": "PLAINTEXT://127.0.0.1:0", **{k: _text(v) for k, v in (config or {}).items()}}
+        _log_through_logging()
         self._given_data = None if data is None else Path(data)
         self._data: Path | None = None
         self._run: _Run | None = None
@@ -148,6 +150,21 @@ class _Run:
         await stop.wait()
         await server.stop()
         return [repr(task.get_coro()) for task in asyncio.all_tasks() - {asyncio.current_task()}]
+
+
+def _log_through_logging() -> None:
+    """Hand the broker's log lines to `logging`, where pytest shows them; structlog's own default is to print them."""
+    if structlog.is_configured():
+        return
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.processors.format_exc_info,
+            structlog.processors.LogfmtRenderer(key_order=["event"], bool_as_flag=False),
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )
 
 
 def _bracketed(host: str) -> str:
