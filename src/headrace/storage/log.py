@@ -271,10 +271,17 @@ class Log(LogCore):
             self._unlink_later(self._chain.cut(offset))
             self.log_end_offset = self._chain.active.next_offset
             self._cut_epochs()
-            self._chain.active.open().datasync()
-            self._disk.sync_directory(self.directory)
+            self._sync_active()
         except (StorageError, BadBatch) as error:
             self._raise_broken(error)
+
+    def _sync_active(self) -> None:
+        """After a truncation nothing of the old history may come back, once new batches count as synced."""
+        active = self._chain.active
+        active.open().datasync()
+        for path in active.index_paths():
+            self._disk.sync_file(path)
+        self._disk.sync_directory(self.directory)
 
     def restart_at(self, offset: int) -> None:
         """Drop everything and go on, empty, at an offset: for a follower that its leader has left behind."""

@@ -217,6 +217,8 @@ def _doubt(recovery: _Recovery, state: LogState) -> None:
     for segment in recovery.segments:
         if segment.next_offset > recovery.expected.recovery_point:
             unsynced.add_file(segment.open())
+            for path in segment.index_paths():
+                unsynced.add_path(path)
     unsynced.add_path(recovery.path(PARTITION_METADATA))
     unsynced.add_directory(recovery.directory)
     unsynced.add_directory(parent_of(recovery.directory))
@@ -290,18 +292,23 @@ def _recover_segment(recovery: _Recovery, segment: Segment) -> tuple[int, bool]:
             raise
         _cut_tail(recovery, segment, size, error)
         return segment.next_offset, False
+    segment.finish()
     return segment.next_offset, True
 
 
 def _resume(segment: Segment, point: int) -> int:
-    """Let the segment note batches again from where its indexes can be trusted; that position."""
+    """Let the segment note batches again from where its indexes can be trusted; that position.
+
+    What they say beyond the recovery point is dropped and written anew by the caller: it may be of another history.
+    """
     index, times = segment.read_indexes()
     index, times = index or OffsetIndex(), times or TimeIndex()
     number = index.floor(point - 1 - segment.base_offset)
     trusted = min(index.positions[number] if number >= 0 else 0, restart_position(index, times))
-    index.cut(1 << 31, trusted + 1)
-    first = index.offsets[-1] if len(index) and trusted else -1
-    times.cut(first + 1)
+    if not segment.confirms(index, trusted):
+        trusted = 0
+    index.cut(1 << 31, trusted + 1 if trusted else 0)
+    times.cut(index.offsets[-1] + 1 if len(index) else 0)
     segment.resume(index, times, trusted)
     return trusted
 
@@ -309,7 +316,7 @@ def _resume(segment: Segment, point: int) -> int:
 def _cut_tail(recovery: _Recovery, segment: Segment, size: int, error: BadBatch) -> None:
     lost = size - segment.size
     recovery.findings.append(f"{segment.path} was cut by {lost} bytes at {segment.size}: {error.reason}")
-    segment.save_indexes()
+    segment.finish()
     file = segment.open()
     file.truncate(segment.size)
     file.datasync()

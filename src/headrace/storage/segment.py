@@ -227,6 +227,17 @@ class Segment:
         self._set_indexes(index, times)
         self.since_index = self.size - index.positions[-1] if len(index) else self.size
 
+    def confirms(self, index: OffsetIndex, position: int) -> bool:
+        """Whether the batch at a position that an index names is the one it means."""
+        if position == 0:
+            return True
+        offset = index.offsets[bisect_left(index.positions, position)]
+        try:
+            _, header = next(scan(self.open(), position, self.size, floor=self.base_offset, block=_LOOKUP_BLOCK))
+        except BadBatch:
+            return False
+        return header.last_offset == self.base_offset + offset
+
     def read_indexes(self) -> tuple[OffsetIndex | None, TimeIndex | None]:
         """What the index files hold; None for one that is missing or damaged."""
         offsets, times = self._read(INDEX_SUFFIX), self._read(TIME_INDEX_SUFFIX)
