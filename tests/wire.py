@@ -12,7 +12,8 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
 from headrace.protocol.api import response_header_is_flexible
-from headrace.protocol.records import Record, encode_batch
+from headrace.protocol.batch import HEADER_SIZE, read_header
+from headrace.protocol.records import Record, decode_records, encode_batch
 
 TIMEOUT_SECONDS = 20.0
 
@@ -122,3 +123,12 @@ def batch_of(*values: bytes, timestamp: int = 1_700_000_000_000, **options: Any)
     """A record batch with these values."""
     records = [Record(offset, timestamp, None, value, ()) for offset, value in enumerate(values)]
     return bytes(encode_batch(records, **options))
+
+
+def values_in(records: bytes) -> list[bytes | None]:
+    """The values of all whole batches in what a fetch returned."""
+    values: list[bytes | None] = []
+    while len(records) >= HEADER_SIZE and len(records) >= (size := read_header(records).size):
+        values += [record.value for record in decode_records(records[:size])]
+        records = records[size:]
+    return values

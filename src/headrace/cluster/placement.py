@@ -6,7 +6,7 @@ gone round, so that the partitions one broker leads are followed by all others, 
 in a rack that already holds a replica is passed over while there are racks, then brokers, that do not.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -48,19 +48,26 @@ def _ring(racks: Mapping[int, object]) -> list[int]:
 
 
 def _replicas(ring: Sequence[int], racks: Mapping[int, object], position: int, count: int) -> Assignment:
-    size = len(ring)
-    chosen = [ring[position % size]]
-    if count == 1:
-        return tuple(chosen)
-    gap = (position // size) % (size - 1)
-    others = [ring[(position + 1 + (gap + step) % (size - 1)) % size] for step in range(size - 1)]
-    number_of_racks = len(set(racks.values()))
+    leader = ring[position % len(ring)]
+    chosen = [leader]
+    used = {racks[leader]}
+    number_of_racks = len(set(racks.values())) if count > 1 else 1
     while len(chosen) < count:
-        used = {racks[broker] for broker in chosen}
-        taken = set(chosen)
-        everywhere = len(used) == number_of_racks
-        chosen.append(next(b for b in others if b not in taken and (everywhere or racks[b] not in used)))
+        for broker in _followers(ring, position):
+            in_a_fresh_rack = racks[broker] not in used or len(used) == number_of_racks
+            if in_a_fresh_rack and broker not in chosen:
+                chosen.append(broker)
+                used.add(racks[broker])
+            if len(chosen) == count:
+                break
     return tuple(chosen)
+
+
+def _followers(ring: Sequence[int], position: int) -> Iterator[int]:
+    others = len(ring) - 1
+    gap = (position // len(ring)) % others
+    for step in range(others):
+        yield ring[(position + 1 + (gap + step) % others) % len(ring)]
 
 
 def ring_position(brokers: Mapping[int, str | None], broker: int) -> int:

@@ -60,7 +60,7 @@ def decode_topic(key: str, stored: Versioned, known: "_States | None" = None) ->
     states: _States = {} if known is None else known
     name = key[len(TOPICS) :]
     try:
-        record = json.loads(stored.value)
+        record = json.loads(stored.value.decode())
         return Topic(
             name=name,
             id=UUID(hex=record["id"]),
@@ -94,6 +94,6 @@ def encode_configs(configs: Mapping[str, str]) -> bytes:
 
 def decode_configs(key: str, stored: Versioned) -> dict[str, str]:
     try:
-        return dict(json.loads(stored.value))
+        return dict(json.loads(stored.value.decode()))
     except (ValueError, TypeError) as error:
         raise StoreError(f"the record {key} in the metadata store cannot be read ({error!r})") from error

@@ -5,7 +5,7 @@ works out what an alter request asks for. Only settings that are honoured stand 
 and ignored would be a promise not kept.
 """
 
-from .broker import BROKER_SETTINGS, Listener, parse_listener
+from .broker import BROKER_SETTINGS, PLAIN_USERS, SASL_PLAINTEXT, Listener, parse_listener
 from .changes import Change, Operation, changed
 from .docs import render_docs
 from .setting import ConfigError, Setting, Source, Type, Value, render
@@ -21,6 +21,8 @@ from .values import (
 
 __all__ = [
     "BROKER_SETTINGS",
+    "PLAIN_USERS",
+    "SASL_PLAINTEXT",
     "TOPIC_SETTINGS",
     "BrokerConfig",
     "Change",

@@ -4,12 +4,15 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from .setting import MAX_INT, ConfigError, Rule, Setting, Type, Value, at_least, only
+from .setting import MAX_INT, ConfigError, Rule, Setting, Type, Value, at_least, only, some_of
 from .topic import TOPIC_SETTINGS
 
 _LISTENER: Final = re.compile(
     r"(?P<protocol>[A-Za-z_]+)://(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]]*)):(?P<port>\d{1,5})"
 )
+SASL_PLAINTEXT: Final = "SASL_PLAINTEXT"
+PROTOCOLS: Final = ("PLAINTEXT", SASL_PLAINTEXT)
+PLAIN_USERS: Final = "listener.name.sasl_plaintext.plain.sasl.jaas.config"
 _FALLBACKS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
     "log.retention.ms": (("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)),
     "log.roll.ms": (("log.roll.hours", 3_600_000),),
@@ -31,9 +34,10 @@ def parse_listener(text: str) -> Listener:
     match = _LISTENER.fullmatch(text.strip())
     if match is None or int(match["port"]) > 65535:
         raise ConfigError(f"Invalid address {text!r}: must look like PLAINTEXT://127.0.0.1:9092")
-    if match["protocol"].upper() != "PLAINTEXT":
-        raise ConfigError(f"Invalid address {text!r}: the protocol {match['protocol']} is not served, use PLAINTEXT")
-    return Listener("PLAINTEXT", match["v6"] or match["host"], int(match["port"]))
+    protocol = match["protocol"].upper()
+    if protocol not in PROTOCOLS:
+        raise ConfigError(f"Invalid address {text!r}: {protocol} is not served, use one of {', '.join(PROTOCOLS)}")
+    return Listener(protocol, match["v6"] or match["host"], int(match["port"]))
 
 
 def _is_address(value: Value) -> bool:
@@ -149,6 +153,20 @@ _OWN: Final = (
         "1000",
         at_least(0),
         "How many incremental fetch sessions are kept. 0 turns them off; clients then send full fetches.",
+    ),
+    _broker(
+        "sasl.enabled.mechanisms",
+        Type.LIST,
+        "PLAIN",
+        some_of("PLAIN"),
+        "How clients of a SASL_PLAINTEXT listener can authenticate.",
+    ),
+    _broker(
+        PLAIN_USERS,
+        Type.PASSWORD,
+        None,
+        None,
+        'The users of a SASL_PLAINTEXT listener: PlainLoginModule required user_alice="secret" user_bob="other";',
     ),
     _broker(
         "producer.id.expiration.ms",

@@ -11,6 +11,7 @@ import resource
 import signal
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
@@ -21,14 +22,16 @@ from headrace.cluster.controller import Controller
 from headrace.cluster.identity import cluster_id
 from headrace.cluster.image import BrokerNode, ClusterImage
 from headrace.cluster.sqlite import SqliteStore
-from headrace.config import BrokerConfig
+from headrace.config import PLAIN_USERS, SASL_PLAINTEXT, BrokerConfig, ConfigError
 from headrace.net.clock import Clock, SystemClock
 from headrace.protocol.api import ApiKey
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.security.sasl import users_of
 from headrace.storage.disk import Disk, RealDisk
 from headrace.storage.flusher import Flusher
 from headrace.storage.manager import LogManager
 
+from .authentication import Authenticator
 from .context import Context
 from .dispatch import Dispatcher, RawHandler
 from .handlers import HANDLERS
@@ -58,8 +61,8 @@ class Broker:
         self._disk = disk or RealDisk()
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sync")
         self._housekeeping = Housekeeping()
-        self._logs: LogManager | None = None
-        self._store: SqliteStore | None = None
+        self._held = AsyncExitStack()
+        """What was taken so far, to be let go in the reverse order."""
         self._port = 0
 
     @property
@@ -72,7 +75,7 @@ class Broker:
         try:
             await self._start()
         except BaseException:
-            await self._release()
+            await self._held.aclose()
             raise
 
     async def stop(self) -> None:
@@ -81,37 +84,50 @@ class Broker:
         await self._housekeeping.stop()
         self._fetch.wake_all()
         await self._listener.drain(DRAIN_SECONDS)
-        self._listener.close()
         await self._controller.close()
         self._replicas.close()
-        await self._release()
+        await self._held.aclose()
 
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         config = self.config
         data = str(config["log.dirs"])
         rng = random.SystemRandom()
+        self._authenticator = self._make_authenticator()
         self._listener = self._make_listener(loop)
+        self._held.callback(self._threads.shutdown)
+        self._held.callback(self._listener.close)
         self._port = self._listener.bind(config.listener.host, config.listener.port)
-        self._logs = LogManager(self._disk, self._clock, data, broker_id=config.node_id)
-        self._logs.open()
-        self._store = await SqliteStore.open(Path(data) / METADATA_FILE)
-        image = ClusterImage(cluster_id=await cluster_id(self._store, rng), controller_id=config.node_id)
-        self._logs.claim(image.cluster_id)
+        logs = LogManager(self._disk, self._clock, data, broker_id=config.node_id)
+        logs.open()
+        self._held.callback(logs.release)
+        store = await SqliteStore.open(Path(data) / METADATA_FILE)
+        self._held.push_async_callback(store.close)
+        image = ClusterImage(cluster_id=await cluster_id(store, rng), controller_id=config.node_id)
+        logs.claim(image.cluster_id)
         self._replicas = ReplicaManager(
             broker_id=config.node_id,
             config=config,
             clock=self._clock,
-            logs=self._logs,
+            logs=logs,
             flusher=Flusher(self._run_in_thread),
         )
         node = BrokerNode(id=config.node_id, host=config.advertised.host, port=self._port, rack=config["broker.rack"])
         self._controller = Controller(
-            store=self._store, image=image, config=config, node=node, rng=rng, listeners=self._replicas
+            store=store, image=image, config=config, node=node, rng=rng, listeners=self._replicas
         )
         await self._controller.load()
         self._open_logs(image)
         self._begin_serving(loop, image)
+
+    def _make_authenticator(self) -> Authenticator | None:
+        config = self.config
+        if config.listener.protocol != SASL_PLAINTEXT:
+            return None
+        users = users_of(config[PLAIN_USERS] or "")
+        if not users:
+            raise ConfigError(f"A {SASL_PLAINTEXT} listener lets nobody in without users: set {PLAIN_USERS}")
+        return Authenticator(users, int(config["socket.request.max.bytes"]))
 
     def _make_listener(self, loop: asyncio.AbstractEventLoop) -> Listener:
         config = self.config
@@ -121,6 +137,7 @@ class Broker:
             most_connections=min(int(config["max.connections"]), _file_limit() - _RESERVED_FILES),
             most_per_address=int(config["max.connections.per.ip"]),
             idle_seconds=int(config["connections.max.idle.ms"]) / 1000,
+            authenticator=self._authenticator,
         )
 
     def _open_logs(self, image: ClusterImage) -> None:
@@ -139,7 +156,7 @@ class Broker:
         )
         self._fetch = FetchHandler(loop, self._replicas, sessions, int(config["fetch.max.bytes"]))
         raw: dict[ApiKey, RawHandler] = {ApiKey.PRODUCE: ProduceHandler(self._replicas), ApiKey.FETCH: self._fetch}
-        self._dispatcher = Dispatcher(loop, context, HANDLERS, raw, unsupported_api_versions)
+        self._dispatcher = Dispatcher(loop, context, HANDLERS, raw, unsupported_api_versions, self._authenticator)
         self._begin_chores(loop)
         gc.collect()
         gc.freeze()
@@ -152,14 +169,6 @@ class Broker:
         every(SWEEP_SECONDS, "flush", self._replicas.flush_due)
         every(int(config["log.retention.check.interval.ms"]) / 1000, "retention", self._replicas.retain)
         every(int(config["log.flush.offset.checkpoint.interval.ms"]) / 1000, "checkpoint", self._replicas.checkpoint)
-
-    async def _release(self) -> None:
-        self._listener.close()
-        if self._store is not None:
-            await self._store.close()
-        if self._logs is not None:
-            self._logs.release()
-        self._threads.shutdown()
 
     def _run_in_thread(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
         loop = asyncio.get_running_loop()

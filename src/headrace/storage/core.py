@@ -128,7 +128,7 @@ class LogCore:
         self._unsynced.add_directory(self.directory)
         self._save(old.finish)
         self._save(lambda: self._history.save_snapshot(self.log_end_offset))
-        for path in old.index_paths():
+        for path in (*old.index_paths(), new.snapshot_path):
             self._unsynced.add_path(path)
         return new
 

@@ -143,6 +143,11 @@ class Disk(Protocol):
     def total_bytes(self, path: str) -> int: ...
 
 
+def parent_of(path: str) -> str:
+    """The directory that a path stands in."""
+    return os.path.dirname(path) or "."
+
+
 def replace_atomically(disk: Disk, path: str, data: bytes) -> None:
     """What `write_atomically` means, in terms of a disk's other operations."""
     temporary = path + ".tmp"
@@ -154,7 +159,7 @@ def replace_atomically(disk: Disk, path: str, data: bytes) -> None:
     finally:
         file.close()
     disk.rename(temporary, path)
-    disk.sync_directory(os.path.dirname(path))
+    disk.sync_directory(parent_of(path))
 
 
 @contextmanager

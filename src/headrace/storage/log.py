@@ -174,6 +174,7 @@ class Log(LogCore):
             segment = self._chain.active
             if segment.writer is None:
                 segment.ready()
+                self._load_producers()
             if self._must_roll(segment, size, last_offset, max_timestamp):
                 segment = self._roll()
             return segment, segment.ready()
@@ -298,10 +299,11 @@ class Log(LogCore):
 
     def advance_start(self, offset: int) -> None:
         """Let the log begin at an offset, as DeleteRecords asks; whole segments below it go."""
-        if offset <= self.log_start_offset:
+        if offset > self.log_start_offset:
+            self._check_range(offset, offset)
+            self._move_start(offset)
+        elif not self._doomed:
             return
-        self._check_range(offset, offset)
-        self._move_start(offset)
         self._on_start_moved()
         segments = self._chain.segments
         self._doom(sum(1 for segment in segments[1:] if segment.base_offset <= offset), now_ms=0)

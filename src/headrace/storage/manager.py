@@ -8,7 +8,7 @@ from headrace.net.clock import Clock
 
 from . import checkpoints
 from .checkpoints import Partition
-from .disk import DirectoryLocked, Disk, Lock
+from .disk import DirectoryLocked, Disk, Lock, parent_of
 from .log import Log
 from .recovery import Expected, open_log
 from .settings import LogSettings
@@ -29,7 +29,7 @@ class LogManager:
     ) -> None:
         self._disk = disk
         self._clock = clock
-        self.data_directory = data_directory
+        self.data_directory = data_directory.rstrip("/") or "/"
         self.cluster_id = cluster_id
         self.broker_id = broker_id
         self._lock: Lock | None = None
@@ -47,10 +47,9 @@ class LogManager:
 
     def open(self) -> None:
         """Take the directory for this process, see whose it is, and read its checkpoints."""
-        disk = self._disk
-        disk.mkdir(self.data_directory)
+        self._make_data_directory()
         try:
-            self._lock = disk.lock(self._path(checkpoints.LOCK))
+            self._lock = self._disk.lock(self._path(checkpoints.LOCK))
         except DirectoryLocked as error:
             raise DirectoryLocked(
                 f"{self.data_directory} is in use by another broker; stop it or give this one its own --data directory"
@@ -79,6 +78,17 @@ class LogManager:
 
     def total_bytes(self) -> int:
         return self._disk.total_bytes(self.data_directory)
+
+    def _make_data_directory(self) -> None:
+        """Every new directory on the way is a name in the one above it, which has to be synced."""
+        missing = []
+        path = self.data_directory
+        while not self._disk.exists(path):
+            missing.append(path)
+            path = parent_of(path)
+        self._disk.mkdir(self.data_directory)
+        for path in reversed(missing):
+            self._disk.sync_directory(parent_of(path))
 
     def _path(self, name: str) -> str:
         return f"{self.data_directory}/{name}"
@@ -142,13 +152,7 @@ class LogManager:
             self._set_aside(key, name)
         if name not in self._directories:
             self._make_directory(key, name, topic_id)
-            created = True
-        else:
-            created = False
         state = open_log(self._disk, self._clock, directory, settings, self._expected(key))
-        if created:
-            state.unsynced.add_path(f"{directory}/{checkpoints.PARTITION_METADATA}")
-            state.unsynced.add_directory(self.data_directory)
         log = Log(
             self._disk,
             self._clock,

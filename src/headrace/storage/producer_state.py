@@ -12,13 +12,14 @@ Kafka writes one entry per producer. We write one per remembered batch, oldest f
 one, ours all, so that duplicates are still recognised after a restart.
 """
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from struct import Struct
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from headrace.protocol.batch import NO_TIMESTAMP, BatchHeader
+from headrace.protocol.batch import NO_TIMESTAMP, TRANSACTIONAL_BIT, BatchHeader
 from headrace.protocol.errors import CodedError, ErrorCode
 
 REMEMBERED_BATCHES: Final = 5
@@ -27,6 +28,8 @@ NO_OFFSET: Final = -1
 NO_COORDINATOR: Final = -1
 _SEQUENCES: Final = 1 << 31
 _HALF: Final = 1 << 30
+
+_new_tuple: Final = tuple.__new__  # a third of what a NamedTuple's own constructor costs
 
 _SNAPSHOT_VERSION: Final = 1
 _SNAPSHOT_HEAD: Final = Struct(">hI")
@@ -54,11 +57,12 @@ class ProducerBatch(NamedTuple):
 class ProducerState:
     """One producer as this log knows it. `batches` are the last five, oldest first."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "transaction_first_offset")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "next_sequence", "transaction_first_offset")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.batches: list[ProducerBatch] = []
+        self.batches: deque[ProducerBatch] = deque(maxlen=REMEMBERED_BATCHES)
+        self.next_sequence = 0
         self.coordinator_epoch = NO_COORDINATOR
         self.transaction_first_offset = NO_OFFSET
         self.last_timestamp = NO_TIMESTAMP
@@ -82,10 +86,7 @@ def check(state: ProducerState | None, header: BatchHeader) -> ProducerBatch | N
     if header.producer_epoch != state.epoch:
         _check_epoch(state, header)
         return None
-    batches = state.batches
-    last = batches[-1].last_sequence if batches else NO_SEQUENCE
-    first = header.base_sequence
-    if first == last + 1 or (first == 0 and last == _SEQUENCES - 1):
+    if header.base_sequence == state.next_sequence:
         return None
     return _find_duplicate(state, header)
 
@@ -113,7 +114,7 @@ def _find_duplicate(state: ProducerState, header: BatchHeader) -> ProducerBatch:
             ErrorCode.duplicate_sequence_number,
             f"producer {header.producer_id} has sent sequence number {header.base_sequence} long ago",
         )
-    raise _out_of_order(header, f"expected {(state.last_sequence + 1) % _SEQUENCES}, not {header.base_sequence}")
+    raise _out_of_order(header, f"expected {state.next_sequence}, not {header.base_sequence}")
 
 
 def _out_of_order(header: BatchHeader, reason: str) -> CodedError:
@@ -144,17 +145,13 @@ class Producers:
         """Remember a batch of records that has been written at an offset."""
         state = self._of_epoch(header)
         delta = header.last_offset_delta
-        last_offset = base_offset + delta
-        last_sequence = header.base_sequence + delta
-        if last_sequence >= _SEQUENCES:
-            last_sequence -= _SEQUENCES
-        batches = state.batches
-        batches.append(ProducerBatch(last_sequence, last_offset, delta, header.max_timestamp))
-        if len(batches) > REMEMBERED_BATCHES:
-            del batches[0]
-        if header.max_timestamp > state.last_timestamp:
-            state.last_timestamp = header.max_timestamp
-        if header.is_transactional and state.transaction_first_offset < 0:
+        timestamp = header.max_timestamp
+        last_sequence = (header.base_sequence + delta) % _SEQUENCES
+        state.next_sequence = (last_sequence + 1) % _SEQUENCES
+        state.batches.append(_new_tuple(ProducerBatch, (last_sequence, base_offset + delta, delta, timestamp)))
+        if timestamp > state.last_timestamp:
+            state.last_timestamp = timestamp
+        if header.attributes & TRANSACTIONAL_BIT and state.transaction_first_offset < 0:
             state.transaction_first_offset = base_offset
 
     def note_marker(self, header: BatchHeader, coordinator_epoch: int) -> None:
@@ -171,6 +168,7 @@ class Producers:
         elif state.epoch != header.producer_epoch:
             state.epoch = header.producer_epoch
             state.batches.clear()
+            state.next_sequence = 0
         return state
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
@@ -246,3 +244,4 @@ class Producers:
         state.last_timestamp = max(state.last_timestamp, timestamp)
         if last_sequence != NO_SEQUENCE:
             state.batches.append(ProducerBatch(last_sequence, last_offset, offset_delta, timestamp))
+            state.next_sequence = (last_sequence + 1) % _SEQUENCES

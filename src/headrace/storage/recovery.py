@@ -13,11 +13,12 @@ from typing import Final
 
 from headrace.net.clock import Clock
 
-from .checkpoints import LEADER_EPOCHS
+from .checkpoints import LEADER_EPOCHS, PARTITION_METADATA
 from .core import LogState
-from .disk import Disk
+from .disk import Disk, parent_of
 from .epochs import Epochs
 from .index import OffsetIndex, TimeIndex
+from .producer_state import Producers
 from .replay import load_epochs, load_producers, snapshot_offsets, snapshot_path
 from .scan import BadBatch, scan
 from .segment import (
@@ -153,7 +154,8 @@ def _start_empty(recovery: _Recovery, offset: int) -> LogState:
     segment.create()
     recovery.segments[:] = [segment]
     state = _state(recovery, offset, offset)
-    state.unsynced.add_directory(recovery.directory)
+    state.producers, state.epochs = Producers(), Epochs()
+    _doubt(recovery, state)
     return state
 
 
@@ -202,10 +204,22 @@ def _recover(recovery: _Recovery, sizes: dict[str, int]) -> LogState:
     if end < start:
         return _restart(recovery, start)
     _drop_snapshots(recovery, sizes, end)
-    state = _state(recovery, end, point)
+    state = _state(recovery, end, max(point, start))
+    _doubt(recovery, state)
     state.producers = load_producers(recovery.disk, recovery.directory, recovery.segments, start, end)
     state.epochs = _recover_epochs(recovery, state)
     return state
+
+
+def _doubt(recovery: _Recovery, state: LogState) -> None:
+    """The process that died may have synced nothing since it wrote the recovery point, not even names."""
+    unsynced = state.unsynced
+    for segment in recovery.segments:
+        if segment.next_offset > recovery.expected.recovery_point:
+            unsynced.add_file(segment.open())
+    unsynced.add_path(recovery.path(PARTITION_METADATA))
+    unsynced.add_directory(recovery.directory)
+    unsynced.add_directory(parent_of(recovery.directory))
 
 
 def _check_gaps(recovery: _Recovery) -> None:

@@ -336,7 +336,12 @@ class Segment:
 
     def files(self) -> list[str]:
         """Paths that may exist for this segment; the producers' snapshot at its base belongs to it."""
-        return [self.path, *self.index_paths(), self.prefix + TRANSACTION_INDEX_SUFFIX, self.prefix + SNAPSHOT_SUFFIX]
+        return [self.path, *self.index_paths(), self.prefix + TRANSACTION_INDEX_SUFFIX, self.snapshot_path]
+
+    @property
+    def snapshot_path(self) -> str:
+        """Where the states of the producers at the segment's base offset stand."""
+        return self.prefix + SNAPSHOT_SUFFIX
 
     def index_paths(self) -> list[str]:
         return [self.prefix + INDEX_SUFFIX, self.prefix + TIME_INDEX_SUFFIX]

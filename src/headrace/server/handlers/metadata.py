@@ -16,6 +16,7 @@ lists of eligible leaders (KIP-966) are empty, not null: the Java client does no
 Left out: internal topics are never created by asking for them; who needs one creates it.
 """
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -32,6 +33,7 @@ from .authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from .metadata_cache import TopicCache, assemble, describe_partition, encode_topic
 
 PAGE: Final = 2000
+_BREATH: Final = 1000
 _CACHES: Final[WeakKeyDictionary[ClusterImage, TopicCache]] = WeakKeyDictionary()
 _SORTED: Final[WeakKeyDictionary[ClusterImage, tuple[int, list[str]]]] = WeakKeyDictionary()
 
@@ -46,9 +48,18 @@ async def handle_metadata(ctx: Context, request: Any, info: RequestInfo) -> byte
     else:
         topics, failed = await _find_topics(ctx, request)
         problems = [encode_topic(info.version, values) for values in failed]
-    cache = _CACHES.setdefault(ctx.image, TopicCache())
-    encoded = cache.encoded(topics, ctx.image, info.version, operations)
+    encoded = await _encoded(ctx.image, topics, info.version, operations)
     return assemble(info.version, _cluster(ctx.image, request), encoded + problems)
+
+
+async def _encoded(image: ClusterImage, topics: list[Topic], version: int, operations: int) -> list[bytes]:
+    """The topics in bytes, with a breath for others every now and then."""
+    cache = _CACHES.setdefault(image, TopicCache())
+    encoded = cache.encoded(topics[:_BREATH], image, version, operations)
+    for start in range(_BREATH, len(topics), _BREATH):
+        await asyncio.sleep(0)
+        encoded += cache.encoded(topics[start : start + _BREATH], image, version, operations)
+    return encoded
 
 
 def _cluster(image: ClusterImage, request: Any) -> dict[str, Any]:
