@@ -26,6 +26,7 @@ from headrace.config import (
     Setting,
     broker_setting,
     changed,
+    shown,
     topic_setting,
     validate_broker_overrides,
     validate_topic_overrides,
@@ -270,7 +271,7 @@ class Controller:
         self._image.broker_configs[broker] = configs
         self._use_broker_configs()
         for topic in self._image.topics():
-            self._listeners.apply_topic(topic)
+            self._apply_settings(topic)
 
     async def _commit(self, operation: Operation) -> None:
         try:
@@ -307,10 +308,17 @@ class Controller:
         except Exception:
             log.exception("the logs of a deleted topic could not be removed", topic=topic.name)
 
+    def _apply_settings(self, topic: Topic) -> None:
+        """A log that cannot take new settings now takes them when the broker starts again."""
+        try:
+            self._listeners.apply_topic(topic)
+        except Exception:
+            log.exception("a topic's logs could not take the broker's new settings", topic=topic.name)
+
     def _existing(self, name: str) -> Topic:
         topic = self._image.topic(name)
         if topic is None:
-            raise CodedError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}")
+            raise CodedError(ErrorCode.unknown_topic_or_partition, f"There is no topic '{shown(name)}'")
         return topic
 
     def _refuse_existing(self, name: str) -> None:

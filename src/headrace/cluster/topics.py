@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
+from headrace.config import shown
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from .image import PartitionState, Topic
@@ -40,8 +41,7 @@ def validate_name(name: str) -> None:
         problem = "has characters other than ASCII letters, digits, '.', '_' and '-'"
     else:
         return
-    shown = name if len(name) <= MAX_NAME else name[:MAX_NAME] + "…"
-    raise CodedError(ErrorCode.invalid_topic_exception, f"Topic name {shown!r} is invalid: it {problem}")
+    raise CodedError(ErrorCode.invalid_topic_exception, f"Topic name '{shown(name)}' is invalid: it {problem}")
 
 
 def collision_key(name: str) -> str:

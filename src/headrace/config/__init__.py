@@ -8,6 +8,7 @@ and ignored would be a promise not kept.
 from .broker import BROKER_SETTINGS, PLAIN_USERS, SASL_PLAINTEXT, Listener, parse_listener
 from .changes import Change, Operation, changed
 from .docs import render_docs
+from .names import shown
 from .setting import ConfigError, Setting, Source, Type, Value, render
 from .topic import TOPIC_SETTINGS, topic_setting, validate_topic_overrides
 from .values import (
@@ -41,6 +42,7 @@ __all__ = [
     "render",
     "render_docs",
     "scaled",
+    "shown",
     "topic_setting",
     "validate_broker_overrides",
     "validate_topic_overrides",

@@ -166,7 +166,7 @@ _OWN: Final = (
         Type.PASSWORD,
         None,
         None,
-        'The users of a SASL_PLAINTEXT listener: PlainLoginModule required user_alice="secret" user_bob="other";',
+        'Who may connect to a SASL_PLAINTEXT listener, as `PlainLoginModule required user_alice="secret";` names them.',
     ),
     _broker(
         "producer.id.expiration.ms",

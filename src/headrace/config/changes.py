@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from headrace.protocol.errors import CodedError, ErrorCode
 
+from .names import shown
 from .setting import Setting, Type
 
 
@@ -42,7 +43,7 @@ def changed(
         elif change.value is None:
             raise CodedError(
                 ErrorCode.invalid_request,
-                f"Null value not supported for {change.operation.name} of {change.name}; to remove it use DELETE",
+                f"Null value not supported for {change.operation.name} of {shown(change.name)}; use DELETE",
             )
         elif change.operation is Operation.SET:
             result[change.name] = change.value
@@ -56,7 +57,9 @@ def _refuse_repeats(names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise CodedError(ErrorCode.invalid_request, f"{name} stands more than once in the request; name it once")
+            raise CodedError(
+                ErrorCode.invalid_request, f"{shown(name)} stands more than once in the request; name it once"
+            )
         seen.add(name)
 
 

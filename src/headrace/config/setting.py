@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final
 
+from .names import shown
+
 Value = bool | int | float | str | tuple[str, ...] | None
 """What a setting holds once parsed."""
 
@@ -78,10 +80,14 @@ class Setting:
         try:
             value = _PARSERS[self.type](text)
         except ValueError as error:
-            raise ConfigError(f"Invalid value {text!r} for configuration {self.name}: must be {error}") from None
+            raise self._refusal(text, str(error)) from None
         if self.rule is not None and not self.rule.holds(value):
-            raise ConfigError(f"Invalid value {text!r} for configuration {self.name}: must be {self.rule.words}")
+            raise self._refusal(text, self.rule.words)
         return value
+
+    def _refusal(self, text: str, allowed: str) -> ConfigError:
+        value = "of a password" if self.sensitive else f"'{shown(text)}'"
+        return ConfigError(f"Invalid value {value} for configuration {self.name}: must be {allowed}")
 
 
 def render(value: Value) -> str | None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from headrace.protocol.errors import CodedError, ErrorCode
 
-from .names import nearest
+from .names import nearest, shown
 from .setting import MAX_LONG, ConfigError, Rule, Setting, Type, Value, at_least, between, one_of, only, some_of
 
 _GZIP_LEVEL: Final = Rule(holds=lambda value: value == -1 or value in range(1, 10), words="-1, or between 1 and 9")
@@ -283,7 +283,7 @@ def topic_setting(name: str) -> Setting:
     """The topic setting of that name; `CodedError` when there is none."""
     setting = TOPIC_SETTINGS.get(name)
     if setting is None:
-        message = f"Unknown topic config name: {name}{nearest(name, TOPIC_SETTINGS)}"
+        message = f"Unknown topic config name: {shown(name)}{nearest(name, TOPIC_SETTINGS)}"
         raise CodedError(ErrorCode.invalid_config, message)
     return setting
 

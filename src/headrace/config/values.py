@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from .broker import BROKER_SETTINGS, Listener, parse_listener
-from .names import nearest
+from .names import nearest, shown
 from .properties import parse_properties
 from .setting import ConfigError, Setting, Source, Value
 from .topic import TOPIC_SETTINGS
@@ -162,7 +162,7 @@ def broker_setting(name: str) -> Setting:
     """The broker setting of that name; `ConfigError` when there is none."""
     setting = BROKER_SETTINGS.get(name)
     if setting is None:
-        raise ConfigError(f"Unknown broker setting {name}{nearest(name, BROKER_SETTINGS)}")
+        raise ConfigError(f"Unknown broker setting {shown(name)}{nearest(name, BROKER_SETTINGS)}")
     return setting
 
 

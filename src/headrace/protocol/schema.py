@@ -32,7 +32,7 @@ REQUIRED: Final = object()
 """The default of a field that has none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Field:
     """One field: a primitive when `kafka_type` is set, else a struct; an array of them when `is_array`."""
 
@@ -45,7 +45,7 @@ class Field:
     default: object
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Shape:
     """A struct: its untagged fields in wire order, its tagged ones by tag."""
 

@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from headrace.config import BROKER_SETTINGS
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -84,6 +85,16 @@ def test_a_broker_is_described_by_itself(broker: Harness) -> None:
     assert configs["log.flush.interval.messages"].value == "1"
     assert configs["broker.rack"].value is None
     assert values(describe(broker, BROKER, "")) == {}
+
+
+def test_a_password_is_described_without_its_value() -> None:
+    name = next(setting.name for setting in BROKER_SETTINGS.values() if setting.sensitive)
+    secret = 'PlainLoginModule required user_alice="hunter2";'
+    broker = Harness({name: secret})
+    (config,) = describe(broker, BROKER, "1", keys=[name], include_synonyms=True).configs
+    assert (config.is_sensitive, config.value, config.config_source) == (True, None, 4)
+    assert [s.value for s in config.synonyms] == [None]
+    broker.close()
 
 
 @pytest.mark.parametrize(

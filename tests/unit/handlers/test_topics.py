@@ -85,6 +85,26 @@ def test_what_cannot_be_created_says_why(broker: Harness, topic: dict[str, Any],
     assert len(broker.image) == 2
 
 
+HUGE = "\x00é" * 10_000
+"""As large as a text of the older versions can be, and larger when it is quoted."""
+
+
+def test_huge_texts_make_short_messages(broker: Harness) -> None:
+    broker.topic("t")
+    for config in ({"name": HUGE, "value": "1"}, {"name": "retention.ms", "value": HUGE}):
+        assert create(broker, wanted("x", configs=[config]), version=4)["x"].error_code is ErrorCode.invalid_config
+    assert create(broker, wanted(HUGE), version=4)[HUGE].error_code is ErrorCode.invalid_topic_exception
+    (result,) = broker.ask(ApiKey.CREATE_PARTITIONS, 0, topics=[{"name": HUGE, "count": 2}]).results
+    assert (result.error_code, len(result.error_message) < 1000) == (ErrorCode.unknown_topic_or_partition, True)
+    configs = [{"name": HUGE, "config_operation": 9, "value": None}]
+    for kind, name in ((2, "t"), (4, "1"), (4, HUGE), (2, HUGE)):
+        resources = [{"resource_type": kind, "resource_name": name, "configs": configs}]
+        for api in (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.DESCRIBE_CONFIGS):
+            answer = broker.ask(api, 1 if api == ApiKey.DESCRIBE_CONFIGS else 0, resources=resources)
+            (found,) = answer.results if api == ApiKey.DESCRIBE_CONFIGS else answer.responses
+            assert len(found.error_message or "") < 1000
+
+
 @pytest.mark.parametrize(
     ("assignments", "words"),
     [

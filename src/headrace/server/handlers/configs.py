@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from headrace.cluster.controller import ALL_BROKERS
 from headrace.cluster.topics import validate_name
-from headrace.config import Change, Operation
+from headrace.config import Change, Operation, shown
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -59,7 +59,7 @@ def _described(ctx: Context, resource: Any, synonyms: bool, documentation: bool)
         validate_name(name)
         topic = ctx.image.topic(name)
         if topic is None:
-            raise CodedError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}")
+            raise CodedError(ErrorCode.unknown_topic_or_partition, f"There is no topic '{shown(name)}'")
         return describe_topic_configs(ctx.config, topic, synonyms=synonyms, documentation=documentation)
     if resource.resource_type == ResourceType.BROKER:
         _check_broker(ctx, name)
@@ -116,7 +116,7 @@ def _change(config: Any) -> Change:
     try:
         operation = Operation(number)
     except ValueError:
-        raise CodedError(ErrorCode.invalid_request, f"Unknown operation {number} on {config.name}") from None
+        raise CodedError(ErrorCode.invalid_request, f"Unknown operation {number} on {shown(config.name)}") from None
     return Change(operation, config.name, config.value)
 
 
@@ -125,7 +125,7 @@ def _check_broker(ctx: Context, name: str) -> None:
     if name not in (ALL_BROKERS, own):
         raise CodedError(
             ErrorCode.invalid_request,
-            f"Unexpected broker id, expected {own} or empty string, but received {name}; ask that broker itself",
+            f"Unexpected broker id, expected {own} or empty string, but received {shown(name)}; ask that broker itself",
         )
 
 

@@ -11,7 +11,8 @@ is returned as bytes, put together from topics that are kept encoded: see `metad
 - v10 adds topic ids; v12 null names, for ids that are not known; v13 an error at the top.
 
 DescribeTopicPartitions pages through topics in the order of their names, at most `PAGE` partitions at a time. The
-lists of eligible leaders (KIP-966) are empty, not null: the Java client does not expect null.
+lists of eligible leaders (KIP-966) are empty, not null: the Java client does not expect null. A cursor before the
+first partition is INVALID_REQUEST for each topic asked for, as the answer has no other place for it.
 
 Left out: internal topics are never created by asking for them; who needs one creates it.
 """
@@ -127,9 +128,8 @@ def _problem(name: str | None, topic_id: object, code: ErrorCode) -> dict[str, A
 async def handle_describe_topic_partitions(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:
-        raise CodedError(
-            ErrorCode.invalid_request, f"the cursor's partition is {cursor.partition_index}; it starts at 0"
-        )
+        refused = [_problem(topic.name, None, ErrorCode.invalid_request) for topic in request.topics or ()]
+        return {"throttle_time": 0, "topics": refused, "next_cursor": None}
     left = max(1, min(PAGE, request.response_partition_limit))
     answered: list[dict[str, Any]] = []
     next_cursor = None

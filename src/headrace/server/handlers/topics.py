@@ -20,6 +20,7 @@ from uuid import UUID
 
 from headrace.cluster.controller import TopicSpec
 from headrace.cluster.image import Topic
+from headrace.config import shown
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -63,7 +64,8 @@ def _spec(wanted: Any) -> TopicSpec:
     for config in configs:
         if config.value is None:
             raise CodedError(
-                ErrorCode.invalid_config, f"Null value not supported for topic configs: {config.name}; leave it out"
+                ErrorCode.invalid_config,
+                f"Null value not supported for topic configs: {shown(config.name)}; leave it out",
             )
     return TopicSpec(
         name=wanted.name,
