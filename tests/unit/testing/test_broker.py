@@ -99,7 +99,7 @@ def test_a_task_left_behind_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Server.stop
     monkeypatch.setattr(Server, "stop", stop)
     broker = Broker().start()
-    with pytest.raises(AssertionError, match="left tasks behind: .*sleep"):
+    with pytest.raises(AssertionError, match=r"left tasks behind: .*sleep"):
         broker.stop()
 
 
