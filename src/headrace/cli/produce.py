@@ -105,11 +105,18 @@ def produce(
     settings = {**_delivery(acks, idempotent), "compression.type": compression.value, **pairs(properties, "--property")}
     writer = RecordWriter(bootstrap_list(bootstrap), topic, settings, partition)
     _check_partition(writer, partition)
+    seconds = _transfer(source, writer, count, rate)
+    _summarize(writer, seconds, json)
+
+
+def _transfer(source: "Source", writer: RecordWriter, count: int | None, rate: float | None) -> float:
+    """Send what there is to send; the seconds it took."""
     started = time.monotonic()
-    with progress(f"to {topic}", source.total_bytes(), of_bytes=True, shown=not source.is_interactive()) as advance:
+    shown = not source.is_interactive()
+    with progress(f"to {writer.topic}", source.total_bytes(), of_bytes=True, shown=shown) as advance:
         records = itertools.islice(source.records(advance), count)
         _send(writer, records if rate is None else paced(records, rate, time.monotonic, time.sleep))
-    _summarize(writer, time.monotonic() - started, json)
+    return time.monotonic() - started
 
 
 def _headers(items: list[str] | None) -> list[tuple[str, bytes]] | None:

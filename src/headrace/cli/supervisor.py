@@ -18,17 +18,6 @@ GRACE_SECONDS: Final = 15.0
 _READY: Final = "headrace ready "
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildSpec:
-    """A child to start: what to call it, and the arguments after `headrace`."""
-
-    name: str
-    arguments: tuple[str, ...]
-
-    def command(self) -> list[str]:
-        return [sys.executable, "-m", "headrace.cli", *self.arguments, "--stop-with-stdin"]
-
-
 @dataclass(slots=True)
 class Child:
     name: str
@@ -88,14 +77,15 @@ class Supervisor:
             await self._stop(child)
         await asyncio.gather(*self._watches, return_exceptions=True)
 
-    async def start(self, spec: ChildSpec) -> Child:
+    async def start(self, command: str, *arguments: str) -> Child:
+        """Start `headrace COMMAND ARGUMENTS...`."""
         process = await asyncio.create_subprocess_exec(
-            *spec.command(),
+            *(sys.executable, "-m", "headrace.cli", command, *arguments, "--stop-with-stdin"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             process_group=0,
         )
-        child = Child(spec.name, process)
+        child = Child(command, process)
         self._children.append(child)
         self._watches[asyncio.create_task(child.watch())] = child
         return child

@@ -1,14 +1,17 @@
 """`headrace up`: a broker and its gateway, in the foreground."""
 
-import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .console import ExitCode, Failure, bad_input, examples, say, say_json
 from .options import Json, Set, pairs
-from .supervisor import ChildSpec, Supervisor
+
+if TYPE_CHECKING:
+    from .supervisor import Supervisor
+
+Arguments = tuple[str, ...]
 
 
 def register(app: typer.Typer) -> None:
@@ -36,11 +39,15 @@ def up(
         raise bad_input(f"--brokers {brokers}: clusters are not available yet; start one broker with `headrace up`")
     if kafka_port and kafka_port == http_port:
         raise bad_input(f"--kafka-port and --http-port are both {kafka_port}; give each its own")
-    broker = _broker_spec(kafka_port, data, config, set_)
+    broker = _broker_arguments(kafka_port, data, config, set_)
+    import asyncio
+
+    from .supervisor import Supervisor
+
     asyncio.run(_run(Supervisor(), broker, kafka_port, http_port, json))
 
 
-def _broker_spec(port: int, data: Path, config: Path | None, set_: list[str] | None) -> ChildSpec:
+def _broker_arguments(port: int, data: Path, config: Path | None, set_: list[str] | None) -> Arguments:
     given = pairs(set_, "--set")
     for name, option in (("listeners", "--kafka-port"), ("log.dirs", "--data")):
         if name in given:
@@ -50,20 +57,15 @@ def _broker_spec(port: int, data: Path, config: Path | None, set_: list[str] | N
         arguments += ["--config", str(config)]
     for name, value in given.items():
         arguments += ["--set", f"{name}={value}"]
-    return ChildSpec(name="broker", arguments=tuple(arguments))
+    return tuple(arguments)
 
 
-def _gateway_spec(kafka: str, port: int) -> ChildSpec:
-    arguments = ("gateway", "--bootstrap", kafka, "--http", f"127.0.0.1:{port}")
-    return ChildSpec(name="gateway", arguments=arguments)
-
-
-async def _run(supervisor: Supervisor, broker: ChildSpec, kafka_port: int, http_port: int, json: bool) -> None:
+async def _run(supervisor: "Supervisor", broker: Arguments, kafka_port: int, http_port: int, json: bool) -> None:
     async with supervisor:
-        kafka = await supervisor.start(broker)
+        kafka = await supervisor.start(*broker)
         if kafka_port or await supervisor.all_ready():
             address = kafka.ready_value("kafka") or f"127.0.0.1:{kafka_port}"
-            http = await supervisor.start(_gateway_spec(address, http_port))
+            http = await supervisor.start("gateway", "--bootstrap", address, "--http", f"127.0.0.1:{http_port}")
             if await supervisor.all_ready():
                 _announce(kafka.ready_value("kafka"), http.ready_value("http"), json)
                 await supervisor.finished()

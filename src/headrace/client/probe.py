@@ -1,6 +1,5 @@
 """Is there a Kafka-speaking broker at an address? Asked with plain bytes, before any client library is loaded."""
 
-import asyncio
 import socket
 import struct
 from typing import Final, NamedTuple
@@ -9,7 +8,7 @@ from .errors import ClusterUnreachable
 
 _METADATA: Final = 3
 _VERSION: Final = 1
-_MAX_ANSWER: Final = 1 << 20
+MAX_ANSWER: Final = 1 << 20
 _CLIENT_ID: Final = b"headrace-probe"
 
 
@@ -83,28 +82,15 @@ def broker_count(address: Address, timeout: float = 3.0) -> int:
     with socket.create_connection(address, timeout=timeout) as connection:
         connection.sendall(metadata_request())
         with connection.makefile("rb") as stream:
-            length = _checked_length(stream.read(4))
+            length = checked_length(stream.read(4))
             return count_brokers(stream.read(length))
 
 
-async def broker_count_async(address: Address, timeout: float = 3.0) -> int:
-    """`broker_count` for an event loop."""
-    async with asyncio.timeout(timeout):
-        reader, writer = await asyncio.open_connection(*address, limit=_MAX_ANSWER)
-        try:
-            writer.write(metadata_request())
-            length = _checked_length(await reader.readexactly(4))
-            return count_brokers(await reader.readexactly(length))
-        except asyncio.IncompleteReadError as error:
-            raise ValueError("the connection closed before the answer") from error
-        finally:
-            writer.close()
-
-
-def _checked_length(prefix: bytes) -> int:
+def checked_length(prefix: bytes) -> int:
+    """The length that stands before an answer; ValueError if it cannot be one."""
     if len(prefix) < 4:
         raise ValueError("the connection closed before the answer")
     length = int.from_bytes(prefix, "big")
-    if not 0 < length <= _MAX_ANSWER:
+    if not 0 < length <= MAX_ANSWER:
         raise ValueError("the answer is not Kafka's")
     return length

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Final
 
 from headrace import __version__
-from headrace.client.probe import Address, broker_count_async
+from headrace.client.probe import MAX_ANSWER, Address, checked_length, count_brokers, metadata_request
 
 from .http import Request, Response, failure, serving
 
@@ -51,10 +51,24 @@ class Gateway:
     async def _count(self) -> int:
         for address in self._bootstrap:
             try:
-                return await broker_count_async(address, _PROBE_SECONDS)
+                return await broker_count(address, _PROBE_SECONDS)
             except (OSError, ValueError):
                 continue
         return 0
+
+
+async def broker_count(address: Address, timeout: float) -> int:
+    """How many brokers the cluster at this address has; OSError or ValueError if no broker answers there."""
+    async with asyncio.timeout(timeout):
+        reader, writer = await asyncio.open_connection(*address, limit=MAX_ANSWER)
+        try:
+            writer.write(metadata_request())
+            length = checked_length(await reader.readexactly(4))
+            return count_brokers(await reader.readexactly(length))
+        except asyncio.IncompleteReadError as error:
+            raise ValueError("the connection closed before the answer") from error
+        finally:
+            writer.close()
 
 
 def run_gateway(bootstrap: Sequence[Address], http: Address, on_ready: Callable[[Address], None]) -> int:

@@ -1,4 +1,3 @@
-import asyncio
 import socket
 import struct
 import threading
@@ -11,7 +10,6 @@ from headrace.client.errors import ClusterUnreachable
 from headrace.client.probe import (
     Address,
     broker_count,
-    broker_count_async,
     parse_address,
     parse_bootstrap,
     require_listener,
@@ -51,8 +49,6 @@ TWO_BROKERS = struct.pack(">i", len(BODY)) + BODY
 def test_brokers_are_counted() -> None:
     with server(answering(TWO_BROKERS)) as address:
         assert broker_count(address) == 2
-    with server(answering(TWO_BROKERS)) as address:
-        assert asyncio.run(broker_count_async(address)) == 2
 
 
 @pytest.mark.parametrize(
@@ -70,8 +66,6 @@ def test_brokers_are_counted() -> None:
 def test_what_is_no_broker_is_told_apart(answer: bytes) -> None:
     with server(answering(answer)) as address, pytest.raises((ValueError, OSError)):
         broker_count(address)
-    with server(answering(answer)) as address, pytest.raises((ValueError, OSError)):
-        asyncio.run(broker_count_async(address))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_health_counts_brokers_and_asks_the_cluster_once_a_second(monkeypatch: p
             raise ConnectionRefusedError
         return 3
 
-    monkeypatch.setattr(app, "broker_count_async", count)
+    monkeypatch.setattr(app, "broker_count", count)
 
     async def talk(ask: Ask) -> None:
         for _ in range(5):
@@ -130,3 +131,27 @@ def test_closing_does_not_wait_for_silent_clients() -> None:
         writer.close()
 
     asyncio.run(asyncio.wait_for(main(), 5))
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (struct.pack(">iii", 32, 1, 2) + bytes(24), 200),
+        (b"", 503),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", 503),
+        (struct.pack(">i", 100) + b"short", 503),
+    ],
+)
+def test_health_tells_a_broker_from_what_is_none(answer: bytes, expected: int) -> None:
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1024)
+        writer.write(answer)
+        writer.close()
+
+    async def main() -> None:
+        async with await asyncio.start_server(broker, "127.0.0.1", 0) as server:
+            address = Address(*server.sockets[0].getsockname())
+            response = await Gateway((address,)).respond(http.Request(method="GET", path="/health"))
+            assert response.status == expected
+
+    asyncio.run(main())

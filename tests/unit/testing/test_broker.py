@@ -1,4 +1,5 @@
 import ast
+import asyncio
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headrace.client.errors import ClientError
 from headrace.config import ConfigError
+from headrace.server.broker import Broker as Server
 from headrace.testing import Broker
 from headrace.testing.plugin import topic_name
 
@@ -85,6 +87,20 @@ def test_a_broker_that_does_not_run_says_so() -> None:
     with pytest.raises(RuntimeError, match="`with` block"):
         _ = Broker().bootstrap
     Broker().stop()
+
+
+def test_a_task_left_behind_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[asyncio.Task[None]] = []
+
+    async def stop(self: Server) -> None:
+        left.append(asyncio.create_task(asyncio.sleep(60)))
+        await original(self)
+
+    original = Server.stop
+    monkeypatch.setattr(Server, "stop", stop)
+    broker = Broker().start()
+    with pytest.raises(AssertionError, match=r"left tasks behind: .*sleep"):
+        broker.stop()
 
 
 def test_fixtures_are_there_without_asking(pytester: pytest.Pytester) -> None:
