@@ -158,9 +158,6 @@ class Broker:
         raw: dict[ApiKey, RawHandler] = {ApiKey.PRODUCE: ProduceHandler(self._replicas), ApiKey.FETCH: self._fetch}
         self._dispatcher = Dispatcher(loop, context, HANDLERS, raw, unsupported_api_versions, self._authenticator)
         self._begin_chores(loop)
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*_COLLECT_AFTER)
         self._listener.start(self._dispatcher.serve)
 
     def _begin_chores(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -191,10 +188,18 @@ async def _serve_until_stopped(config: BrokerConfig, on_ready: Callable[[str], N
         loop.add_signal_handler(number, stop.set)
     broker = Broker(config)
     await broker.start()
+    _tune_collector()
     on_ready(broker.bootstrap)
     await stop.wait()
     await broker.stop()
     return 0
+
+
+def _tune_collector() -> None:
+    """What is there after the start stays: never look at it again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECT_AFTER)
 
 
 def _file_limit() -> int:
