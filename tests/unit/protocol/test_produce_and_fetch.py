@@ -42,11 +42,11 @@ def test_a_produce_request_of_every_version_is_parsed(version: int) -> None:
     assert (parsed.transactional_id, parsed.acks, parsed.timeout_ms) == ("t" if version % 2 else None, -1, 1500)
     (topic,) = parsed.topics
     assert (topic.name, topic.id) == (("", TOPIC_ID) if version >= 13 else ("orders", None))
-    first, second = topic.partitions
-    assert first.partition == 3
-    assert first.records is not None
-    assert bytes(first.records) == b"abc"
-    assert (second.partition, second.records) == (4, None)
+    (first, records), second = topic.partitions
+    assert first == 3
+    assert records is not None
+    assert bytes(records) == b"abc"
+    assert second == (4, None)
 
 
 @pytest.mark.parametrize("version", range(3, 14))
@@ -82,6 +82,15 @@ def test_a_produce_response_of_every_version_is_read_by_kio(version: int) -> Non
         assert good.log_start_offset == 7
     if version >= 8:
         assert bad.error_message == "too large"
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_the_short_way_to_answer_one_partition_writes_the_same(version: int) -> None:
+    topic = produce.TopicRecords("orders", TOPIC_ID, [])
+    answer = produce.PartitionAnswer(3, 0, 500, 1234, 7)
+    out = bytearray()
+    produce.write_response(out, version, [(topic, [answer])])
+    assert produce.one_answer(version, topic, answer) == bytes(out)
 
 
 class Bytes:
