@@ -68,7 +68,7 @@ class FetchHandler:
         topic, index = interest.key
         if isinstance(topic, str):
             return self._replicas.partition(topic, index)
-        name = self._replicas.name_of(topic) if topic is not None else None
+        name = self._replicas.name_of(topic.bytes) if topic is not None else None
         if name is None:
             raise CodedError(ErrorCode.unknown_topic_id)
         return self._replicas.partition(name, index)

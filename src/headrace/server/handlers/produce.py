@@ -23,12 +23,12 @@ from headrace.protocol.produce import (
     TopicRecords,
     one_answer,
     parse_request,
-    refused,
     write_response,
 )
 from headrace.replication.partition import Partition
 from headrace.replication.purgatory import Committed
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.storage.log import Appended
 
 from ..connection import Connection, Parts, Slot
 from ..dispatch import Request, response_head
@@ -65,26 +65,16 @@ class Pending:
                 answers[at] = PartitionAnswer(answers[at].partition, error.code.value, message=error.message)
             self._waiting -= 1
             if not self._waiting and self._slot is not None and not self._slot.connection.is_closed:
-                self._slot.answer([self._response()])
+                self._slot.answer([response(*self._request, self._topics)])
 
         return committed
 
     def finish(self, connection: Connection) -> Parts | None:
         """Every partition was appended: the answer, or None where it comes later."""
         if not self._waiting:
-            return [self._response()]
+            return [response(*self._request, self._topics)]
         self._slot = connection.open_slot()
         return None
-
-    def _response(self) -> bytes | bytearray:
-        version, correlation_id = self._request
-        topics = self._topics
-        if len(topics) == 1 and len(topics[0][1]) == 1 and not topics[0][1][0].code:
-            return one_response(version, correlation_id, topics[0][0], topics[0][1][0])
-        out = response_head(ApiKey.PRODUCE, version, correlation_id)
-        write_response(out, version, topics)
-        _LENGTH.pack_into(out, 0, len(out) - 4)
-        return out
 
 
 class ProduceHandler:
@@ -99,8 +89,11 @@ class ProduceHandler:
         produce = parse_request(request.frame, request.body, version)
         if produce.acks == 0:
             return self._serve_without_answer(request, produce)
+        topics = produce.topics
+        if len(topics) == 1 and len(topics[0].partitions) == 1:
+            return self._serve_one(request, topics[0], produce.acks)
         pending = Pending(request)
-        for topic in produce.topics:
+        for topic in topics:
             pending.add(topic, self._append_topic(topic, produce.acks, version, pending))
         return pending.finish(request.connection)
 
@@ -111,53 +104,84 @@ class ProduceHandler:
                     raise ProtocolViolation(f"a record without acks could not be written: {answer.message}")
         return []
 
+    def _serve_one(self, request: Request, topic: TopicRecords, acks: int) -> Parts | None:
+        version, correlation_id = request.version, request.correlation_id
+        index, records = topic.partitions[0]
+        try:
+            partition = self._find(topic, index, acks, version)
+            appended, answer = self._append(partition, records, version)
+        except CodedError as error:
+            failed = PartitionAnswer(index, error.code.value, message=error.message)
+            return [response(version, correlation_id, [(topic, [failed])])]
+        end = appended.last_offset + 1
+        if end <= partition.high_watermark:
+            return [one_response(version, correlation_id, topic, answer)]
+        slot = request.connection.open_slot()
+
+        def committed(error: CodedError | None) -> None:
+            if error is None:
+                slot.answer([one_response(version, correlation_id, topic, answer)])
+            else:
+                failed = PartitionAnswer(index, error.code.value, message=error.message)
+                slot.answer([response(version, correlation_id, [(topic, [failed])])])
+
+        partition.commits.wait(end, committed)
+        return None
+
     def _append_topic(
         self, topic: TopicRecords, acks: int, version: int, pending: Pending | None
     ) -> list[PartitionAnswer]:
+        answers: list[PartitionAnswer] = []
+        for index, records in topic.partitions:
+            try:
+                partition = self._find(topic, index, acks, version)
+                appended, answer = self._append(partition, records, version)
+            except CodedError as error:
+                answers.append(PartitionAnswer(index, error.code.value, message=error.message))
+                continue
+            answers.append(answer)
+            if pending is not None and appended.last_offset >= partition.high_watermark:
+                partition.commits.wait(appended.last_offset + 1, pending.expect(answers))
+        return answers
+
+    def _find(self, topic: TopicRecords, index: int, acks: int, version: int) -> Partition:
         if acks not in _ACKS:
-            return refused(topic, ErrorCode.invalid_required_acks, f"acks is {acks}; it can be -1, 0 or 1")
+            raise CodedError(ErrorCode.invalid_required_acks, f"acks is {acks}; it can be -1, 0 or 1")
         name: str | None = topic.name
         if version >= FIRST_WITH_IDS:
             name = self._replicas.name_of(topic.id) if topic.id is not None else None
             if name is None:
-                return refused(topic, ErrorCode.unknown_topic_id)
+                raise CodedError(ErrorCode.unknown_topic_id)
         assert name is not None
-        answers: list[PartitionAnswer] = []
-        for index, records in topic.partitions:
-            try:
-                self._append(self._replicas.partition(name, index), records, acks, version, pending, answers)
-            except CodedError as error:
-                answers.append(PartitionAnswer(index, error.code.value, message=error.message))
-        return answers
+        partition = self._replicas.partition(name, index)
+        if acks == -1 and partition.rules.min_insync_replicas > 1:
+            raise CodedError(
+                ErrorCode.not_enough_replicas,
+                f"1 replica is in sync, min.insync.replicas is {partition.rules.min_insync_replicas}",
+            )
+        return partition
 
     def _append(
-        self,
-        partition: Partition,
-        records: memoryview | None,
-        acks: int,
-        version: int,
-        pending: Pending | None,
-        answers: list[PartitionAnswer],
-    ) -> None:
+        self, partition: Partition, records: memoryview | None, version: int
+    ) -> tuple[Appended, PartitionAnswer]:
         if records is None:
             raise CodedError(ErrorCode.invalid_record, "no record batch")
         header = check_batch(records)
-        rules = partition.rules
         if header.attributes & TRANSACTIONAL_BIT:
             raise CodedError(ErrorCode.invalid_txn_state, "transactions are not available on this broker")
-        if acks == -1 and rules.min_insync_replicas > 1:
-            raise CodedError(
-                ErrorCode.not_enough_replicas,
-                f"1 replica is in sync, min.insync.replicas is {rules.min_insync_replicas}",
-            )
         now_ms = self._clock.now_ms()
         appended = partition.append(records, header, now_ms=now_ms, version=version)
-        append_time = now_ms if rules.append_time else -1
+        append_time = now_ms if partition.rules.append_time else -1
         start = partition.log.log_start_offset
-        answers.append(PartitionAnswer(partition.index, 0, appended.base_offset, append_time, start))
-        end = appended.last_offset + 1
-        if pending is not None and end > partition.high_watermark:
-            partition.commits.wait(end, pending.expect(answers))
+        return appended, PartitionAnswer(partition.index, 0, appended.base_offset, append_time, start)
+
+
+def response(version: int, correlation_id: int, topics: list[Answered]) -> bytearray:
+    """The whole frame of any answer."""
+    out = response_head(ApiKey.PRODUCE, version, correlation_id)
+    write_response(out, version, topics)
+    _LENGTH.pack_into(out, 0, len(out) - 4)
+    return out
 
 
 def one_response(version: int, correlation_id: int, topic: TopicRecords, answer: PartitionAnswer) -> bytes:
