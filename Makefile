@@ -14,8 +14,9 @@ setup: $(STAMP)  ## make .venv with the package, every extra and the development
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(sed -n 's/^\(uv==[^ ]*\).*/\1/p' requirements.lock)"
-	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	@$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@$(BIN)/python -m compileall -q src
 	@touch $@
 
 run: setup  ## one broker with its gateway on an embedded store, in the foreground
@@ -48,6 +49,9 @@ chaos: setup  ## the long fault tests
 
 bench: setup  ## throughput, latency, start and memory, each beside its ceiling
 	$(BIN)/python -m bench $(ARGS)
+
+docs: setup  ## renew docs/configuration.md from the tables of settings
+	@$(BIN)/python -m headrace.config > docs/configuration.md
 
 lock: setup  ## renew requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --python $(BIN)/python --all-extras --group dev --universal --generate-hashes \

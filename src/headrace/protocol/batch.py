@@ -151,3 +151,15 @@ def stamp_append_time(batch: memoryview, now_ms: int) -> None:
 def seal(batch: memoryview) -> None:
     """Write the CRC of the batch as it is now."""
     _CRC.pack_into(batch, 17, crc32c(batch[CRC_START:]))
+
+
+def replace_records(batch: memoryview, records: bytes, codec: int) -> memoryview:
+    """A batch with the same head, other bytes for its records, and the codec they are packed with."""
+    fresh = memoryview(bytearray(HEADER_SIZE + len(records)))
+    fresh[:HEADER_SIZE] = batch[:HEADER_SIZE]
+    fresh[HEADER_SIZE:] = records
+    _EPOCH.pack_into(fresh, 8, len(fresh) - LOG_OVERHEAD)
+    (attributes,) = _ATTRIBUTES.unpack_from(fresh, CRC_START)
+    _ATTRIBUTES.pack_into(fresh, CRC_START, attributes & ~CODEC_MASK | codec)
+    seal(fresh)
+    return fresh

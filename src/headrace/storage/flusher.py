@@ -42,7 +42,9 @@ class Flusher:
     def request(self, log: Log, done: Done) -> None:
         """Sync a log soon. `done` is called on the loop when it is synced as far as it reaches now, or offline;
         at once when there is nothing to sync."""
-        self._waiting.setdefault(log, []).append(done)
+        waiting = self._waiting.setdefault(log, [])
+        if done not in waiting:
+            waiting.append(done)
         if self._round is None:
             self._start_round()
 

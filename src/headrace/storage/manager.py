@@ -25,7 +25,7 @@ class LogManager:
     """Opens, remembers and closes the logs of one data directory, and writes its checkpoints."""
 
     def __init__(
-        self, disk: Disk, clock: Clock, data_directory: str, *, cluster_id: str | None, broker_id: int
+        self, disk: Disk, clock: Clock, data_directory: str, *, cluster_id: str | None = None, broker_id: int
     ) -> None:
         self._disk = disk
         self._clock = clock
@@ -62,6 +62,23 @@ class LogManager:
             self._unlock()
             raise
 
+    def claim(self, cluster_id: str) -> None:
+        """Say which cluster the directory is of, once that is known; raises `WrongDirectory` if it is another's."""
+        if self.cluster_id and self.cluster_id != cluster_id:
+            raise self._other_cluster(self.cluster_id, cluster_id)
+        self.cluster_id = cluster_id
+        self._check_owner()
+
+    def release(self) -> None:
+        """Give the directory back as it is, without the mark of a clean shutdown. Safe to call twice."""
+        self._unlock()
+
+    def free_bytes(self) -> int:
+        return self._disk.free_bytes(self.data_directory)
+
+    def total_bytes(self) -> int:
+        return self._disk.total_bytes(self.data_directory)
+
     def _make_data_directory(self) -> None:
         """Every new directory on the way is a name in the one above it, which has to be synced."""
         missing = []
@@ -91,15 +108,16 @@ class LogManager:
             )
         cluster_id = found.get("cluster.id")
         if cluster_id and self.cluster_id and cluster_id != self.cluster_id:
-            raise WrongDirectory(
-                f"{self.data_directory} belongs to cluster {cluster_id}, this broker to cluster {self.cluster_id}"
-            )
+            raise self._other_cluster(cluster_id, self.cluster_id)
         self.cluster_id = self.cluster_id or cluster_id
         properties: list[tuple[str, object]] = [("version", 1), ("node.id", self.broker_id)]
         if self.cluster_id:
             properties.append(("cluster.id", self.cluster_id))
         if any(found.get(key) != str(value) for key, value in properties):
             self._disk.write_atomically(path, checkpoints.encode_properties(properties))
+
+    def _other_cluster(self, theirs: str, ours: str) -> WrongDirectory:
+        return WrongDirectory(f"{self.data_directory} belongs to cluster {theirs}, this broker to cluster {ours}")
 
     def _read_checkpoints(self) -> None:
         self._recovery_points = self._read_offsets(checkpoints.RECOVERY_POINTS)
@@ -204,6 +222,13 @@ class LogManager:
         """Names of partition directories that nobody has loaded: of topics that the metadata does not know."""
         loaded = {log.name for log in self._logs.values()}
         return sorted(self._directories - loaded)
+
+    def drop_strays(self) -> None:
+        """Set the strays aside; their files go with a later `delete_files`."""
+        for name in self.strays():
+            key = _partition_of(name)
+            assert key is not None
+            self._set_aside(key, name)
 
     # Deleting
 

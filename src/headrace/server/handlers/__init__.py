@@ -1,1 +1,16 @@
-"""One module per API family."""
+"""One module per API family, and here the table of them all but Produce and Fetch, which are served as bytes."""
+
+from headrace.protocol.api import ApiKey
+
+from ..dispatch import Handler
+from . import api_versions, cluster, configs, metadata, offsets, producer_ids, topics
+
+HANDLERS: dict[ApiKey, Handler] = {
+    **api_versions.HANDLERS,
+    **cluster.HANDLERS,
+    **configs.HANDLERS,
+    **metadata.HANDLERS,
+    **offsets.HANDLERS,
+    **producer_ids.HANDLERS,
+    **topics.HANDLERS,
+}

@@ -1,0 +1,96 @@
+"""Rows as a table, as JSON, and as docs/benchmarks.md."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from . import machine
+from .model import Aim, Of, Row
+
+DOCUMENT: Final = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
+_HEAD: Final = ("work", "ceiling", "broker", "ratio", "aim", "met", "CPU: ceiling", "CPU: broker")
+_MET: Final = {True: "yes", False: "no", None: ""}
+
+
+def show(rows: list[Row], console: Console) -> None:
+    """Print a table of the rows."""
+    table = Table(*_HEAD, title=f"{machine.shape()}; {machine.placement()}", title_justify="left")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        cells = _cells(row)
+        colour = {True: "green", False: "red", None: ""}[row.is_met]
+        table.add_row(*cells, style=colour)
+    console.print(table)
+
+
+def as_json(rows: list[Row]) -> str:
+    """Everything measured, each round's values included."""
+    return json.dumps({"machine": machine.shape(), "rows": [_plain(row) for row in rows]}, indent=2)
+
+
+def _plain(row: Row) -> dict[str, object]:
+    values = asdict(row)
+    aim = row.figure.aim
+    values["figure"] = {"key": row.figure.key, "unit": row.figure.unit, "aim": _aim(aim, row.figure.unit)}
+    return values
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    unit = row.figure.unit
+    return (
+        f"{row.title}{', ' + row.figure.label if row.figure.label else ''}",
+        _number(row.ceiling, unit),
+        _number(row.broker, unit),
+        "" if row.ratio is None else f"{row.ratio:.2f}",
+        _aim(row.figure.aim, unit),
+        _MET[row.is_met],
+        _number(row.ceiling_cpu, row.cpu_unit),
+        _number(row.broker_cpu, row.cpu_unit),
+    )
+
+
+def _number(value: float | None, unit: str) -> str:
+    if value is None:
+        return ""
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:,.{digits}f} {unit}"
+
+
+def _aim(aim: Aim | None, unit: str) -> str:
+    if aim is None:
+        return ""
+    sign = "≥" if aim.at_least else "≤"
+    return f"{sign} {aim.bound:g} {aim.of.value}" if aim.of is Of.RATIO else f"{sign} {aim.bound:,g} {unit}"
+
+
+_PREFACE: Final = """\
+# Benchmarks
+
+Written by `make bench ARGS=--write`. Each figure stands beside its ceiling: the least that could be called the same
+work, measured in the same run, in turns with the broker. What counts is the ratio; another machine has other figures.
+
+Machine: {shape}; {placement}; loopback; logs on the disk. Median of {rounds} rounds of {seconds:g} s, a fresh broker
+with default settings for each. CPU is the server's processor time, user and system.
+
+"""
+
+
+def write(rows: list[Row], rounds: int, seconds: float) -> Path:
+    """Write docs/benchmarks.md."""
+    lines = ["| " + " | ".join(_HEAD) + " |", "|---|" + "---:|" * (len(_HEAD) - 1)]
+    lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
+    preface = _PREFACE.format(shape=machine.shape(), placement=machine.placement(), rounds=rounds, seconds=seconds)
+    DOCUMENT.parent.mkdir(exist_ok=True)
+    DOCUMENT.write_text(preface + "\n".join(lines) + "\n\n" + _ceilings(rows))
+    return DOCUMENT
+
+
+def _ceilings(rows: list[Row]) -> str:
+    against = {row.title: row.against for row in rows if row.against}
+    lines = [f"- {title}: {words}" for title, words in against.items()]
+    return "The ceilings:\n\n" + "\n".join(lines) + "\n"

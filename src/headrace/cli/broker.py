@@ -1,0 +1,118 @@
+"""`headrace broker`: one broker in this process."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.client.probe import Address
+
+from .console import Failure, bad_input, examples, say, say_json
+from .lean import lean_imports
+from .listening import exit_with, friendly_bind, stop_with_stdin
+from .logs import FormatOption, LevelOption, LogFormat, LogLevel, configure_logs
+from .options import Json, Set, address, pairs
+
+if TYPE_CHECKING:
+    from headrace.config import BrokerConfig
+
+
+class Store(StrEnum):
+    SQLITE = "sqlite"
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples(
+            "headrace broker --listen 127.0.0.1:9092 --data ./data",
+            "headrace broker --config server.properties --set log.retention.hours=24",
+        )
+    )(broker)
+
+
+def broker(
+    id_: Annotated[
+        int | None, typer.Option("--id", min=0, help="The broker's number in its cluster. [default: 1]")
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where to serve. [default: 127.0.0.1:9092]")
+    ] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="Where its logs live. [default: ./data]")] = None,
+    rack: Annotated[str | None, typer.Option("--rack", help="Where this broker stands, for placing replicas.")] = None,
+    config: Annotated[Path | None, typer.Option("--config", help="Settings, as in Kafka's server.properties.")] = None,
+    set_: Set = None,
+    _store: Annotated[Store, typer.Option("--store", help="Where the cluster's state is kept.")] = Store.SQLITE,
+    log_format: FormatOption = LogFormat.TEXT,
+    log_level: LevelOption = LogLevel.INFO,
+    json: Json = False,
+    with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
+) -> None:
+    """Run one broker in the foreground until SIGTERM or Ctrl-C.
+
+    What --set gives comes before the other options, and these before the file.
+    """
+    overrides = {**_flags(id_, listen, data, rack), **pairs(set_, "--set")}
+    with lean_imports():
+        settings = read_config(config, overrides)
+        from headrace.server.broker import run_broker
+
+    configure_logs(log_format, log_level)
+    if with_stdin:
+        stop_with_stdin()
+
+    def ready(bootstrap: str) -> None:
+        if json:
+            say_json({"ready": True, "kafka": bootstrap})
+        else:
+            say(f"headrace ready kafka={bootstrap}")
+
+    listener = settings.listener
+    with friendly_start(settings), friendly_bind(Address(listener.host, listener.port), "--listen"):
+        code = run_broker(settings, ready)
+    exit_with(code)
+
+
+def _flags(id_: int | None, listen: str | None, data: Path | None, rack: str | None) -> dict[str, str]:
+    flags = {
+        "node.id": None if id_ is None else str(id_),
+        "listeners": None if listen is None else f"PLAINTEXT://{address(listen, '--listen')}",
+        "log.dirs": None if data is None else str(data),
+        "broker.rack": rack,
+    }
+    return {name: value for name, value in flags.items() if value is not None}
+
+
+def read_config(file: Path | None, overrides: Mapping[str, str]) -> "BrokerConfig":
+    """The settings of a broker; a usage failure names the one that is wrong."""
+    from headrace.config import BrokerConfig, ConfigError
+
+    try:
+        settings = BrokerConfig.parse(overrides) if file is None else BrokerConfig.from_file(file, overrides=overrides)
+        _ = settings.advertised  # a wildcard without an address for clients is found here
+    except ConfigError as error:
+        raise bad_input(str(error)) from error
+    return settings
+
+
+@contextmanager
+def friendly_start(settings: "BrokerConfig") -> Iterator[None]:
+    """Turn what can be wrong with a data directory into words."""
+    from headrace.cluster.store import StoreError
+    from headrace.config import ConfigError
+    from headrace.storage.disk import DirectoryLocked, StorageError
+    from headrace.storage.manager import WrongDirectory
+
+    data = settings["log.dirs"]
+    try:
+        yield
+    except ConfigError as error:
+        raise bad_input(str(error)) from error
+    except DirectoryLocked as error:
+        raise Failure(f"data directory '{data}' is in use by another broker; stop that one or choose --data") from error
+    except WrongDirectory as error:
+        raise Failure(f"wrong data directory: {error}; choose --data, or --id to match") from error
+    except (StorageError, StoreError) as error:
+        raise Failure(f"data directory '{data}' cannot be used: {error}; choose another with --data") from error

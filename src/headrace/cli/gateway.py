@@ -1,0 +1,47 @@
+"""`headrace gateway`: HTTP beside the brokers."""
+
+from typing import Annotated
+
+import typer
+
+from headrace.client.probe import Address, parse_bootstrap
+
+from .console import examples, say, say_json
+from .listening import exit_with, friendly_bind, stop_with_stdin
+from .options import DEFAULT_BOOTSTRAP, Bootstrap, Json, address, bootstrap_list
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples(
+            "headrace gateway --bootstrap 127.0.0.1:9092 --http 127.0.0.1:8080", "curl http://127.0.0.1:8080/health"
+        )
+    )(gateway)
+
+
+def gateway(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    http: Annotated[str, typer.Option("--http", metavar="HOST:PORT", help="Where to listen.")] = "127.0.0.1:8080",
+    json: Json = False,
+    with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
+) -> None:
+    """Serve HTTP for a cluster, in the foreground.
+
+    GET /health answers 200 while the cluster does.
+    """
+    listen = address(http, "--http")
+    brokers = parse_bootstrap(bootstrap_list(bootstrap))
+    if with_stdin:
+        stop_with_stdin()
+
+    def ready(bound: Address) -> None:
+        if json:
+            say_json({"ready": True, "http": f"http://{bound}"})
+        else:
+            say(f"headrace ready http=http://{bound}")
+
+    from headrace.gateway.app import run_gateway
+
+    with friendly_bind(listen, "--http"):
+        code = run_gateway(brokers, listen, ready)
+    exit_with(code)

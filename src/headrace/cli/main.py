@@ -1,0 +1,54 @@
+"""The `headrace` command: which commands there are.
+
+Each command's module imports what is heavy (the client library, the server, tables) inside its functions,
+so that `headrace --help` and the first line of any command come at once.
+"""
+
+from typing import Annotated
+
+import typer
+
+from headrace import __version__
+
+from . import broker, consume, doctor, gateway, produce, topic, up
+from .console import FriendlyGroup, examples, say
+
+app = typer.Typer(
+    cls=FriendlyGroup,
+    name="headrace",
+    help="A message broker that speaks Kafka's protocol.",
+    epilog=examples("headrace up", "headrace topic create orders --partitions 3", "headrace consume orders --follow")
+    + "\n\nExit codes: 0 done, 1 failed, 2 wrong usage, 3 no broker answers, 130 interrupted.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        say(f"headrace {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """A message broker that speaks Kafka's protocol."""
+
+
+up.register(app)
+broker.register(app)
+gateway.register(app)
+app.add_typer(topic.app, name="topic")
+produce.register(app)
+consume.register(app)
+doctor.register(app)
+
+
+def main() -> None:
+    """The entry point of the installed command."""
+    app(prog_name="headrace")

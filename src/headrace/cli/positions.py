@@ -1,0 +1,80 @@
+"""Where a read starts and where it ends: `beginning`, `end`, an offset, or a time, made into offsets."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from headrace.client.admin import Admin
+
+from .console import bad_input
+from .options import time_ms
+
+_SMALLEST_TIME: Final = 10**12
+"""A plain number of at least this is milliseconds since 1970 (2001 and later); a smaller one is an offset."""
+
+
+class Kind(Enum):
+    BEGINNING = "beginning"
+    END = "end"
+    OFFSET = "offset"
+    LAST = "last"
+    TIME = "time"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    kind: Kind
+    value: int = 0
+
+
+BEGINNING: Final = Position(Kind.BEGINNING)
+END: Final = Position(Kind.END)
+
+
+def parse_position(text: str, option: str, now_ms: int) -> Position:
+    """What the user wrote, as a position."""
+    if text in ("beginning", "start", "earliest"):
+        return BEGINNING
+    if text in ("end", "latest"):
+        return END
+    if text.startswith("time:"):
+        return Position(Kind.TIME, time_ms(text.removeprefix("time:"), option, now_ms))
+    digits = text.removeprefix("offset:")
+    if _is_number(digits) and (digits != text or int(digits) < _SMALLEST_TIME):
+        return Position(Kind.OFFSET, int(digits))
+    if text.startswith("-") and _is_number(text[1:]):
+        return Position(Kind.LAST, int(text[1:]))
+    return Position(Kind.TIME, _time_or_complain(text, option, now_ms))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _time_or_complain(text: str, option: str, now_ms: int) -> int:
+    try:
+        return time_ms(text, option, now_ms)
+    except Exception as error:
+        raise bad_input(
+            f"{option} '{text}' is not a position; write beginning, end, an offset (42), the last N of each partition"
+            " (-10), a time (2026-01-31T12:00, milliseconds since 1970), or a time ago (-10m)"
+        ) from error
+
+
+def resolve(
+    admin: Admin, topic: str, partitions: Iterable[int], position: Position, committed_only: bool
+) -> dict[int, int]:
+    """The offset of a position in each partition, between its first offset and its end."""
+    partitions = list(partitions)
+    starts = admin.start_offsets(topic, partitions)
+    if position.kind is Kind.BEGINNING:
+        return starts
+    ends = admin.end_offsets(topic, partitions, committed_only)
+    if position.kind is Kind.END:
+        return ends
+    if position.kind is Kind.TIME:
+        found = admin.offsets_at_time(topic, partitions, position.value)
+        return {p: ends[p] if found[p] < 0 else min(found[p], ends[p]) for p in partitions}
+    wanted = {p: position.value if position.kind is Kind.OFFSET else ends[p] - position.value for p in partitions}
+    return {p: max(starts[p], min(wanted[p], ends[p])) for p in partitions}

@@ -1,0 +1,215 @@
+"""`headrace produce`: send lines or files to a topic."""
+
+import io
+import itertools
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Final, cast
+
+import typer
+
+from headrace.client.errors import ClusterUnreachable
+from headrace.client.writer import Record, RecordWriter
+
+from .console import ExitCode, Failure, bad_input, examples, say, say_json
+from .options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, bootstrap_list, delimiter, pairs, time_ms
+from .progress import Advance, progress
+from .records import Recipe, paced, records_of, whole_file
+
+_FLUSH_SECONDS: Final = 120.0
+
+
+class Acks(StrEnum):
+    NONE = "0"
+    LEADER = "1"
+    ALL = "all"
+
+
+class Compression(StrEnum):
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples(
+            "headrace produce orders < orders.txt",
+            "headrace produce orders day1.csv day2.csv --compression zstd",
+            "echo 'user-7:hello' | headrace produce greetings --key-separator :",
+            "headrace produce images cat.png --whole-file --key cat -H type=image/png",
+        )
+    )(produce)
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to.")],
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="FILE", help="Files to read; standard input if none, or for `-`.")
+    ] = None,
+    whole: Annotated[bool, typer.Option("--whole-file", help="Each file is one record, not each line.")] = False,
+    separator: Annotated[
+        str, typer.Option("--delimiter", help="What ends a record; \\\\n, \\\\t, \\\\0 and \\\\xHH work.")
+    ] = "\\n",
+    key_separator: Annotated[
+        str | None, typer.Option("--key-separator", "-K", help="Split each record into key and value here.")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be repeated.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="All to this partition.")] = None,
+    timestamp: Annotated[
+        str | None, typer.Option("--timestamp", help="The records' time: ISO, milliseconds since 1970, or -10m.")
+    ] = None,
+    null_value: Annotated[
+        str | None, typer.Option("--null-value", metavar="TOKEN", help="A value of this becomes null, a tombstone.")
+    ] = None,
+    acks: Annotated[
+        Acks, typer.Option(help="Who has it before it counts: nobody, the leader, all in sync.")
+    ] = Acks.ALL,
+    compression: Annotated[Compression, typer.Option("--compression", "-z")] = Compression.NONE,
+    idempotent: Annotated[
+        bool | None,
+        typer.Option("--idempotent/--no-idempotent", help="Retries never duplicate; on when acks is all."),
+    ] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many records.")] = None,
+    rate: Annotated[float | None, typer.Option(min=0.001, help="At most this many records a second.")] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: ClientProperties = None,
+    json: Json = False,
+) -> None:
+    """Send lines of standard input, or files, to a topic.
+
+    Keys choose partitions as Kafka's Java client does. Stops at the first record that is refused.
+    """
+    if key is not None and key_separator is not None:
+        raise bad_input("--key and --key-separator exclude each other; give one")
+    recipe = Recipe(
+        key=None if key is None else key.encode(),
+        key_separator=None if key_separator is None else delimiter(key_separator, "--key-separator"),
+        null_value=None if null_value is None else null_value.encode(),
+        headers=_headers(header),
+        timestamp=0 if timestamp is None else time_ms(timestamp, "--timestamp", time.time_ns() // 1_000_000),
+    )
+    source = Source(
+        files=_checked(files or []), whole=whole, delimiter=delimiter(separator, "--delimiter"), recipe=recipe
+    )
+    settings = {**_delivery(acks, idempotent), "compression.type": compression.value, **pairs(properties, "--property")}
+    writer = RecordWriter(bootstrap_list(bootstrap), topic, settings, partition)
+    _check_partition(writer, partition)
+    seconds = _transfer(source, writer, count, rate)
+    _summarize(writer, seconds, json)
+
+
+def _transfer(source: "Source", writer: RecordWriter, count: int | None, rate: float | None) -> float:
+    """Send what there is to send; the seconds it took."""
+    started = time.monotonic()
+    shown = not source.is_interactive()
+    with progress(f"to {writer.topic}", source.total_bytes(), of_bytes=True, shown=shown) as advance:
+        records = itertools.islice(source.records(advance), count)
+        _send(writer, records if rate is None else paced(records, rate, time.monotonic, time.sleep))
+    return time.monotonic() - started
+
+
+def _headers(items: list[str] | None) -> list[tuple[str, bytes]] | None:
+    """Headers in the order given; a name may stand twice."""
+    return [(name, value.encode()) for item in items or () for name, value in pairs([item], "--header").items()] or None
+
+
+def _checked(files: list[Path]) -> list[Path]:
+    for path in files:
+        if str(path) != "-" and not path.exists():
+            raise bad_input(f"file '{path}' does not exist")
+        if path.is_dir():
+            raise bad_input(f"'{path}' is a directory; give the files in it")
+    return files
+
+
+def _delivery(acks: Acks, idempotent: bool | None) -> dict[str, Any]:
+    if idempotent and acks is not Acks.ALL:
+        raise bad_input(f"--idempotent needs --acks all, not {acks.value}")
+    return {"acks": acks.value, "enable.idempotence": acks is Acks.ALL if idempotent is None else idempotent}
+
+
+def _check_partition(writer: RecordWriter, partition: int | None) -> None:
+    partitions = writer.require_topic()
+    if partition is not None and partition >= partitions:
+        raise bad_input(f"--partition {partition}: topic '{writer.topic}' has {partitions}, from 0 to {partitions - 1}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where records come from."""
+
+    files: list[Path]
+    whole: bool
+    delimiter: bytes
+    recipe: Recipe
+
+    def total_bytes(self) -> int | None:
+        """How much there is to read; None if that cannot be known."""
+        if not self.files or any(not path.is_file() for path in self.files):
+            return None
+        return sum(path.stat().st_size for path in self.files)
+
+    def is_interactive(self) -> bool:
+        return not self.files and sys.stdin.isatty()
+
+    def records(self, advance: Advance) -> Iterator[Record]:
+        for path in self.files or [Path("-")]:
+            with ExitStack() as stack:
+                stream = sys.stdin.buffer if str(path) == "-" else stack.enter_context(path.open("rb"))
+                yield from self._of(stream, "standard input" if str(path) == "-" else f"'{path}'", advance)
+
+    def _of(self, stream: BinaryIO, name: str, advance: Advance) -> Iterator[Record]:
+        if self.whole:
+            return whole_file(cast(io.BufferedIOBase, stream), self.recipe, name, advance)
+        return records_of(cast(io.BufferedReader, stream), self.recipe, self.delimiter, name, advance)
+
+
+def _send(writer: RecordWriter, records: Iterable[Record]) -> None:
+    try:
+        for record in records:
+            writer.write(record)
+            if writer.failure is not None:
+                break
+    except KeyboardInterrupt:
+        writer.finish(5.0)
+        raise
+    unanswered = writer.finish(_FLUSH_SECONDS)
+    if unanswered:
+        writer.abandon()
+        raise ClusterUnreachable(f"{unanswered} records had no answer within {_FLUSH_SECONDS:.0f} s")
+
+
+def _summarize(writer: RecordWriter, seconds: float, json: bool) -> None:
+    rate = writer.delivered / seconds if seconds > 0 else 0.0
+    if json:
+        say_json(
+            {
+                "topic": writer.topic,
+                "delivered": writer.delivered,
+                "failed": writer.failed,
+                "bytes": writer.sent_bytes,
+                "seconds": round(seconds, 3),
+                "error": None if writer.failure is None else writer.failure.message,
+            }
+        )
+    elif writer.failure is None:
+        size = f"{writer.sent_bytes / 1e6:.1f} MB" if writer.sent_bytes >= 100_000 else f"{writer.sent_bytes} bytes"
+        say(f"{writer.delivered} records ({size}) to {writer.topic} in {seconds:.1f} s, {rate:,.0f} a second")
+    if writer.failure is not None:
+        code = ExitCode.UNREACHABLE if isinstance(writer.failure, ClusterUnreachable) else ExitCode.FAILED
+        raise Failure(
+            f"{writer.failed} records refused by topic '{writer.topic}', {writer.delivered} delivered:"
+            f" {writer.failure.message}",
+            code,
+        )

@@ -1,0 +1,49 @@
+"""What can go wrong between a client and its cluster, in words for people."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class ClientError(Exception):
+    """The cluster, or the client library, refused. `code` is Kafka's name for the reason, such as INVALID_CONFIG."""
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+
+
+class ClusterUnreachable(ClientError):  # noqa: N818 - named for the state found
+    """No broker answered."""
+
+
+_UNREACHABLE = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "_TIMED_OUT_QUEUE"})
+_UNKNOWN_TOPIC = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"})
+
+
+def unknown_topic(topic: str) -> ClientError:
+    """The one way to say that a topic does not exist."""
+    return ClientError(f"topic '{topic}' does not exist", "UNKNOWN_TOPIC_OR_PART")
+
+
+def from_kafka(error: Any, topic: str | None = None) -> ClientError:
+    """Our error for a `confluent_kafka.KafkaError`, with the broker's own message where it sent one."""
+    code = str(error.name())
+    if code in _UNKNOWN_TOPIC and topic is not None:
+        return unknown_topic(topic)
+    kind = ClusterUnreachable if code in _UNREACHABLE else ClientError
+    return kind(str(error.str()), code)
+
+
+@contextmanager
+def translated(topic: str | None = None) -> Iterator[None]:
+    """Raise our errors for those of `confluent_kafka`."""
+    from confluent_kafka import KafkaException
+
+    try:
+        yield
+    except KafkaException as exception:
+        raise from_kafka(exception.args[0], topic) from exception
+    except ValueError as exception:  # the C extension's answer to an argument it does not take
+        raise ClientError(str(exception), "_INVALID_ARG") from exception

@@ -1,0 +1,119 @@
+"""Read ranges of a topic's partitions, without a group.
+
+librdkafka wants a `group.id`, but partitions that are assigned by hand with explicit offsets, and never committed,
+need no coordinator.
+"""
+
+import time
+from collections.abc import Generator, Mapping
+from typing import Any, Final
+
+from .admin import client_settings
+from .errors import ClusterUnreachable, from_kafka, translated
+
+_BATCH: Final = 500
+_POLL_SECONDS: Final = 0.2
+_PATIENCE_SECONDS: Final = 30.0
+"""How long the records of a range that exists may take to come."""
+_COORDINATION: Final = frozenset(
+    {
+        "COORDINATOR_NOT_AVAILABLE",
+        "NOT_COORDINATOR",
+        "COORDINATOR_LOAD_IN_PROGRESS",
+        "_WAIT_COORD",
+        "_UNSUPPORTED_FEATURE",
+    }
+)
+"""Errors of a group, which this reader has none of."""
+_PASSING: Final = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "REQUEST_TIMED_OUT"})
+
+
+class RecordReader:
+    """Messages of `starts`' partitions, each from its offset, up to (not including) its offset in `ends`.
+
+    With `ends` None there is no end. Messages of one partition come in order; partitions mix.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        starts: Mapping[int, int],
+        ends: Mapping[int, int] | None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._topic = topic
+        self._ends = ends
+        self._open = {p for p, start in starts.items() if ends is None or start < ends[p]}
+        self._starts = {p: starts[p] for p in self._open}
+        self._settings = {
+            "group.id": "headrace-cli",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "queued.max.messages.kbytes": 32 << 10,
+            "fetch.wait.max.ms": 100,
+            **client_settings(bootstrap),
+            **(settings or {}),
+        }
+
+    def messages(self) -> Generator[Any | None, None, None]:
+        """Each message in the range, and None whenever none came for a moment."""
+        if not self._open:
+            return
+        from confluent_kafka import Consumer, TopicPartition
+
+        with translated(self._topic):
+            consumer = Consumer(self._settings)
+        try:
+            consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in self._starts.items()])
+            yield from self._poll(consumer)
+        finally:
+            consumer.close()
+
+    def _poll(self, consumer: Any) -> Generator[Any | None, None, None]:
+        last = time.monotonic()
+        while self._open:
+            batch = consumer.consume(_BATCH, _POLL_SECONDS)
+            now = time.monotonic()
+            if batch:
+                last = now
+            else:
+                yield None
+            if self._ends is not None and now - last > _PATIENCE_SECONDS:
+                raise ClusterUnreachable(f"no records came from '{self._topic}' for {_PATIENCE_SECONDS:.0f} s")
+            for message in batch:
+                if self._wanted(consumer, message):
+                    yield message
+
+    def _wanted(self, consumer: Any, message: Any) -> bool:
+        error = message.error()
+        if error is not None:
+            self._on_event(consumer, message, error)
+            return False
+        partition = message.partition()
+        if partition not in self._open:
+            return False
+        if self._ends is None:
+            return True
+        end = self._ends[partition]
+        if message.offset() >= end - 1:
+            self._finish(consumer, partition)
+        return bool(message.offset() < end)
+
+    def _on_event(self, consumer: Any, message: Any, error: Any) -> None:
+        name = error.name()
+        if name == "_PARTITION_EOF":
+            # The last offsets before an end can be without a message: markers of transactions, compacted records.
+            if self._ends is not None:
+                self._finish(consumer, message.partition())
+        elif name not in _COORDINATION and (error.fatal() or name not in _PASSING):
+            raise from_kafka(error, self._topic)
+
+    def _finish(self, consumer: Any, partition: int) -> None:
+        from confluent_kafka import TopicPartition
+
+        if partition in self._open:
+            self._open.discard(partition)
+            consumer.pause([TopicPartition(self._topic, partition)])

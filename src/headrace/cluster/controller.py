@@ -1,0 +1,420 @@
+"""The one who changes the cluster: topics, their partitions and settings, the settings of brokers, producer ids.
+
+Every change goes the same way: checked, committed to the store, applied to the logs, shown in the image. What the
+image shows is therefore always in the store and on disk. Where the logs cannot follow, the commit is taken back and
+the error is the answer. A deletion goes the other way round: once it is committed the image forgets the topic, then
+its logs go.
+
+Changes to one topic happen one after another, changes to different ones side by side, so that many creations share
+one sync of the store. A change that was begun is finished even when the connection that asked for it is gone.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any, Final, Protocol, TypeVar
+from uuid import UUID
+from weakref import WeakValueDictionary
+
+import structlog
+
+from headrace.config import (
+    BrokerConfig,
+    Change,
+    ConfigError,
+    Setting,
+    broker_setting,
+    changed,
+    shown,
+    topic_setting,
+    validate_broker_overrides,
+    validate_topic_overrides,
+)
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.storage.disk import StorageError
+
+from .identity import new_topic_id
+from .image import BrokerNode, ClusterImage, PartitionState, Topic
+from .placement import Assignment, check_assignments, in_order, place, ring_position
+from .producer_ids import ProducerIds
+from .store import AlreadyExists, Conflict, Create, Delete, MetadataStore, Operation, Put, StoreError
+from .topics import (
+    INTERNAL,
+    TOPICS,
+    collision_key,
+    decode_configs,
+    decode_topic,
+    encode_configs,
+    encode_topic,
+    topic_key,
+    validate_name,
+)
+
+log = structlog.get_logger(__name__)
+
+BROKER_CONFIGS: Final = "/config/brokers/"
+ALL_BROKERS: Final = ""
+"""The broker id under which the settings of all brokers stand."""
+MAX_PARTITIONS: Final = 100_000
+"""The most partitions of one topic."""
+DEFAULT: Final = -1
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSpec:
+    """A topic to create: a number of partitions and replicas (-1 for the broker's default), or the replicas of each."""
+
+    name: str
+    partitions: int = DEFAULT
+    replication_factor: int = DEFAULT
+    assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+class TopicListener(Protocol):
+    """Who holds the logs."""
+
+    def apply_topic(self, topic: Topic) -> None:
+        """Makes the logs be as the topic says: new ones opened, settings renewed."""
+        ...
+
+    def remove_topic(self, topic: Topic) -> None:
+        """Closes and deletes the logs of a topic."""
+        ...
+
+
+class Controller:
+    """Changes the cluster. A lone broker is its own controller."""
+
+    def __init__(
+        self,
+        *,
+        store: MetadataStore,
+        image: ClusterImage,
+        config: BrokerConfig,
+        node: BrokerNode,
+        rng: Random,
+        listeners: TopicListener,
+    ) -> None:
+        self._store = store
+        self._image = image
+        self._config = config
+        self._node = node
+        self._rng = rng
+        self._listeners = listeners
+        self._producer_ids = ProducerIds(store)
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._names: dict[str, str] = {}
+        """Topic names by what they collide on."""
+        self._config_versions: dict[str, int] = {}
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def load(self) -> None:
+        """Fills the image with what the store holds."""
+        self._image.brokers[self._node.id] = self._node
+        states: dict[str, PartitionState] = {}
+        for key, stored in await self._store.list(TOPICS):
+            self._show(decode_topic(key, stored, states))
+        for key, stored in await self._store.list(BROKER_CONFIGS):
+            broker = key[len(BROKER_CONFIGS) :]
+            self._image.broker_configs[broker] = decode_configs(key, stored)
+            self._config_versions[broker] = stored.version
+        self._use_broker_configs()
+
+    async def close(self) -> None:
+        """Waits for the changes that were begun."""
+        if self._running:
+            await asyncio.wait(self._running)
+
+    async def create_topic(self, spec: TopicSpec, *, validate_only: bool = False) -> Topic:
+        """The topic as created, or as it would be."""
+        validate_name(spec.name)
+        self._refuse_existing(spec.name)
+        validate_topic_overrides(spec.configs)
+        assignments = self._assign(spec)
+        topic = Topic(
+            name=spec.name,
+            id=new_topic_id(self._rng),
+            partitions=tuple(_led_by_first(assignments)),
+            configs=dict(spec.configs),
+            internal=spec.name in INTERNAL,
+        )
+        if validate_only:
+            return topic
+        return await self._change(spec.name, lambda: self._create(topic))
+
+    async def delete_topic(self, name: str, topic_id: UUID | None = None) -> Topic:
+        """The topic that is no more. With an id it is deleted only if it still has that one."""
+        self._existing(name)
+
+        async def delete() -> Topic:
+            topic = self._existing(name)
+            if topic_id not in (None, topic.id):
+                raise CodedError(ErrorCode.unknown_topic_id, f"There is no topic with the id {topic_id}")
+            await self._commit(Delete(topic_key(name), topic.version))
+            self._forget(topic)
+            return topic
+
+        return await self._change(name, delete)
+
+    async def create_partitions(
+        self, name: str, total: int, assignments: Sequence[Sequence[int]] = (), *, validate_only: bool = False
+    ) -> Topic:
+        """The topic with `total` partitions, the new ones placed by us unless `assignments` places them."""
+
+        async def grow() -> Topic:
+            topic = self._existing(name)
+            added = self._assign_more(topic, total, assignments)
+            grown = replace(topic, partitions=(*topic.partitions, *_led_by_first(added)))
+            return grown if validate_only else await self._put(topic, grown)
+
+        return await self._change(name, grow)
+
+    async def alter_topic_configs(
+        self, name: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+    ) -> Topic:
+        """The topic with changed settings. With `replace_all`, what the changes do not set is no longer set."""
+
+        async def alter() -> Topic:
+            topic = self._existing(name)
+            configs = changed(
+                {} if replace_all else topic.configs,
+                changes,
+                setting=topic_setting,
+                in_force=lambda setting: self._config.trace_topic(setting, topic.configs)[0].text,
+            )
+            validate_topic_overrides(configs)
+            altered = replace(topic, configs=configs)
+            return altered if validate_only else await self._put(topic, altered)
+
+        return await self._change(name, alter)
+
+    async def alter_broker_configs(
+        self, broker: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+    ) -> Mapping[str, str]:
+        """The settings that are now set for that broker id, or for `ALL_BROKERS`."""
+
+        async def alter() -> Mapping[str, str]:
+            current = {} if replace_all else self._image.broker_configs.get(broker, {})
+            configs = changed(current, changes, setting=_known_broker_setting, in_force=self._in_force)
+            validate_broker_overrides(configs)
+            if not validate_only:
+                await self._put_broker_configs(broker, configs)
+            return configs
+
+        return await self._change(BROKER_CONFIGS, alter)
+
+    async def allocate_producer_id(self) -> int:
+        """A number no producer ever had."""
+        try:
+            return await self._producer_ids.next()
+        except StoreError as error:
+            raise _answerable(error) from error
+
+    async def _change(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Runs the work after others on the same name, and to its end whatever becomes of the caller."""
+        key = collision_key(name)
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+
+        async def alone() -> T:
+            async with lock:
+                return await work()
+
+        task = asyncio.create_task(alone())
+        self._running.add(task)
+        task.add_done_callback(self._finished)
+        return await asyncio.shield(task)
+
+    def _finished(self, task: "asyncio.Task[Any]") -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    async def _create(self, topic: Topic) -> Topic:
+        self._refuse_existing(topic.name)
+        try:
+            await self._commit(Create(topic_key(topic.name), encode_topic(topic)))
+        except AlreadyExists:
+            raise _already_exists(topic.name) from None
+        try:
+            self._listeners.apply_topic(topic)
+        except Exception as error:
+            await self._take_back(Delete(topic_key(topic.name), topic.version), lambda: self._remove_logs(topic))
+            raise _answerable(error) from error
+        self._show(topic)
+        return topic
+
+    async def _put(self, before: Topic, after: Topic) -> Topic:
+        key = topic_key(before.name)
+        after = replace(after, version=before.version + 1)
+        await self._commit(Put(key, encode_topic(after), before.version))
+        try:
+            self._listeners.apply_topic(after)
+        except Exception as error:
+            undone = replace(before, version=after.version + 1)
+            await self._take_back(Put(key, encode_topic(before), after.version), lambda: self._image.put_topic(undone))
+            raise _answerable(error) from error
+        self._image.put_topic(after)
+        return after
+
+    async def _put_broker_configs(self, broker: str, configs: Mapping[str, str]) -> None:
+        key = BROKER_CONFIGS + broker
+        version = self._config_versions.get(broker)
+        value = encode_configs(configs)
+        await self._commit(Create(key, value) if version is None else Put(key, value, version))
+        self._config_versions[broker] = 0 if version is None else version + 1
+        self._image.broker_configs[broker] = configs
+        self._use_broker_configs()
+        for topic in self._image.topics():
+            self._apply_settings(topic)
+
+    async def _commit(self, operation: Operation) -> None:
+        try:
+            await self._store.commit([operation])
+        except StoreError as error:
+            raise _answerable(error) from error
+        except AlreadyExists:
+            raise
+        except Conflict as conflict:
+            message = f"{conflict.key} was changed by another controller; ask again"
+            raise CodedError(ErrorCode.not_controller, message) from conflict
+
+    async def _take_back(self, operation: Operation, then: Callable[[], None]) -> None:
+        """After a commit that the logs could not follow. What fails here is logged: the first error is the answer."""
+        try:
+            await self._store.commit([operation])
+            then()
+        except Exception:
+            log.exception("a change could not be taken back", key=operation.key)
+
+    def _show(self, topic: Topic) -> None:
+        self._image.put_topic(topic)
+        self._names[collision_key(topic.name)] = topic.name
+
+    def _forget(self, topic: Topic) -> None:
+        self._image.remove_topic(topic.name)
+        self._names.pop(collision_key(topic.name), None)
+        self._remove_logs(topic)
+
+    def _remove_logs(self, topic: Topic) -> None:
+        """A log that cannot be deleted now belongs to no topic, and goes when the broker starts again."""
+        try:
+            self._listeners.remove_topic(topic)
+        except Exception:
+            log.exception("the logs of a deleted topic could not be removed", topic=topic.name)
+
+    def _apply_settings(self, topic: Topic) -> None:
+        """A log that cannot take new settings now takes them when the broker starts again."""
+        try:
+            self._listeners.apply_topic(topic)
+        except Exception:
+            log.exception("a topic's logs could not take the broker's new settings", topic=topic.name)
+
+    def _existing(self, name: str) -> Topic:
+        topic = self._image.topic(name)
+        if topic is None:
+            raise CodedError(ErrorCode.unknown_topic_or_partition, f"There is no topic '{shown(name)}'")
+        return topic
+
+    def _refuse_existing(self, name: str) -> None:
+        if self._image.topic(name) is not None:
+            raise _already_exists(name)
+        other = self._names.get(collision_key(name))
+        if other is not None:
+            raise CodedError(
+                ErrorCode.invalid_topic_exception,
+                f"Topic {name!r} collides with existing topics: {other}. "
+                "Names that differ only in '.' and '_' cannot be told apart in metrics; choose another",
+            )
+
+    def _assign(self, spec: TopicSpec) -> list[Assignment]:
+        if spec.assignments:
+            if spec.partitions != DEFAULT or spec.replication_factor != DEFAULT:
+                raise CodedError(
+                    ErrorCode.invalid_request,
+                    "Both numPartitions or replicationFactor and replicasAssignments were set. "
+                    "Both cannot be used at the same time.",
+                )
+            _check_count(len(spec.assignments))
+            return check_assignments(in_order(spec.assignments), self._image.brokers)
+        count = self._config["num.partitions"] if spec.partitions == DEFAULT else spec.partitions
+        factor = spec.replication_factor
+        _check_count(count)
+        racks = self._racks()
+        return place(
+            racks,
+            partitions=count,
+            replication_factor=self._config["default.replication.factor"] if factor == DEFAULT else factor,
+            start=self._rng.randrange(len(racks)),
+        )
+
+    def _assign_more(self, topic: Topic, total: int, assignments: Sequence[Sequence[int]]) -> list[Assignment]:
+        current = len(topic.partitions)
+        if total == current:
+            raise CodedError(ErrorCode.invalid_partitions, f"Topic already has {current} partition(s).")
+        if total < current:
+            message = f"The topic {topic.name} currently has {current} partition(s); {total} would not be an increase."
+            raise CodedError(ErrorCode.invalid_partitions, message)
+        _check_count(total)
+        first = topic.partitions[0].replicas
+        if assignments:
+            if len(assignments) != total - current:
+                message = f"{len(assignments)} assignment(s) for {total - current} new partition(s); give one for each"
+                raise CodedError(ErrorCode.invalid_replica_assignment, message)
+            return check_assignments(assignments, self._image.brokers, replication_factor=len(first))
+        racks = self._racks()
+        return place(
+            racks,
+            partitions=total - current,
+            replication_factor=len(first),
+            start=ring_position(racks, first[0]),
+            first_partition=current,
+        )
+
+    def _racks(self) -> dict[int, str | None]:
+        return {broker.id: broker.rack for broker in self._image.brokers.values()}
+
+    def _in_force(self, name: str) -> str:
+        found = self._config.trace(name)
+        return found[0].text if found else ""
+
+    def _use_broker_configs(self) -> None:
+        configs = self._image.broker_configs
+        self._config.use_dynamic(cluster=configs.get(ALL_BROKERS, {}), own=configs.get(str(self._node.id), {}))
+        self._image.version += 1
+
+
+def _led_by_first(assignments: Iterable[Assignment]) -> Iterable[PartitionState]:
+    return [PartitionState(replicas=replicas, isr=replicas, leader=replicas[0]) for replicas in assignments]
+
+
+def _check_count(partitions: int) -> None:
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise CodedError(
+            ErrorCode.invalid_partitions,
+            f"Number of partitions was set to an invalid value, {partitions}: "
+            f"it must be 1 to {MAX_PARTITIONS}, or -1 for the broker's num.partitions",
+        )
+
+
+def _already_exists(name: str) -> CodedError:
+    return CodedError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
+
+
+def _known_broker_setting(name: str) -> Setting:
+    try:
+        return broker_setting(name)
+    except ConfigError as error:
+        raise CodedError(ErrorCode.invalid_request, str(error)) from None
+
+
+def _answerable(error: Exception) -> Exception:
+    """A failure of the store or of the disk as an answer; anything else as it is."""
+    if isinstance(error, StoreError | StorageError | OSError):
+        return CodedError(ErrorCode.kafka_storage_error, str(error))
+    return error

@@ -1,0 +1,82 @@
+"""What a broker knows of the cluster: frozen values, and one holder that the controller renews.
+
+Handlers read the image and never change it. Each change makes new `Topic` values and a higher `version`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerNode:
+    """A broker as clients reach it."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """Who holds a partition and who leads it."""
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic: an id that is never used again, its partitions by index, its configs as they were set."""
+
+    name: str
+    id: UUID
+    partitions: tuple[PartitionState, ...]
+    configs: Mapping[str, str] = field(default_factory=dict)
+    internal: bool = False
+    version: int = 0
+    """The version in the store, for compare-and-set."""
+
+
+class ClusterImage:
+    """The brokers and topics as of `version`."""
+
+    def __init__(self, *, cluster_id: str, controller_id: int) -> None:
+        self.cluster_id = cluster_id
+        self.controller_id = controller_id
+        self.version = 0
+        self.brokers: dict[int, BrokerNode] = {}
+        self.broker_configs: dict[str, Mapping[str, str]] = {}
+        """Dynamic broker configs by broker id as text; the empty id holds the defaults of the cluster."""
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[UUID, Topic] = {}
+
+    def topic(self, name: str) -> Topic | None:
+        return self._by_name.get(name)
+
+    def topic_by_id(self, topic_id: UUID) -> Topic | None:
+        return self._by_id.get(topic_id)
+
+    def topics(self) -> Iterator[Topic]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def put_topic(self, topic: Topic) -> None:
+        old = self._by_name.get(topic.name)
+        if old is not None and old.id != topic.id:
+            del self._by_id[old.id]
+        self._by_name[topic.name] = topic
+        self._by_id[topic.id] = topic
+        self.version += 1
+
+    def remove_topic(self, name: str) -> None:
+        topic = self._by_name.pop(name)
+        del self._by_id[topic.id]
+        self.version += 1

@@ -1,0 +1,96 @@
+"""What a topic's settings mean to its logs, and to a batch on its way in.
+
+Topics with the same settings share one value: a broker with 100,000 topics has a handful of them.
+"""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.config import BrokerConfig, effective_topic
+from headrace.protocol.compression import CODECS
+from headrace.storage.log import LogSettings
+
+from .image import Topic
+
+_UNCOMPRESSED: Final = "uncompressed"
+_PRODUCER: Final = "producer"
+_CODEC_CHOOSES: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntakeSettings:
+    """What a topic asks of a batch that is produced to it."""
+
+    max_message_bytes: int
+    append_time: bool
+    """Whether records get the broker's time (LogAppendTime) instead of keeping the producer's."""
+    timestamp_before_max_ms: int
+    timestamp_after_max_ms: int
+    compacted: bool
+    codec: int | None
+    """The codec to store batches in; None keeps the producer's."""
+    codec_level: int | None
+    """The level to compress at; None is the codec's own choice."""
+    min_insync_replicas: int
+
+
+def log_settings(topic: Topic, config: BrokerConfig) -> LogSettings:
+    """The settings of each log of a topic."""
+    key = ("log", *_identity(topic))
+    return config.remember(key, lambda: _log_settings(effective_topic(topic.configs, config), config))
+
+
+def intake_settings(topic: Topic, config: BrokerConfig) -> IntakeSettings:
+    """What a batch must satisfy to enter a log of the topic."""
+    key = ("intake", *_identity(topic))
+    return config.remember(key, lambda: _intake_settings(effective_topic(topic.configs, config)))
+
+
+def _identity(topic: Topic) -> tuple[Hashable, ...]:
+    return tuple(sorted(topic.configs.items())) if topic.configs else ()
+
+
+def _log_settings(values: Mapping[str, Any], config: BrokerConfig) -> LogSettings:
+    return LogSettings(
+        segment_bytes=values["segment.bytes"],
+        segment_ms=values["segment.ms"],
+        segment_index_bytes=values["segment.index.bytes"],
+        index_interval_bytes=values["index.interval.bytes"],
+        retention_ms=values["retention.ms"],
+        retention_bytes=values["retention.bytes"],
+        cleanup_policy=frozenset(values["cleanup.policy"]),
+        flush_messages=values["flush.messages"],
+        flush_ms=values["flush.ms"],
+        max_message_bytes=values["max.message.bytes"],
+        file_delete_delay_ms=values["file.delete.delay.ms"],
+        producer_id_expiration_ms=config["producer.id.expiration.ms"],
+        min_compaction_lag_ms=values["min.compaction.lag.ms"],
+        max_compaction_lag_ms=values["max.compaction.lag.ms"],
+        delete_retention_ms=values["delete.retention.ms"],
+        min_cleanable_dirty_ratio=values["min.cleanable.dirty.ratio"],
+    )
+
+
+def _intake_settings(values: Mapping[str, Any]) -> IntakeSettings:
+    codec, level = _codec(values)
+    return IntakeSettings(
+        max_message_bytes=values["max.message.bytes"],
+        append_time=values["message.timestamp.type"] == "LogAppendTime",
+        timestamp_before_max_ms=values["message.timestamp.before.max.ms"],
+        timestamp_after_max_ms=values["message.timestamp.after.max.ms"],
+        compacted="compact" in values["cleanup.policy"],
+        codec=codec,
+        codec_level=level,
+        min_insync_replicas=values["min.insync.replicas"],
+    )
+
+
+def _codec(values: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    name = values["compression.type"]
+    if name == _PRODUCER:
+        return None, None
+    if name == _UNCOMPRESSED:
+        return CODECS["none"], None
+    level = values.get(f"compression.{name}.level", _CODEC_CHOOSES)
+    return CODECS[name], None if level == _CODEC_CHOOSES and name != "zstd" else level

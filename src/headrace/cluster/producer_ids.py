@@ -1,0 +1,39 @@
+"""Numbers for idempotent producers, no two alike, ever.
+
+They are taken from the store in blocks: a broker that stops loses the rest of its block, and no number comes twice.
+"""
+
+import asyncio
+from typing import Final
+
+from .store import Conflict, Create, MetadataStore, Put
+
+KEY: Final = "/producer_ids/next"
+BLOCK: Final = 1000
+
+
+class ProducerIds:
+    """Hands out producer ids."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._lock = asyncio.Lock()
+        self._next = 0
+        self._end = 0
+
+    async def next(self) -> int:
+        async with self._lock:
+            while self._next == self._end:
+                await self._take_block()
+            self._next += 1
+            return self._next - 1
+
+    async def _take_block(self) -> None:
+        stored = await self._store.get(KEY)
+        first = 0 if stored is None else int(stored.value)
+        value = str(first + BLOCK).encode()
+        try:
+            await self._store.commit([Create(KEY, value) if stored is None else Put(KEY, value, stored.version)])
+        except Conflict:
+            return
+        self._next, self._end = first, first + BLOCK

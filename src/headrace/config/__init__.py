@@ -1,0 +1,49 @@
+"""The settings of a broker and of a topic, with Kafka's names: what exists, what is given, what is in force.
+
+`setting` says what a setting is, `topic` and `broker` list them, `values` holds those of a running broker, `changes`
+works out what an alter request asks for. Only settings that are honoured stand in the tables: one that is accepted
+and ignored would be a promise not kept.
+"""
+
+from .broker import BROKER_SETTINGS, PLAIN_USERS, SASL_PLAINTEXT, Listener, parse_listener
+from .changes import Change, Operation, changed
+from .docs import render_docs
+from .names import shown
+from .setting import ConfigError, Setting, Source, Type, Value, render
+from .topic import TOPIC_SETTINGS, topic_setting, validate_topic_overrides
+from .values import (
+    BrokerConfig,
+    Found,
+    broker_setting,
+    effective_topic,
+    scaled,
+    validate_broker_overrides,
+)
+
+__all__ = [
+    "BROKER_SETTINGS",
+    "PLAIN_USERS",
+    "SASL_PLAINTEXT",
+    "TOPIC_SETTINGS",
+    "BrokerConfig",
+    "Change",
+    "ConfigError",
+    "Found",
+    "Listener",
+    "Operation",
+    "Setting",
+    "Source",
+    "Type",
+    "Value",
+    "broker_setting",
+    "changed",
+    "effective_topic",
+    "parse_listener",
+    "render",
+    "render_docs",
+    "scaled",
+    "shown",
+    "topic_setting",
+    "validate_broker_overrides",
+    "validate_topic_overrides",
+]

@@ -1,0 +1,229 @@
+"""The settings of a broker: the table. Half of it are the defaults of topics, made from the topic table."""
+
+import re
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from .setting import MAX_INT, ConfigError, Rule, Setting, Type, Value, at_least, only, some_of
+from .topic import TOPIC_SETTINGS
+
+_LISTENER: Final = re.compile(
+    r"(?P<protocol>[A-Za-z_]+)://(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]]*)):(?P<port>\d{1,5})"
+)
+SASL_PLAINTEXT: Final = "SASL_PLAINTEXT"
+PROTOCOLS: Final = ("PLAINTEXT", SASL_PLAINTEXT)
+PLAIN_USERS: Final = "listener.name.sasl_plaintext.plain.sasl.jaas.config"
+_FALLBACKS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
+    "log.retention.ms": (("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)),
+    "log.roll.ms": (("log.roll.hours", 3_600_000),),
+    "log.roll.jitter.ms": (("log.roll.jitter.hours", 3_600_000),),
+    "log.flush.interval.ms": (("log.flush.scheduler.interval.ms", 1),),
+}
+
+
+class Listener(NamedTuple):
+    """An address: where the broker listens, or where clients are told to find it."""
+
+    protocol: str
+    host: str
+    port: int
+
+
+def parse_listener(text: str) -> Listener:
+    """`PLAINTEXT://host:port` as an address; `ConfigError` when it is not one."""
+    match = _LISTENER.fullmatch(text.strip())
+    if match is None or int(match["port"]) > 65535:
+        raise ConfigError(f"Invalid address {text!r}: must look like PLAINTEXT://127.0.0.1:9092")
+    protocol = match["protocol"].upper()
+    if protocol not in PROTOCOLS:
+        raise ConfigError(f"Invalid address {text!r}: {protocol} is not served, use one of {', '.join(PROTOCOLS)}")
+    return Listener(protocol, match["v6"] or match["host"], int(match["port"]))
+
+
+def _is_address(value: Value) -> bool:
+    try:
+        parse_listener(str(value))
+    except ConfigError:
+        return False
+    return True
+
+
+_ADDRESS: Final = Rule(holds=_is_address, words="one address like PLAINTEXT://127.0.0.1:9092")
+_ONE_DIRECTORY: Final = Rule(
+    holds=lambda value: bool(value) and "," not in str(value),
+    words="one directory: a broker keeps all its logs in one place, start a broker for each disk",
+)
+
+
+def _broker(
+    name: str, kind: Type, default: str | None, rule: Rule | None, doc: str, importance: str = "medium"
+) -> Setting:
+    return Setting(name=name, type=kind, default=default, rule=rule, doc=doc, importance=importance)
+
+
+_OWN: Final = (
+    Setting(
+        name="node.id",
+        type=Type.INT,
+        default="1",
+        rule=at_least(0),
+        doc="The number by which the cluster knows this broker.",
+        importance="high",
+        fallbacks=(("broker.id", 1),),
+    ),
+    _broker("broker.id", Type.INT, None, at_least(0), "Kafka's older name of node.id."),
+    _broker(
+        "broker.rack",
+        Type.STRING,
+        None,
+        None,
+        "Where this broker stands. Replicas of a partition are spread over racks, and consumers read from their own.",
+    ),
+    _broker(
+        "listeners",
+        Type.STRING,
+        "PLAINTEXT://127.0.0.1:9092",
+        _ADDRESS,
+        "The address to listen on. 0.0.0.0 listens on all; then advertised.listeners must be set.",
+        "high",
+    ),
+    _broker(
+        "advertised.listeners",
+        Type.STRING,
+        None,
+        _ADDRESS,
+        "The address that clients are told to connect to. The same as listeners where it is not set.",
+        "high",
+    ),
+    Setting(
+        name="log.dirs",
+        type=Type.STRING,
+        default="data",
+        rule=_ONE_DIRECTORY,
+        doc="The directory that holds the logs and, for a lone broker, the metadata.",
+        importance="high",
+        fallbacks=(("log.dir", 1),),
+    ),
+    _broker("log.dir", Type.STRING, None, _ONE_DIRECTORY, "Kafka's older name of log.dirs."),
+    _broker(
+        "auto.create.topics.enable",
+        Type.BOOLEAN,
+        "true",
+        None,
+        "Whether a topic that a client asks for and that does not exist is created.",
+        "high",
+    ),
+    _broker("delete.topic.enable", Type.BOOLEAN, "true", None, "Whether topics can be deleted.", "high"),
+    _broker(
+        "num.partitions", Type.INT, "1", at_least(1), "The partitions of a topic created without a number of them."
+    ),
+    _broker(
+        "default.replication.factor",
+        Type.INT,
+        "1",
+        at_least(1),
+        "The replicas of a topic created without a number of them.",
+    ),
+    _broker(
+        "socket.request.max.bytes",
+        Type.INT,
+        "104857600",
+        at_least(1),
+        "The largest request that is read; a connection that announces a larger one is closed.",
+    ),
+    _broker("max.connections", Type.INT, str(MAX_INT), at_least(1), "The most connections at one time."),
+    _broker(
+        "max.connections.per.ip",
+        Type.INT,
+        str(MAX_INT),
+        at_least(1),
+        "The most connections at one time from one address.",
+    ),
+    _broker(
+        "connections.max.idle.ms",
+        Type.LONG,
+        "600000",
+        at_least(1),
+        "How long a connection may be silent before it is closed.",
+    ),
+    _broker("fetch.max.bytes", Type.INT, "57671680", at_least(1024), "The most bytes one fetch is answered with."),
+    _broker(
+        "max.incremental.fetch.session.cache.slots",
+        Type.INT,
+        "1000",
+        at_least(0),
+        "How many incremental fetch sessions are kept. 0 turns them off; clients then send full fetches.",
+    ),
+    _broker(
+        "sasl.enabled.mechanisms",
+        Type.LIST,
+        "PLAIN",
+        some_of("PLAIN"),
+        "How clients of a SASL_PLAINTEXT listener can authenticate.",
+    ),
+    _broker(
+        PLAIN_USERS,
+        Type.PASSWORD,
+        None,
+        None,
+        'Who may connect to a SASL_PLAINTEXT listener, as `PlainLoginModule required user_alice="secret";` names them.',
+    ),
+    _broker(
+        "producer.id.expiration.ms",
+        Type.INT,
+        "86400000",
+        at_least(1),
+        "How long a partition remembers an idempotent producer that sends nothing.",
+        "low",
+    ),
+    _broker(
+        "log.retention.check.interval.ms",
+        Type.LONG,
+        "300000",
+        at_least(1),
+        "How often logs are looked at for segments to delete.",
+    ),
+    _broker(
+        "log.retention.minutes", Type.INT, None, None, "log.retention.ms in minutes, where that is not set.", "high"
+    ),
+    _broker("log.retention.hours", Type.INT, None, None, "log.retention.ms in hours, where that is not set.", "high"),
+    _broker("log.roll.hours", Type.INT, None, at_least(1), "log.roll.ms in hours, where that is not set.", "high"),
+    _broker(
+        "log.roll.jitter.hours", Type.INT, None, only(0, "0"), "log.roll.jitter.ms in hours, where that is not set."
+    ),
+    _broker(
+        "log.flush.scheduler.interval.ms",
+        Type.LONG,
+        None,
+        at_least(1),
+        "log.flush.interval.ms, where that is not set.",
+    ),
+    _broker(
+        "log.flush.offset.checkpoint.interval.ms",
+        Type.INT,
+        "60000",
+        at_least(0),
+        "How often the offsets up to which logs are synced are written down; recovery after a crash starts there.",
+    ),
+)
+
+
+def _twins() -> Iterable[Setting]:
+    for topic in TOPIC_SETTINGS.values():
+        if topic.broker_name is not None:
+            yield Setting(
+                name=topic.broker_name,
+                type=topic.type,
+                default=topic.default,
+                rule=topic.rule,
+                doc=f"The default of the topic setting {topic.name}. {topic.doc}",
+                importance=topic.importance,
+                dynamic=True,
+                fallbacks=_FALLBACKS.get(topic.broker_name, ()),
+            )
+
+
+BROKER_SETTINGS: Final[dict[str, Setting]] = {
+    setting.name: setting for setting in sorted((*_OWN, *_twins()), key=lambda setting: setting.name)
+}
+"""The settings of a broker by name."""

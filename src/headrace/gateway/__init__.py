@@ -1,0 +1,1 @@
+"""HTTP beside the brokers: a client of the cluster like any other."""

@@ -1,0 +1,78 @@
+"""Which APIs the broker serves, in which versions: what ApiVersions tells clients.
+
+A version stands here only once it works end to end: clients use what they are told at once.
+"""
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from .schema import response_shape
+
+
+class ApiKey(IntEnum):
+    """Kafka's API keys, by their wire names."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
+    CREATE_PARTITIONS = 37
+    INCREMENTAL_ALTER_CONFIGS = 44
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    LIST_CONFIG_RESOURCES = 74
+    DESCRIBE_TOPIC_PARTITIONS = 75
+
+
+class Versions(NamedTuple):
+    """A range of versions, both ends included. `advertised_min` differs from `min` only for Produce."""
+
+    min: int
+    max: int
+    advertised_min: int
+
+
+def _range(low: int, high: int, advertised: int | None = None) -> Versions:
+    return Versions(low, high, low if advertised is None else advertised)
+
+
+SUPPORTED: Final[dict[ApiKey, Versions]] = {
+    # librdkafka before 2.6 decides that compression works by asking for Produce v0 (KAFKA-18659).
+    ApiKey.PRODUCE: _range(3, 13, advertised=0),
+    ApiKey.FETCH: _range(4, 18),
+    ApiKey.LIST_OFFSETS: _range(1, 11),
+    ApiKey.METADATA: _range(0, 13),
+    ApiKey.SASL_HANDSHAKE: _range(0, 1),
+    ApiKey.API_VERSIONS: _range(0, 4),
+    ApiKey.CREATE_TOPICS: _range(2, 7),
+    ApiKey.DELETE_TOPICS: _range(1, 6),
+    ApiKey.DELETE_RECORDS: _range(0, 2),
+    ApiKey.INIT_PRODUCER_ID: _range(0, 5),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: _range(2, 4),
+    ApiKey.DESCRIBE_CONFIGS: _range(1, 4),
+    ApiKey.ALTER_CONFIGS: _range(0, 2),
+    ApiKey.DESCRIBE_LOG_DIRS: _range(1, 5),
+    ApiKey.SASL_AUTHENTICATE: _range(0, 2),
+    ApiKey.CREATE_PARTITIONS: _range(0, 3),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _range(0, 1),
+    ApiKey.DESCRIBE_CLUSTER: _range(0, 2),
+    ApiKey.DESCRIBE_PRODUCERS: _range(0, 0),
+    ApiKey.LIST_CONFIG_RESOURCES: _range(0, 1),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: _range(0, 0),
+}
+
+
+def response_header_is_flexible(api_key: int, version: int) -> bool:
+    """Whether a response's header ends in tagged fields. Never for ApiVersions: its readers do not know yet."""
+    return api_key != ApiKey.API_VERSIONS and response_shape(api_key, version).flexible

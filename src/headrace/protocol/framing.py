@@ -1,0 +1,113 @@
+"""Frames out of a stream of bytes, with one buffer that is used again and again.
+
+A frame is a length (i32) and that many bytes. The buffer starts small, grows only as bytes really arrive (a length
+alone takes no memory), and is given back once a connection has gone quiet.
+"""
+
+from struct import Struct
+from typing import Final
+
+from .errors import ProtocolViolation
+
+RESTING_SIZE: Final = 128 * 1024
+"""Bytes a connection's buffer has when no large request is in it."""
+_LENGTH: Final = Struct(">i")
+
+
+class Inbox:
+    """Receives bytes, hands out frames.
+
+    Use: `received(sock.recv_into(inbox.space()))`, then `next_frame()` until it returns None. A frame is a view
+    into the buffer; it is valid until the next call of `space()`.
+    """
+
+    __slots__ = ("_buffer", "_end", "_limit", "_start", "_view")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._use(bytearray(RESTING_SIZE))
+        self._start = 0
+        self._end = 0
+
+    @property
+    def limit(self) -> int:
+        """The largest frame that is let in."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, limit: int) -> None:
+        self._limit = limit
+
+    @property
+    def is_empty(self) -> bool:
+        return self._start == self._end
+
+    @property
+    def capacity(self) -> int:
+        return len(self._buffer)
+
+    def space(self) -> memoryview:
+        """Where the next bytes go; never empty."""
+        start, end = self._start, self._end
+        if start == end:
+            self._start = self._end = 0
+        elif end - start >= 4:
+            self._make_room(4 + self._frame_length())
+        elif len(self._buffer) - start < 4:
+            self._move_to_front()
+        return self._view[self._end :]
+
+    def received(self, count: int) -> None:
+        self._end += count
+
+    def next_frame(self) -> memoryview | None:
+        """The next whole frame without its length, or None until more bytes are received."""
+        start = self._start
+        body = start + 4
+        if body > self._end:
+            return None
+        (length,) = _LENGTH.unpack_from(self._buffer, start)
+        if not 0 < length <= self._limit:
+            self._frame_length()
+        after = body + length
+        if after > self._end:
+            return None
+        self._start = after
+        return self._view[body:after]
+
+    def rest(self) -> None:
+        """Give a grown buffer back, if nothing is in it."""
+        if self._start == self._end and len(self._buffer) > RESTING_SIZE:
+            self._use(bytearray(RESTING_SIZE))
+            self._start = self._end = 0
+
+    def _frame_length(self) -> int:
+        length: int = _LENGTH.unpack_from(self._buffer, self._start)[0]
+        if length <= 0 or length > self._limit:
+            raise ProtocolViolation(f"a frame of {length} bytes; from 1 to {self._limit} are let in")
+        return length
+
+    def _make_room(self, wanted: int) -> None:
+        capacity = len(self._buffer)
+        if self._start + wanted <= capacity and self._end < capacity:
+            return
+        if wanted <= capacity:
+            self._move_to_front()
+            return
+        held = self._end - self._start
+        grown = bytearray(min(wanted, max(2 * capacity, 2 * held))) if held * 2 >= capacity else None
+        if grown is None:
+            self._move_to_front()
+            return
+        grown[:held] = self._view[self._start : self._end]
+        self._use(grown)
+        self._start, self._end = 0, held
+
+    def _move_to_front(self) -> None:
+        held = self._end - self._start
+        self._view[:held] = self._view[self._start : self._end]
+        self._start, self._end = 0, held
+
+    def _use(self, buffer: bytearray) -> None:
+        self._buffer = buffer
+        self._view = memoryview(buffer)

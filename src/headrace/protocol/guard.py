@@ -1,0 +1,256 @@
+"""Bounds a request before it is decoded.
+
+The native decoder takes memory for an array's whole count before it has seen an element, so that a count of two
+billion in a frame of forty bytes would end the process. The guard walks the frame first, by the same shape: each
+length and count must fit into what is left of the frame, and all arrays together may hold at most
+`MAX_ELEMENTS`. It reads lengths only; the decoder still judges the values.
+
+The decoder also refuses tagged fields that it does not know, which the protocol says to skip: a newer client may send
+them. The guard cuts them out.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from struct import Struct
+from typing import Final
+
+from .encode import write_uvarint
+from .errors import ProtocolViolation
+from .schema import FIXED_SIZES, Field, Shape, request_shape
+
+MAX_ELEMENTS: Final = 2_000_000
+
+_I16: Final = Struct(">h")
+_I32: Final = Struct(">i")
+
+
+Edit = tuple[int, int, bytes]
+"""From where to where, and what to put there."""
+
+
+class Walk:
+    """One pass over one frame: where it ends, the array elements seen so far, what is to be cut out of it."""
+
+    __slots__ = ("data", "edits", "elements", "end")
+
+    def __init__(self, data: memoryview) -> None:
+        self.data = data
+        self.end = len(data)
+        self.elements = 0
+        self.edits: list[Edit] = []
+
+    def advance(self, position: int, size: int) -> int:
+        if size < 0 or size > self.end - position:
+            raise ProtocolViolation(f"a length of {size} where {self.end - position} bytes are left")
+        return position + size
+
+    def count(self, position: int, count: int, smallest: int) -> None:
+        if count * smallest > self.end - position:
+            raise ProtocolViolation(f"an array of {count} where {self.end - position} bytes are left")
+        self.elements += count
+        if self.elements > MAX_ELEMENTS:
+            raise ProtocolViolation(f"more than {MAX_ELEMENTS} array elements in one request")
+
+    def uvarint(self, position: int) -> tuple[int, int]:
+        value = shift = 0
+        while True:
+            if position >= self.end or shift > 28:
+                raise ProtocolViolation("a varint that does not end")
+            byte = self.data[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, position
+            shift += 7
+
+    def i16(self, position: int) -> int:
+        self.advance(position, 2)
+        return int(_I16.unpack_from(self.data, position)[0])
+
+    def i32(self, position: int) -> int:
+        self.advance(position, 4)
+        return int(_I32.unpack_from(self.data, position)[0])
+
+
+Step = Callable[[Walk, int], int]
+
+
+def check_request(api_key: int, version: int, data: memoryview) -> memoryview | bytes:
+    """The body as the decoder can take it; `ProtocolViolation` unless every length and count in it fits."""
+    walk = Walk(data)
+    _struct(request_shape(api_key, version))(walk, 0)
+    return _edited(data, 0, len(data), walk.edits) if walk.edits else data
+
+
+def _edited(data: memoryview, start: int, end: int, edits: list[Edit]) -> bytes:
+    out = bytearray()
+    for edit_start, edit_end, replacement in edits:
+        out += data[start:edit_start]
+        out += replacement
+        start = edit_end
+    out += data[start:end]
+    return bytes(out)
+
+
+@cache
+def _struct(shape: Shape) -> Step:
+    steps = _merged([_field(field, shape.flexible) for field in shape.fields])
+    if shape.flexible:
+        steps.append(_tags(shape))
+
+    def walk_struct(walk: Walk, position: int) -> int:
+        for step in steps:
+            position = step(walk, position)
+        return position
+
+    return steps[0] if len(steps) == 1 else walk_struct
+
+
+def _merged(parts: list[int | Step]) -> list[Step]:
+    steps: list[Step] = []
+    fixed = 0
+    for part in parts:
+        if isinstance(part, int):
+            fixed += part
+            continue
+        if fixed:
+            steps.append(_skip(fixed))
+            fixed = 0
+        steps.append(part)
+    if fixed:
+        steps.append(_skip(fixed))
+    return steps
+
+
+def _skip(size: int) -> Step:
+    return lambda walk, position: walk.advance(position, size)
+
+
+def _field(field: Field, flexible: bool) -> int | Step:
+    if field.struct is not None:
+        inner: int | Step = _struct(field.struct)
+    else:
+        assert field.kafka_type is not None
+        inner = FIXED_SIZES.get(field.kafka_type) or _text(field.kafka_type, flexible)
+    if field.is_array:
+        return _array(inner, _smallest(field, flexible), flexible)
+    if field.struct is not None and field.nullable and field.tag is None:
+        return _nullable_struct(_struct(field.struct))
+    return inner
+
+
+def _nullable_struct(inner: Step) -> Step:
+    def walk_nullable(walk: Walk, position: int) -> int:
+        after = walk.advance(position, 1)
+        return after if walk.data[position] == 0xFF else inner(walk, after)
+
+    return walk_nullable
+
+
+def _text(kafka_type: str, flexible: bool) -> Step:
+    if flexible:
+        return _compact_text
+    return _legacy_text if kafka_type == "string" else _legacy_bytes
+
+
+def _compact_text(walk: Walk, position: int) -> int:
+    size, position = walk.uvarint(position)
+    return walk.advance(position, size - 1) if size else position
+
+
+def _legacy_text(walk: Walk, position: int) -> int:
+    size = walk.i16(position)
+    return walk.advance(position + 2, max(size, 0))
+
+
+def _legacy_bytes(walk: Walk, position: int) -> int:
+    size = walk.i32(position)
+    return walk.advance(position + 4, max(size, 0))
+
+
+def _array(inner: int | Step, smallest: int, flexible: bool) -> Step:
+    def walk_array(walk: Walk, position: int) -> int:
+        if flexible:
+            count, position = walk.uvarint(position)
+            count -= 1
+        else:
+            count = walk.i32(position)
+            position += 4
+        if count <= 0:
+            return position
+        walk.count(position, count, smallest)
+        if isinstance(inner, int):
+            return walk.advance(position, count * inner)
+        for _ in range(count):
+            position = inner(walk, position)
+        return position
+
+    return walk_array
+
+
+def _tags(shape: Shape) -> Step:
+    known = {field.tag: _field(field, True) for field in shape.tagged}
+
+    def walk_tags(walk: Walk, start: int) -> int:
+        count, position = walk.uvarint(start)
+        if not count:
+            return position
+        walk.count(position, count, 2)
+        edits_before = len(walk.edits)
+        kept: list[tuple[int, int, int]] = []
+        for _ in range(count):
+            tag, position = walk.uvarint(position)
+            size, position = walk.uvarint(position)
+            after = walk.advance(position, size)
+            step = known.get(tag)
+            if step is not None:
+                reached = position + step if isinstance(step, int) else step(walk, position)
+                if reached != after:
+                    raise ProtocolViolation(f"tagged field {tag} of {shape.name} does not have the size it says")
+                kept.append((tag, position, after))
+            position = after
+        if len(kept) < count or len(walk.edits) > edits_before:
+            inner = walk.edits[edits_before:]
+            walk.edits[edits_before:] = [(start, position, _rewritten(walk.data, kept, inner))]
+        return position
+
+    return walk_tags
+
+
+def _rewritten(data: memoryview, kept: list[tuple[int, int, int]], inner: list[Edit]) -> bytes:
+    """A section of tagged fields with only those that are kept, and with what was cut inside them."""
+    out = bytearray()
+    write_uvarint(out, len(kept))
+    for tag, start, end in kept:
+        body = _edited(data, start, end, [edit for edit in inner if start <= edit[0] < end])
+        write_uvarint(out, tag)
+        write_uvarint(out, len(body))
+        out += body
+    return bytes(out)
+
+
+@cache
+def _smallest_struct(shape: Shape) -> int:
+    size = sum(_smallest_value(field, shape.flexible) for field in shape.fields)
+    return size + (1 if shape.flexible else 0)
+
+
+def _smallest(field: Field, flexible: bool) -> int:
+    if field.struct is not None:
+        return max(_smallest_struct(field.struct), 1)
+    assert field.kafka_type is not None
+    return FIXED_SIZES.get(field.kafka_type) or _empty_size(field.kafka_type, flexible)
+
+
+def _smallest_value(field: Field, flexible: bool) -> int:
+    if field.is_array:
+        return 1 if flexible else 4
+    if field.struct is not None:
+        return 1 if field.nullable else _smallest_struct(field.struct)
+    return _smallest(field, flexible)
+
+
+def _empty_size(kafka_type: str, flexible: bool) -> int:
+    if flexible:
+        return 1
+    return 2 if kafka_type == "string" else 4

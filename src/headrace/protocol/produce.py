@@ -1,0 +1,253 @@
+"""Produce, by hand: the one request whose bytes are worth not copying, and its response.
+
+Versions 3-13. From 9 on lengths are varints and structs end in tagged fields; from 13 on a topic is named by its id.
+A partition's records come out as a writable view into the connection's buffer.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - an exception's name
+from typing import Final, NamedTuple
+
+from .encode import write_count, write_topic, write_uvarint
+from .errors import ProtocolViolation
+
+FIRST_FLEXIBLE: Final = 9
+FIRST_WITH_IDS: Final = 13
+FIRST_WITH_ZSTD: Final = 7
+
+_I16: Final = Struct(">h")
+_I32: Final = Struct(">i")
+_ACKS_TIMEOUT: Final = Struct(">hi")
+_ACKS_TIMEOUT_COUNT: Final = Struct(">hii")
+_INDEX_SIZE: Final = Struct(">ii")
+_ONE_TOPIC: Final = Struct(">bhibb")
+_ONE_PARTITION: Final = Struct(">bi")
+
+
+PartitionRecords = tuple[int, memoryview | None]
+"""What goes to one partition, by its index; None where the client sent null."""
+
+
+class TopicRecords(NamedTuple):
+    """What goes to one topic, by name or (from version 13) by id."""
+
+    name: str
+    id: bytes | None
+    partitions: list[PartitionRecords]
+
+
+class ProduceRequest(NamedTuple):
+    """A Produce request of any version."""
+
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: list[TopicRecords]
+
+
+class PartitionAnswer(NamedTuple):
+    """What one partition answers."""
+
+    partition: int
+    code: int = 0
+    base_offset: int = -1
+    log_append_time: int = -1
+    log_start_offset: int = -1
+    message: str | None = None
+
+
+def parse_request(data: memoryview, position: int, version: int) -> ProduceRequest:
+    """The request whose body starts at a position of a frame.
+
+    Counts need no check of their own: each element is read, and one beyond the frame ends the reading.
+    """
+    try:
+        if version >= FIRST_FLEXIBLE:
+            return _parse_flexible(data, position, version)
+        return _parse_legacy(data, position)
+    except (IndexError, StructError):
+        raise ProtocolViolation("a produce request that ends too early") from None
+    except UnicodeDecodeError:
+        raise ProtocolViolation("a string that is not UTF-8") from None
+
+
+def _parse_one(data: memoryview, at: int, version: int) -> ProduceRequest | None:
+    """A request with one partition and nothing out of the ordinary, in few steps; None for any other."""
+    no_transaction, acks, timeout_ms, topics, size = _ONE_TOPIC.unpack_from(data, at)
+    if no_transaction or topics != 2 or size < 0:
+        return None
+    at += _ONE_TOPIC.size
+    name, topic_id = "", None
+    if version < FIRST_WITH_IDS:
+        name = str(data[at : at + size - 1], "utf-8")
+        at += size - 1
+    else:
+        topic_id = bytes(data[at - 1 : at + 15])
+        at += 15
+    partitions, index = _ONE_PARTITION.unpack_from(data, at)
+    size, at = _uvarint(data, at + 5)
+    after = at + size - 1
+    if partitions != 2 or size == 0 or data[after:].tobytes() != b"\0\0\0":
+        return None
+    return ProduceRequest(None, acks, timeout_ms, [TopicRecords(name, topic_id, [(index, data[at:after])])])
+
+
+def _parse_flexible(data: memoryview, at: int, version: int) -> ProduceRequest:
+    one = _parse_one(data, at, version)
+    if one is not None:
+        return one
+    size, at = _uvarint(data, at)
+    transactional_id, at = _text(data, at, size - 1)
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(data, at)
+    count, at = _uvarint(data, at + 6)
+    topics = []
+    for _ in range(count - 1):
+        name: str | None = ""
+        topic_id = None
+        if version >= FIRST_WITH_IDS:
+            topic_id = bytes(data[at : at + 16])
+            at += 16
+        else:
+            size, at = _uvarint(data, at)
+            name, at = _text(data, at, size - 1)
+        count, at = _uvarint(data, at)
+        partitions: list[PartitionRecords] = []
+        for _ in range(count - 1):
+            (index,) = _I32.unpack_from(data, at)
+            size, at = _uvarint(data, at + 4)
+            records, at = _records(data, at, size - 1)
+            partitions.append((index, records))
+            at = at + 1 if data[at] == 0 else _skip_tags(data, at)
+        at = at + 1 if data[at] == 0 else _skip_tags(data, at)
+        topics.append(TopicRecords(name or "", topic_id, partitions))
+    _skip_tags(data, at)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _parse_legacy(data: memoryview, at: int) -> ProduceRequest:
+    (size,) = _I16.unpack_from(data, at)
+    transactional_id, at = _text(data, at + 2, size)
+    acks, timeout_ms, count = _ACKS_TIMEOUT_COUNT.unpack_from(data, at)
+    at += 10
+    topics = []
+    for _ in range(count):
+        (size,) = _I16.unpack_from(data, at)
+        name, at = _text(data, at + 2, size)
+        (count,) = _I32.unpack_from(data, at)
+        at += 4
+        partitions: list[PartitionRecords] = []
+        for _ in range(count):
+            index, size = _INDEX_SIZE.unpack_from(data, at)
+            records, at = _records(data, at + 8, size)
+            partitions.append((index, records))
+        topics.append(TopicRecords(name or "", None, partitions))
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _uvarint(data: memoryview, at: int) -> tuple[int, int]:
+    byte = data[at]
+    if byte < 0x80:
+        return byte, at + 1
+    value = byte & 0x7F
+    for shift in (7, 14, 21, 28):
+        at += 1
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at + 1
+    raise ProtocolViolation("a varint that does not end")
+
+
+def _text(data: memoryview, at: int, size: int) -> tuple[str | None, int]:
+    if size < 0:
+        return None, at
+    after = at + size
+    if after > len(data):
+        raise ProtocolViolation(f"a length of {size} where {len(data) - at} bytes are left")
+    return str(data[at:after], "utf-8"), after
+
+
+def _records(data: memoryview, at: int, size: int) -> tuple[memoryview | None, int]:
+    if size < 0:
+        return None, at
+    after = at + size
+    if after > len(data):
+        raise ProtocolViolation(f"a length of {size} where {len(data) - at} bytes are left")
+    return data[at:after], after
+
+
+def _skip_tags(data: memoryview, at: int) -> int:
+    count, at = _uvarint(data, at)
+    for _ in range(count):
+        _, at = _uvarint(data, at)
+        size, at = _uvarint(data, at)
+        at += size
+    return at
+
+
+_V2_PARTITION: Final = Struct(">ihqq")
+_V5_PARTITION: Final = Struct(">ihqqq")
+_NO_ERRORS_V8: Final = b"\0\0\0\0\xff\xff"
+_NO_ERRORS_V9: Final = b"\x01\0\0"
+
+
+def one_answer(version: int, topic: TopicRecords, answer: PartitionAnswer) -> bytes:
+    """The body of a response to a request with one partition, all well: what most requests get."""
+    before, after = _around_one(version, topic.name, topic.id)
+    if version >= 5:
+        return before + _V5_PARTITION.pack(*answer[:5]) + after
+    return before + _V2_PARTITION.pack(*answer[:4]) + after
+
+
+@lru_cache(maxsize=4096)
+def _around_one(version: int, name: str, topic_id: bytes | None) -> tuple[bytes, bytes]:
+    flexible = version >= FIRST_FLEXIBLE
+    before = bytearray()
+    write_count(before, 1, flexible)
+    write_topic(before, name, topic_id, by_id=version >= FIRST_WITH_IDS, flexible=flexible)
+    write_count(before, 1, flexible)
+    no_throttle = _I32.pack(0)
+    if flexible:
+        return bytes(before), _NO_ERRORS_V9 + b"\0" + no_throttle + b"\0"
+    return bytes(before), (_NO_ERRORS_V8 if version >= 8 else b"") + no_throttle
+
+
+def write_response(
+    out: bytearray, version: int, topics: Iterable[tuple[TopicRecords, list[PartitionAnswer]]], throttle_ms: int = 0
+) -> None:
+    """Append the body of a response to `out`."""
+    flexible = version >= FIRST_FLEXIBLE
+    answered = list(topics)
+    write_count(out, len(answered), flexible)
+    for topic, partitions in answered:
+        write_topic(out, topic.name, topic.id, by_id=version >= FIRST_WITH_IDS, flexible=flexible)
+        write_count(out, len(partitions), flexible)
+        for partition in partitions:
+            _write_partition(out, partition, version)
+        if flexible:
+            out.append(0)
+    out += _I32.pack(throttle_ms)
+    if flexible:
+        out.append(0)
+
+
+def _write_partition(out: bytearray, answer: PartitionAnswer, version: int) -> None:
+    if version >= 5:
+        out += _V5_PARTITION.pack(*answer[:5])
+    else:
+        out += _V2_PARTITION.pack(*answer[:4])
+    if version < 8:
+        return
+    if answer.message is None:
+        out += _NO_ERRORS_V9 if version >= FIRST_FLEXIBLE else _NO_ERRORS_V8
+        return
+    message = answer.message.encode()[:1024]
+    if version >= FIRST_FLEXIBLE:
+        out.append(1)
+        write_uvarint(out, len(message) + 1)
+        out += message
+        out.append(0)
+    else:
+        out += _I32.pack(0) + _I16.pack(len(message)) + message

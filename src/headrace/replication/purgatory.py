@@ -1,0 +1,77 @@
+"""Where requests wait: a produce for the high watermark to pass it, a fetch for bytes to arrive.
+
+Both wait on partitions, and are woken by them; the caller sets the deadline. Nothing here knows of time or sockets.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from headrace.protocol.errors import CodedError
+
+Committed = Callable[[CodedError | None], None]
+"""Called once: with None when the records are committed, with the error when they will not be."""
+
+
+class CommitQueue:
+    """Produce requests of one partition that wait for the high watermark, in the order of their offsets."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, Committed]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def wait(self, end_offset: int, committed: Committed) -> None:
+        """`committed` is called when the high watermark reaches `end_offset`."""
+        self._waiting.append((end_offset, committed))
+
+    def advance(self, high_watermark: int) -> None:
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= high_watermark:
+            waiting.popleft()[1](None)
+
+    def fail(self, error: CodedError) -> None:
+        """Everyone who waits gets the error."""
+        waiting, self._waiting = self._waiting, deque()
+        for _, committed in waiting:
+            committed(error)
+
+
+class Watched(Protocol):
+    """What a fetch can wait on: a partition."""
+
+    watchers: dict["DelayedFetch", None]
+
+
+class DelayedFetch:
+    """A fetch that found too few bytes and waits on its partitions until `is_ready` says so."""
+
+    __slots__ = ("_done", "_is_ready", "_wake", "_watched")
+
+    def __init__(self, watched: Iterable[Watched], is_ready: Callable[[], bool], wake: Callable[[], None]) -> None:
+        self._watched = list(watched)
+        self._is_ready = is_ready
+        self._wake = wake
+        self._done = False
+        for partition in self._watched:
+            partition.watchers[self] = None
+
+    def poke(self) -> None:
+        """Something changed on a partition."""
+        if not self._done and self._is_ready():
+            self.finish()
+
+    def finish(self) -> None:
+        """Wake the fetch now, ready or not; once."""
+        if not self._done:
+            self.cancel()
+            self._wake()
+
+    def cancel(self) -> None:
+        """Forget the fetch: its connection is gone."""
+        self._done = True
+        for partition in self._watched:
+            partition.watchers.pop(self, None)

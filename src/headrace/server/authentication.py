@@ -1,0 +1,107 @@
+"""Before a connection is known: SaslHandshake 0-1, SaslAuthenticate 0-2, and what else may be asked.
+
+    state \\ API        ApiVersions     SaslHandshake     SaslAuthenticate    any other
+    NEW                NEW             CHOSEN            closed              closed
+    CHOSEN             closed          closed            KNOWN or closed     closed
+    KNOWN              served          closed            closed              served
+
+On a listener without SASL a connection is KNOWN from the start, and SaslHandshake is answered ILLEGAL_SASL_STATE.
+After SaslHandshake v0 tokens come as bare frames, without a request header.
+"""
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from struct import Struct
+from typing import Any, Final
+
+import structlog
+
+from headrace.protocol.api import ApiKey
+from headrace.protocol.errors import ErrorCode, ProtocolViolation
+from headrace.security.sasl import PLAIN, AuthenticationFailed, authenticate_plain
+
+from .connection import Connection
+
+log = structlog.get_logger(__name__)
+
+UNKNOWN_FRAME_LIMIT: Final = 512 * 1024
+"""The largest request of a client that is not known yet."""
+_LENGTH: Final = Struct(">i")
+
+
+class State(Enum):
+    """How far a connection has come."""
+
+    NEW = auto()
+    CHOSEN = auto()
+    CHOSEN_BARE = auto()
+    KNOWN = auto()
+
+
+_ADMITTED: Final = {
+    State.NEW: frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE}),
+    State.CHOSEN: frozenset({ApiKey.SASL_AUTHENTICATE}),
+}
+
+
+class Authenticator:
+    """Brings the connections of a SASL listener from NEW to KNOWN."""
+
+    def __init__(self, users: Mapping[str, str], frame_limit: int) -> None:
+        self._users = users
+        self._frame_limit = frame_limit
+        self._states: dict[Connection, State] = {}
+
+    def open(self, connection: Connection) -> None:
+        """A connection was accepted."""
+        connection.is_known = False
+        connection.set_frame_limit(UNKNOWN_FRAME_LIMIT)
+        self._states[connection] = State.NEW
+
+    def close(self, connection: Connection) -> None:
+        self._states.pop(connection, None)
+
+    def check(self, connection: Connection, api_key: int) -> None:
+        """Raises `ProtocolViolation` unless the API may be asked for in the connection's state."""
+        if api_key not in _ADMITTED[self._states[connection]]:
+            raise ProtocolViolation(f"API {api_key} before the client has authenticated")
+
+    def takes_bare_token(self, connection: Connection) -> bool:
+        return self._states.get(connection) is State.CHOSEN_BARE
+
+    def handshake(self, connection: Connection, mechanism: str, version: int) -> dict[str, Any]:
+        """The answer to SaslHandshake."""
+        if mechanism != PLAIN:
+            return {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": [PLAIN]}
+        self._states[connection] = State.CHOSEN_BARE if version == 0 else State.CHOSEN
+        return {"error_code": ErrorCode.none, "mechanisms": [PLAIN]}
+
+    def authenticate(self, connection: Connection, token: bytes) -> dict[str, Any]:
+        """The answer to SaslAuthenticate; the connection is KNOWN afterwards, or to be closed."""
+        try:
+            user = authenticate_plain(token, self._users)
+        except AuthenticationFailed as failure:
+            log.warning("authentication failed", peer=connection.peer)
+            connection.drain()
+            return {
+                "error_code": ErrorCode.sasl_authentication_failed,
+                "error_message": str(failure),
+                "auth_bytes": b"",
+            }
+        self._know(connection, user)
+        return {"error_code": ErrorCode.none, "error_message": None, "auth_bytes": b"", "session_lifetime": 0}
+
+    def take_bare_token(self, connection: Connection, token: bytes) -> None:
+        """A token after SaslHandshake v0; what is wrong with it can only be told by closing."""
+        try:
+            user = authenticate_plain(token, self._users)
+        except AuthenticationFailed as failure:
+            raise ProtocolViolation(str(failure)) from None
+        self._know(connection, user)
+        connection.open_slot().answer([_LENGTH.pack(0)])
+
+    def _know(self, connection: Connection, user: str) -> None:
+        connection.principal = f"User:{user}"
+        connection.is_known = True
+        connection.set_frame_limit(self._frame_limit)
+        self._states.pop(connection, None)

@@ -1,0 +1,210 @@
+"""The broker process: puts the parts together, starts them in order, stops them in the reverse order.
+
+Start: lock the data directory, open the store, load the metadata, open the logs, listen.
+Stop: listen no more, answer what was asked, bring every log to rest, close the store, unlock.
+"""
+
+import asyncio
+import gc
+import random
+import resource
+import signal
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+import structlog
+import uvloop
+
+from headrace.cluster.controller import Controller
+from headrace.cluster.identity import cluster_id
+from headrace.cluster.image import BrokerNode, ClusterImage
+from headrace.cluster.sqlite import SqliteStore
+from headrace.config import PLAIN_USERS, SASL_PLAINTEXT, BrokerConfig, ConfigError
+from headrace.net.clock import Clock, SystemClock
+from headrace.protocol.api import ApiKey
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.security.sasl import users_of
+from headrace.storage.disk import Disk, RealDisk
+from headrace.storage.flusher import Flusher
+from headrace.storage.manager import LogManager
+
+from .authentication import Authenticator
+from .context import Context
+from .dispatch import Dispatcher, RawHandler
+from .handlers import HANDLERS
+from .handlers.api_versions import unsupported_api_versions
+from .handlers.fetch import FetchHandler
+from .handlers.fetch_sessions import FetchSessions
+from .handlers.produce import ProduceHandler
+from .housekeeping import Housekeeping
+from .listener import Listener
+
+DRAIN_SECONDS: Final = 10.0
+SWEEP_SECONDS: Final = 1.0
+METADATA_FILE: Final = "metadata.db"
+_RESERVED_FILES: Final = 256
+_COLLECT_AFTER: Final = (50_000, 20, 50)
+"""Allocations between garbage collections: requests make no cycles, so that collecting often only costs latency."""
+
+log = structlog.get_logger(__name__)
+
+
+class Broker:
+    """One broker on an embedded store."""
+
+    def __init__(self, config: BrokerConfig, *, clock: Clock | None = None, disk: Disk | None = None) -> None:
+        self.config = config
+        self._clock = clock or SystemClock()
+        self._disk = disk or RealDisk()
+        self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sync")
+        self._housekeeping = Housekeeping()
+        self._held = AsyncExitStack()
+        """What was taken so far, to be let go in the reverse order."""
+        self._port = 0
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients connect, with the port that was really bound."""
+        return f"{self.config.advertised.host}:{self._port}"
+
+    async def start(self) -> None:
+        """Serve. Raises ConfigError, StorageError, StoreError or OSError with what is in the way."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._held.aclose()
+            raise
+
+    async def stop(self) -> None:
+        """Answer what was asked, bring everything to rest, let go of the data directory."""
+        self._listener.stop_listening()
+        await self._housekeeping.stop()
+        self._fetch.wake_all()
+        await self._listener.drain(DRAIN_SECONDS)
+        await self._controller.close()
+        self._replicas.close()
+        await self._held.aclose()
+
+    async def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        config = self.config
+        data = str(config["log.dirs"])
+        rng = random.SystemRandom()
+        self._authenticator = self._make_authenticator()
+        self._listener = self._make_listener(loop)
+        self._held.callback(self._threads.shutdown)
+        self._held.callback(self._listener.close)
+        self._port = self._listener.bind(config.listener.host, config.listener.port)
+        logs = LogManager(self._disk, self._clock, data, broker_id=config.node_id)
+        logs.open()
+        self._held.callback(logs.release)
+        store = await SqliteStore.open(Path(data) / METADATA_FILE)
+        self._held.push_async_callback(store.close)
+        image = ClusterImage(cluster_id=await cluster_id(store, rng), controller_id=config.node_id)
+        logs.claim(image.cluster_id)
+        self._replicas = ReplicaManager(
+            broker_id=config.node_id,
+            config=config,
+            clock=self._clock,
+            logs=logs,
+            flusher=Flusher(self._run_in_thread),
+        )
+        node = BrokerNode(id=config.node_id, host=config.advertised.host, port=self._port, rack=config["broker.rack"])
+        self._controller = Controller(
+            store=store, image=image, config=config, node=node, rng=rng, listeners=self._replicas
+        )
+        await self._controller.load()
+        self._open_logs(image)
+        self._begin_serving(loop, image)
+
+    def _make_authenticator(self) -> Authenticator | None:
+        config = self.config
+        if config.listener.protocol != SASL_PLAINTEXT:
+            return None
+        users = users_of(config[PLAIN_USERS] or "")
+        if not users:
+            raise ConfigError(f"A {SASL_PLAINTEXT} listener lets nobody in without users: set {PLAIN_USERS}")
+        return Authenticator(users, int(config["socket.request.max.bytes"]))
+
+    def _make_listener(self, loop: asyncio.AbstractEventLoop) -> Listener:
+        config = self.config
+        return Listener(
+            loop,
+            frame_limit=int(config["socket.request.max.bytes"]),
+            most_connections=min(int(config["max.connections"]), _file_limit() - _RESERVED_FILES),
+            most_per_address=int(config["max.connections.per.ip"]),
+            idle_seconds=int(config["connections.max.idle.ms"]) / 1000,
+            authenticator=self._authenticator,
+        )
+
+    def _open_logs(self, image: ClusterImage) -> None:
+        for topic in image.topics():
+            self._replicas.apply_topic(topic)
+        self._replicas.drop_strays()
+
+    def _begin_serving(self, loop: asyncio.AbstractEventLoop, image: ClusterImage) -> None:
+        config = self.config
+        context = Context(
+            config=config, clock=self._clock, image=image, controller=self._controller, replicas=self._replicas
+        )
+        rng = random.SystemRandom()
+        sessions = FetchSessions(
+            int(config["max.incremental.fetch.session.cache.slots"]), lambda: rng.randrange(1, 2**31)
+        )
+        self._fetch = FetchHandler(loop, self._replicas, sessions, int(config["fetch.max.bytes"]))
+        raw: dict[ApiKey, RawHandler] = {ApiKey.PRODUCE: ProduceHandler(self._replicas), ApiKey.FETCH: self._fetch}
+        self._dispatcher = Dispatcher(loop, context, HANDLERS, raw, unsupported_api_versions, self._authenticator)
+        self._begin_chores(loop)
+        self._listener.start(self._dispatcher.serve)
+
+    def _begin_chores(self, loop: asyncio.AbstractEventLoop) -> None:
+        config, every = self.config, self._housekeeping.every
+        every(SWEEP_SECONDS, "sweep connections", lambda: self._listener.sweep(loop.time()))
+        every(SWEEP_SECONDS, "flush", self._replicas.flush_due)
+        every(int(config["log.retention.check.interval.ms"]) / 1000, "retention", self._replicas.retain)
+        every(int(config["log.flush.offset.checkpoint.interval.ms"]) / 1000, "checkpoint", self._replicas.checkpoint)
+
+    def _run_in_thread(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
+        loop = asyncio.get_running_loop()
+
+        def finished(future: "Future[None]") -> None:
+            loop.call_soon_threadsafe(done, future.exception())
+
+        self._threads.submit(work).add_done_callback(finished)
+
+
+def run_broker(config: BrokerConfig, on_ready: Callable[[str], None]) -> int:
+    """Serve in this process until SIGTERM or SIGINT; returns the exit code."""
+    return int(uvloop.run(_serve_until_stopped(config, on_ready)))
+
+
+async def _serve_until_stopped(config: BrokerConfig, on_ready: Callable[[str], None]) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    broker = Broker(config)
+    await broker.start()
+    _tune_collector()
+    on_ready(broker.bootstrap)
+    await stop.wait()
+    await broker.stop()
+    return 0
+
+
+def _tune_collector() -> None:
+    """What is there after the start stays: never look at it again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECT_AFTER)
+
+
+def _file_limit() -> int:
+    """The most files this process may open, after asking for all it may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20

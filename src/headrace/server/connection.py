@@ -1,0 +1,308 @@
+"""One client's connection: bytes in, frames out to dispatch, answers back in the order of their requests.
+
+Plain sockets on the event loop's readiness callbacks, one reused buffer, `sendfile` for ranges of log files.
+
+Flow control, both ways: while more than `MOST_OUT` bytes wait to be sent, or more than `MOST_PENDING` requests wait
+for their answer, or a request that must run alone is running, nothing more is read, and TCP holds the client back.
+"""
+
+import os
+import socket
+from asyncio import AbstractEventLoop
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from headrace.protocol.errors import ProtocolViolation
+from headrace.protocol.fetch import Part, Range
+from headrace.protocol.framing import Inbox
+
+MOST_OUT: Final = 4 * 1024 * 1024
+MOST_PENDING: Final = 2_000
+_GATHER: Final = 64
+"""Buffers handed to one `sendmsg`; the kernel takes at most 1,024."""
+_RANGE_CHUNK: Final = 1 << 20
+"""Bytes of one `sendfile`, so that one fast reader does not keep the loop from the others."""
+
+log = structlog.get_logger(__name__)
+
+Parts = list[Part]
+Serve = Callable[["Connection", memoryview], Parts | None]
+"""Answers a frame whole, now (empty if it has no answer), or returns None and has opened a slot."""
+
+
+class Slot:
+    """The place of one request in the order of answers."""
+
+    __slots__ = ("abandoned", "connection", "is_answered", "parts")
+
+    def __init__(self, connection: "Connection") -> None:
+        self.connection = connection
+        self.parts: Parts | None = None
+        self.is_answered = False
+        self.abandoned: Callable[[], None] | None = None
+        """Called when the connection ends before the answer is there."""
+
+    def answer(self, parts: Parts | None) -> None:
+        """Give the answer, whole frames; None for a request that has none (acks=0)."""
+        self.parts = parts
+        self.is_answered = True
+        self.abandoned = None
+        self.connection.answered()
+
+
+class Connection:
+    """A plain connection. `serve` is called for each frame and opens a slot for its answer."""
+
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        sock: socket.socket,
+        peer: str,
+        *,
+        serve: Serve,
+        on_close: Callable[["Connection"], None],
+        frame_limit: int,
+        now: float,
+    ) -> None:
+        self.peer = peer
+        self.principal = "User:ANONYMOUS"
+        self.is_known = True
+        """False until the client has authenticated, where it must."""
+        self.opened_at = now
+        self.last_read_at = now
+        self.requests = 0
+        self._loop = loop
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._serve_frame = serve
+        self._on_close = on_close
+        self._inbox = Inbox(frame_limit)
+        self._slots: deque[Slot] = deque()
+        self._out: deque[Part | memoryview] = deque()
+        self._out_bytes = 0
+        self._range_sent = 0
+        self._is_reading = True
+        self._is_writing = False
+        self._is_serving = False
+        self._is_draining = False
+        self._wake_is_due = False
+        self.is_held = False
+        self.is_closed = False
+        loop.add_reader(self._fd, self._readable)
+
+    def open_slot(self) -> Slot:
+        """The next place in the order of answers."""
+        slot = Slot(self)
+        self._slots.append(slot)
+        return slot
+
+    def hold(self) -> None:
+        """Serve no further frame until `release`: the request that runs now changes what later ones see."""
+        self.is_held = True
+
+    def release(self) -> None:
+        self.is_held = False
+        self._wake_soon()
+
+    def answered(self) -> None:
+        """A slot got its answer: send it soon, with those that come in the same turn of the loop."""
+        if not self._is_serving:
+            self._wake_soon()
+
+    def set_frame_limit(self, limit: int) -> None:
+        self._inbox.limit = limit
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing under way: no partial request, no pending answer, nothing to send."""
+        return self._inbox.is_empty and not self._slots and not self._out
+
+    @property
+    def is_mid_request(self) -> bool:
+        return not self._inbox.is_empty and not self.is_held and not self._slots
+
+    def rest(self) -> None:
+        """Give memory back that only large requests need."""
+        self._inbox.rest()
+
+    def drain(self) -> None:
+        """Read no more; answer what was asked, then close."""
+        self._is_draining = True
+        self._pause_reading()
+        if not self._is_serving and not self._slots and not self._out:
+            self.close()
+
+    def close(self) -> None:
+        """End the connection at once. Safe to call twice."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+        self._sock.close()
+        abandoned = [slot.abandoned for slot in self._slots if slot.abandoned is not None]
+        self._slots.clear()
+        self._out.clear()
+        for callback in abandoned:
+            callback()
+        self._on_close(self)
+
+    def _readable(self) -> None:
+        if self.is_closed:
+            return
+        try:
+            count = self._sock.recv_into(self._inbox.space())
+        except (BlockingIOError, InterruptedError):
+            return
+        except (OSError, ProtocolViolation) as error:
+            self._fail(error)
+            return
+        if not count:
+            self.close()
+            return
+        self._inbox.received(count)
+        self.last_read_at = self._loop.time()
+        self._work()
+
+    def _wake_soon(self) -> None:
+        if not self._wake_is_due and not self.is_closed:
+            self._wake_is_due = True
+            self._loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._wake_is_due = False
+        if not self.is_closed:
+            self._work()
+
+    def _work(self) -> None:
+        self._is_serving = True
+        try:
+            self._serve_frames()
+        except ProtocolViolation as error:
+            self._fail(error)
+        finally:
+            self._is_serving = False
+        if not self.is_closed:
+            self._collect_answers()
+            if self._out and not self._is_writing:
+                self._send()
+        if not self.is_closed:
+            self._regulate()
+
+    def _serve_frames(self) -> None:
+        inbox, serve, slots = self._inbox, self._serve_frame, self._slots
+        while not self.is_held and len(slots) < MOST_PENDING and self._out_bytes < MOST_OUT and not self.is_closed:
+            if slots and slots[0].is_answered:
+                self._collect_answers()
+            frame = inbox.next_frame()
+            if frame is None:
+                return
+            self.requests += 1
+            answer = serve(self, frame)
+            if answer is None:
+                continue
+            if slots:
+                self.open_slot().answer(answer)
+            else:
+                self._queue(answer)
+
+    def _collect_answers(self) -> None:
+        slots = self._slots
+        while slots and slots[0].is_answered:
+            self._queue(slots.popleft().parts or [])
+
+    def _queue(self, parts: Parts) -> None:
+        for part in parts:
+            self._out.append(part)
+            if isinstance(part, (bytes, bytearray)):
+                self._out_bytes += len(part)
+
+    def _regulate(self) -> None:
+        if self._is_draining:
+            if not self._slots and not self._out:
+                self.close()
+            return
+        if self.is_held or len(self._slots) >= MOST_PENDING or self._out_bytes >= MOST_OUT:
+            self._pause_reading()
+        elif not self._is_reading:
+            self._is_reading = True
+            self._loop.add_reader(self._fd, self._readable)
+            if not self._inbox.is_empty:
+                self._wake_soon()
+
+    def _pause_reading(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self._loop.remove_reader(self._fd)
+
+    def _writable(self) -> None:
+        if not self.is_closed:
+            self._send()
+        if not self.is_closed:
+            self._work()
+
+    def _send(self) -> None:
+        try:
+            while self._out:
+                head = self._out[0]
+                if isinstance(head, (bytes, bytearray, memoryview)):
+                    self._send_bytes()
+                elif not self._send_range(head):
+                    break
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            self._fail(error)
+            return
+        self._watch_writable(bool(self._out))
+
+    def _send_bytes(self) -> None:
+        run: list[bytes | bytearray | memoryview] = []
+        flags = 0
+        for part in self._out:
+            if not isinstance(part, (bytes, bytearray, memoryview)):
+                flags = socket.MSG_MORE
+                break
+            run.append(part)
+            if len(run) == _GATHER:
+                break
+        sent = self._sock.send(run[0], flags) if len(run) == 1 else self._sock.sendmsg(run, (), flags)
+        self._out_bytes -= sent
+        while run:
+            size = len(run[0])
+            if sent < size:
+                self._out[0] = memoryview(run[0])[sent:]
+                return
+            sent -= size
+            self._out.popleft()
+            run.pop(0)
+
+    def _send_range(self, part: Range) -> bool:
+        left = part.length - self._range_sent
+        position = part.position + self._range_sent
+        sent = os.sendfile(self._fd, part.file.fileno(), position, min(left, _RANGE_CHUNK))
+        if not sent:
+            raise OSError(f"the log is shorter than what was promised of it: {part}")
+        self._range_sent += sent
+        if sent == left:
+            self._out.popleft()
+            self._range_sent = 0
+            return True
+        return sent == _RANGE_CHUNK
+
+    def _watch_writable(self, wanted: bool) -> None:
+        if wanted and not self._is_writing:
+            self._loop.add_writer(self._fd, self._writable)
+        elif not wanted and self._is_writing:
+            self._loop.remove_writer(self._fd)
+        self._is_writing = wanted
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, ProtocolViolation):
+            log.warning("connection closed", peer=self.peer, reason=str(error))
+        else:
+            log.debug("connection lost", peer=self.peer, reason=str(error))
+        self.close()

@@ -1,0 +1,31 @@
+"""What handlers are given: the broker's parts, and the facts of one request."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headrace.cluster.controller import Controller
+from headrace.cluster.image import ClusterImage
+from headrace.config import BrokerConfig
+from headrace.net.clock import Clock
+from headrace.replication.replica_manager import ReplicaManager
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """The parts of the broker that handlers use."""
+
+    config: BrokerConfig
+    clock: Clock
+    image: ClusterImage
+    controller: Controller
+    replicas: ReplicaManager
+
+
+class RequestInfo(NamedTuple):
+    """The facts of a request besides its body."""
+
+    api_key: int
+    version: int
+    client_id: str | None
+    principal: str
+    host: str

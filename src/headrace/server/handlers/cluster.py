@@ -1,0 +1,133 @@
+"""DescribeCluster, versions 0-2, DescribeLogDirs, versions 1-5, and DescribeProducers, version 0.
+
+- DescribeCluster: v1 asks for brokers (1) or controllers (2). Controllers are not a kind of their own here, so 2 is
+  MISMATCHED_ENDPOINT_TYPE, as a Kafka broker answers, and any other UNSUPPORTED_ENDPOINT_TYPE. v2 can ask for fenced
+  brokers; there are none.
+- DescribeLogDirs: null asks for every partition; those that are not held here are left out. A broker has one log
+  directory. v4 adds the size of its disk; v5 whether it takes new partitions, which it always does.
+- DescribeProducers: the producers a partition remembers, with the start of their open transaction.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from headrace.protocol.api import ApiKey
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.replication.partition import Partition
+
+from ..context import Context, RequestInfo
+from .authorized import CLUSTER_OPERATIONS, NOT_ASKED
+
+BROKERS: Final = 1
+CONTROLLERS: Final = 2
+
+
+async def handle_describe_cluster(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+    asked = getattr(request, "endpoint_type", BROKERS)
+    image = ctx.image
+    answer: dict[str, Any] = {
+        "throttle_time": 0,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "endpoint_type": asked,
+        "cluster_id": image.cluster_id,
+        "controller_id": image.controller_id,
+        "brokers": (),
+        "cluster_authorized_operations": NOT_ASKED,
+    }
+    if asked != BROKERS:
+        mismatched = asked == CONTROLLERS
+        answer["error_code"] = ErrorCode.mismatched_endpoint_type if mismatched else ErrorCode.unsupported_endpoint_type
+        answer["error_message"] = f"Endpoint type {asked} was asked for; this is a broker (1)"
+        return answer
+    if request.include_cluster_authorized_operations:
+        answer["cluster_authorized_operations"] = CLUSTER_OPERATIONS
+    answer["brokers"] = [
+        {"broker_id": b.id, "host": b.host, "port": b.port, "rack": b.rack, "is_fenced": False}
+        for b in image.brokers.values()
+    ]
+    return answer
+
+
+async def handle_describe_log_dirs(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+    held = ctx.replicas.hosted() if request.topics is None else _held(ctx, request.topics)
+    by_topic: dict[str, list[dict[str, Any]]] = {}
+    for partition in held:
+        by_topic.setdefault(partition.topic, []).append(_size(partition))
+    total, usable = ctx.replicas.disk_usage()
+    directory = {
+        "error_code": ErrorCode.none,
+        "log_dir": ctx.replicas.log_directory,
+        "topics": [{"name": name, "partitions": partitions} for name, partitions in by_topic.items()],
+        "total_bytes": total,
+        "usable_bytes": usable,
+        "is_cordoned": False,
+    }
+    return {"throttle_time": 0, "error_code": ErrorCode.none, "results": [directory]}
+
+
+def _held(ctx: Context, topics: Iterable[Any]) -> Iterable[Partition]:
+    asked = dict.fromkeys((topic.topic, index) for topic in topics for index in topic.partitions or ())
+    for name, index in asked:
+        try:
+            yield ctx.replicas.partition(name, index)
+        except CodedError:
+            continue
+
+
+def _size(partition: Partition) -> dict[str, Any]:
+    return {
+        "partition_index": partition.index,
+        "partition_size": partition.log.size_bytes,
+        "offset_lag": max(0, partition.high_watermark - partition.log.log_end_offset),
+        "is_future_key": False,
+    }
+
+
+async def handle_describe_producers(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+    return {
+        "throttle_time": 0,
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [_producers(ctx, topic.name, index) for index in topic.partition_indexes or ()],
+            }
+            for topic in request.topics or ()
+        ],
+    }
+
+
+def _producers(ctx: Context, topic: str, index: int) -> dict[str, Any]:
+    try:
+        states = ctx.replicas.partition(topic, index).log.producers()
+    except CodedError as error:
+        return {
+            "partition_index": index,
+            "error_code": error.code,
+            "error_message": error.message,
+            "active_producers": (),
+        }
+    active = [
+        {
+            "producer_id": producer_id,
+            "producer_epoch": state.epoch,
+            "last_sequence": state.last_sequence,
+            "last_timestamp": state.last_timestamp,
+            "coordinator_epoch": state.coordinator_epoch,
+            "current_txn_start_offset": state.transaction_first_offset,
+        }
+        for producer_id, state in states.items()
+    ]
+    return {
+        "partition_index": index,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "active_producers": active,
+    }
+
+
+HANDLERS: Final = {
+    ApiKey.DESCRIBE_CLUSTER: handle_describe_cluster,
+    ApiKey.DESCRIBE_LOG_DIRS: handle_describe_log_dirs,
+    ApiKey.DESCRIBE_PRODUCERS: handle_describe_producers,
+}

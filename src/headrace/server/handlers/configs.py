@@ -1,0 +1,171 @@
+"""DescribeConfigs, versions 1-4, AlterConfigs, versions 0-2, IncrementalAlterConfigs, versions 0-1, and
+ListConfigResources, versions 0-1.
+
+Topics and brokers have settings. Those of a broker are asked of that broker itself (the answer holds what is in force
+there); the empty broker id stands for what is set for all brokers.
+
+- DescribeConfigs: an absent or empty list of names asks for all settings. Values say where they come from, with all
+  other places that hold one where synonyms are asked for; v3 adds types and documentation. Passwords are null.
+- AlterConfigs replaces all: a setting that is not named loses its value. IncrementalAlterConfigs changes only what it
+  names: set, delete, and append to or subtract from a list.
+- ListConfigResources v0 lists client metrics only, of which there are none.
+- Left out: broker loggers, client metrics and groups have no settings here (INVALID_REQUEST).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import Any, Final
+
+from headrace.cluster.controller import ALL_BROKERS
+from headrace.cluster.topics import validate_name
+from headrace.config import Change, Operation, shown
+from headrace.protocol.api import ApiKey
+from headrace.protocol.errors import CodedError, ErrorCode
+
+from ..context import Context, RequestInfo
+from .describe import describe_broker_configs, describe_given, describe_topic_configs
+
+
+class ResourceType(IntEnum):
+    """What can have settings, numbered as on the wire."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+_FIRST_WITH_RESOURCE_TYPES: Final = 1
+
+
+async def handle_describe_configs(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+    documentation = getattr(request, "include_documentation", False)
+    results = []
+    for resource in request.resources or ():
+        try:
+            configs = _described(ctx, resource, request.include_synonyms, documentation)
+        except CodedError as error:
+            results.append({**_answer(resource, error), "configs": ()})
+        else:
+            results.append({**_answer(resource, None), "configs": _asked(configs, resource.configuration_keys)})
+    return {"throttle_time": 0, "results": results}
+
+
+def _described(ctx: Context, resource: Any, synonyms: bool, documentation: bool) -> list[dict[str, Any]]:
+    name = resource.resource_name
+    if resource.resource_type == ResourceType.TOPIC:
+        validate_name(name)
+        topic = ctx.image.topic(name)
+        if topic is None:
+            raise CodedError(ErrorCode.unknown_topic_or_partition, f"There is no topic '{shown(name)}'")
+        return describe_topic_configs(ctx.config, topic, synonyms=synonyms, documentation=documentation)
+    if resource.resource_type == ResourceType.BROKER:
+        _check_broker(ctx, name)
+        if name == ALL_BROKERS:
+            given = ctx.image.broker_configs.get(ALL_BROKERS, {})
+            return describe_given(given.items(), synonyms=synonyms, documentation=documentation)
+        return describe_broker_configs(ctx.config, synonyms=synonyms, documentation=documentation)
+    raise _unsupported(resource.resource_type)
+
+
+def _asked(configs: list[dict[str, Any]], names: Sequence[str] | None) -> list[dict[str, Any]]:
+    return [config for config in configs if config["name"] in names] if names else configs
+
+
+async def handle_alter_configs(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+    return await _alter_each(ctx, request, replace_all=True)
+
+
+async def handle_incremental_alter_configs(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+    return await _alter_each(ctx, request, replace_all=False)
+
+
+async def _alter_each(ctx: Context, request: Any, *, replace_all: bool) -> dict[str, Any]:
+    resources = request.resources or ()
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    responses = []
+    for resource in resources:
+        problem = None
+        try:
+            if counts[resource.resource_type, resource.resource_name] > 1:
+                raise CodedError(ErrorCode.invalid_request, "Each resource must appear at most once.")
+            await _alter(ctx, resource, replace_all=replace_all, validate_only=request.validate_only)
+        except CodedError as error:
+            problem = error
+        responses.append(_answer(resource, problem))
+    return {"throttle_time": 0, "responses": responses}
+
+
+async def _alter(ctx: Context, resource: Any, *, replace_all: bool, validate_only: bool) -> None:
+    changes = [_change(config) for config in resource.configs or ()]
+    name = resource.resource_name
+    if resource.resource_type == ResourceType.TOPIC:
+        validate_name(name)
+        await ctx.controller.alter_topic_configs(name, changes, replace_all=replace_all, validate_only=validate_only)
+    elif resource.resource_type == ResourceType.BROKER:
+        _check_broker(ctx, name)
+        await ctx.controller.alter_broker_configs(name, changes, replace_all=replace_all, validate_only=validate_only)
+    else:
+        raise _unsupported(resource.resource_type)
+
+
+def _change(config: Any) -> Change:
+    number = getattr(config, "config_operation", Operation.SET)
+    try:
+        operation = Operation(number)
+    except ValueError:
+        raise CodedError(ErrorCode.invalid_request, f"Unknown operation {number} on {shown(config.name)}") from None
+    return Change(operation, config.name, config.value)
+
+
+def _check_broker(ctx: Context, name: str) -> None:
+    own = str(ctx.config.node_id)
+    if name not in (ALL_BROKERS, own):
+        raise CodedError(
+            ErrorCode.invalid_request,
+            f"Unexpected broker id, expected {own} or empty string, but received {shown(name)}; ask that broker itself",
+        )
+
+
+def _unsupported(number: int) -> CodedError:
+    known = {member.value: member.name for member in ResourceType}
+    return CodedError(
+        ErrorCode.invalid_request,
+        f"Resource type {known.get(number, number)} has no settings here; topics (2) and brokers (4) have",
+    )
+
+
+def _answer(resource: Any, error: CodedError | None) -> dict[str, Any]:
+    return {
+        "error_code": ErrorCode.none if error is None else error.code,
+        "error_message": None if error is None else error.message,
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+    }
+
+
+async def handle_list_config_resources(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
+    if info.version < _FIRST_WITH_RESOURCE_TYPES:
+        wanted: Iterable[int] = (ResourceType.CLIENT_METRICS,)
+    else:
+        wanted = request.resource_types or tuple(ResourceType)
+    known = {member.value for member in ResourceType}
+    unknown = [number for number in wanted if number not in known]
+    if unknown:
+        raise CodedError(ErrorCode.unsupported_version, f"Unknown resource types {unknown}")
+    found: list[dict[str, Any]] = []
+    if ResourceType.TOPIC in wanted:
+        found.extend({"resource_name": t.name, "resource_type": ResourceType.TOPIC} for t in ctx.image.topics())
+    if ResourceType.BROKER in wanted:
+        found.extend({"resource_name": str(b), "resource_type": ResourceType.BROKER} for b in ctx.image.brokers)
+    return {"throttle_time": 0, "error_code": ErrorCode.none, "config_resources": found}
+
+
+HANDLERS: Final = {
+    ApiKey.DESCRIBE_CONFIGS: handle_describe_configs,
+    ApiKey.ALTER_CONFIGS: handle_alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: handle_incremental_alter_configs,
+    ApiKey.LIST_CONFIG_RESOURCES: handle_list_config_resources,
+}

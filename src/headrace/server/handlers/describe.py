@@ -1,0 +1,95 @@
+"""Settings as DescribeConfigs and CreateTopics answer them."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from headrace.cluster.image import Topic
+from headrace.config import (
+    BROKER_SETTINGS,
+    TOPIC_SETTINGS,
+    BrokerConfig,
+    Found,
+    Setting,
+    Source,
+    Value,
+    effective_topic,
+    render,
+)
+
+
+def describe_topic_configs(
+    config: BrokerConfig, topic: Topic, *, synonyms: bool = False, documentation: bool = False
+) -> list[dict[str, Any]]:
+    """Every setting of a topic with the value in force; obsolete ones only where they are set."""
+    values = effective_topic(topic.configs, config)
+    return [
+        _describe(
+            setting,
+            values[name],
+            config.trace_topic(name, topic.configs),
+            synonyms=synonyms,
+            documentation=documentation,
+            read_only=False,
+        )
+        for name, setting in TOPIC_SETTINGS.items()
+        if not setting.obsolete or name in topic.configs
+    ]
+
+
+def describe_broker_configs(
+    config: BrokerConfig, *, synonyms: bool = False, documentation: bool = False
+) -> list[dict[str, Any]]:
+    """Every setting of this broker with the value in force."""
+    return [
+        _describe(
+            setting,
+            config[name],
+            config.trace(name),
+            synonyms=synonyms,
+            documentation=documentation,
+            read_only=not setting.dynamic,
+        )
+        for name, setting in BROKER_SETTINGS.items()
+    ]
+
+
+def describe_given(
+    given: Iterable[tuple[str, str]], *, synonyms: bool = False, documentation: bool = False
+) -> list[dict[str, Any]]:
+    """The settings that are set for all brokers, and nothing else: they have no values in force of their own."""
+    return [
+        _describe(
+            BROKER_SETTINGS[name],
+            BROKER_SETTINGS[name].parse(text),
+            [Found(name, text, Source.DYNAMIC_DEFAULT_BROKER)],
+            synonyms=synonyms,
+            documentation=documentation,
+            read_only=False,
+        )
+        for name, text in given
+    ]
+
+
+def _describe(
+    setting: Setting,
+    value: Value,
+    found: Sequence[Found],
+    *,
+    synonyms: bool,
+    documentation: bool,
+    read_only: bool,
+) -> dict[str, Any]:
+    return {
+        "name": setting.name,
+        "value": None if setting.sensitive else render(value),
+        "read_only": read_only,
+        "config_source": found[0].source if found else Source.DEFAULT,
+        "is_sensitive": setting.sensitive,
+        "synonyms": [_synonym(setting, each) for each in found] if synonyms else (),
+        "config_type": setting.type.value,
+        "documentation": setting.doc if documentation else None,
+    }
+
+
+def _synonym(setting: Setting, found: Found) -> dict[str, Any]:
+    return {"name": found.name, "value": None if setting.sensitive else found.text, "source": found.source}

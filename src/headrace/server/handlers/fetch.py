@@ -1,0 +1,211 @@
+"""Fetch, versions 4-18.
+
+Partitions are read in the order of the request (or session) until `max_bytes` is full; the first batch found is
+returned whole whatever its size. When there are fewer than `min_bytes` the fetch waits on its partitions until
+there are, or until `max_wait` has passed; an append wakes it.
+
+- Readers see nothing at or beyond the high watermark (`read_committed`: the last stable offset).
+- v7 sessions (see `fetch_sessions`); v9 leader epochs are checked; v12 `last_fetched_epoch` finds divergence;
+  v13 topic ids.
+- A replica id is refused: this broker has no followers.
+"""
+
+from asyncio import AbstractEventLoop, TimerHandle
+from struct import Struct
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from headrace.protocol.api import ApiKey
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.fetch import FetchedPartition, FetchedTopic, Response, write_response
+from headrace.replication.partition import Partition
+from headrace.replication.purgatory import DelayedFetch
+from headrace.replication.replica_manager import ReplicaManager
+
+from ..connection import Parts, Slot
+from ..dispatch import Request, decode, response_head
+from .fetch_sessions import FetchSessions, Interest, View
+
+READ_COMMITTED: Final = 1
+_LENGTH: Final = Struct(">i")
+
+
+class Read(NamedTuple):
+    """What one partition gave."""
+
+    interest: Interest
+    answer: FetchedPartition
+
+
+class FetchHandler:
+    """Serves Fetch."""
+
+    def __init__(
+        self, loop: AbstractEventLoop, replicas: ReplicaManager, sessions: FetchSessions, most_bytes: int
+    ) -> None:
+        self.loop = loop
+        self._replicas = replicas
+        self._sessions = sessions
+        self._most_bytes = most_bytes
+        self.waiting: set[DelayedFetch] = set()
+        """The fetches that wait now."""
+
+    def __call__(self, request: Request) -> Parts | None:
+        entity = decode(request)
+        fetch = Fetch(self, request, entity)
+        try:
+            _refuse_replicas(entity)
+            return fetch.start(self._sessions.view(entity, request.version, self.loop.time()))
+        except CodedError as error:
+            return fetch.response([], code=error.code.value)
+
+    def wake_all(self) -> None:
+        """Answer every fetch that waits, with what there is: the broker stops."""
+        for delayed in list(self.waiting):
+            delayed.finish()
+
+    def partition(self, interest: Interest) -> Partition:
+        topic, index = interest.key
+        if isinstance(topic, str):
+            return self._replicas.partition(topic, index)
+        name = self._replicas.name_of(topic.bytes) if topic is not None else None
+        if name is None:
+            raise CodedError(ErrorCode.unknown_topic_id)
+        return self._replicas.partition(name, index)
+
+    def read(self, view: View, max_bytes: int, committed_only: bool) -> tuple[list[Read], int]:
+        """Read the partitions of a fetch in order, until enough; returns what they gave and its bytes."""
+        left = min(max_bytes, self._most_bytes)
+        total = 0
+        reads = []
+        for interest in view.interests:
+            answer = self._read_one(interest, left, committed_only, is_first=not total)
+            if answer.records is not None:
+                total += answer.records.length
+                left -= answer.records.length
+            reads.append(Read(interest, answer))
+        return reads, total
+
+    def _read_one(self, interest: Interest, left: int, committed_only: bool, *, is_first: bool) -> FetchedPartition:
+        max_bytes = max(min(left, interest.max_bytes), 0)
+        try:
+            answer = self.partition(interest).read(
+                interest.offset,
+                max_bytes,
+                committed_only=committed_only,
+                current_leader_epoch=interest.leader_epoch,
+                last_fetched_epoch=interest.last_fetched_epoch,
+            )
+        except CodedError as error:
+            return FetchedPartition(interest.partition, error.code.value)
+        if answer.records is not None and answer.records.length > max_bytes and not is_first:
+            return answer._replace(records=None)
+        return answer
+
+
+class Fetch:
+    """One fetch under way."""
+
+    __slots__ = (
+        "_committed_only",
+        "_connection",
+        "_correlation_id",
+        "_delayed",
+        "_handler",
+        "_max_bytes",
+        "_max_wait",
+        "_min_bytes",
+        "_slot",
+        "_timer",
+        "_version",
+        "_view",
+    )
+
+    def __init__(self, handler: FetchHandler, request: Request, entity: Any) -> None:
+        self._handler = handler
+        self._version = request.version
+        self._correlation_id = request.correlation_id
+        self._connection = request.connection
+        self._slot: Slot
+        self._max_wait = entity.max_wait.total_seconds()
+        self._min_bytes: int = entity.min_bytes
+        self._max_bytes: int = entity.max_bytes
+        self._committed_only: bool = entity.isolation_level == READ_COMMITTED
+        self._view: View
+        self._delayed: DelayedFetch | None = None
+        self._timer: TimerHandle | None = None
+
+    def start(self, view: View) -> Parts | None:
+        """The answer if there is enough now, else None and a slot."""
+        self._view = view
+        reads, total = self._handler.read(view, self._max_bytes, self._committed_only)
+        is_urgent = any(read.answer.code or read.answer.diverging is not None for read in reads)
+        if total >= self._min_bytes or self._max_wait <= 0 or is_urgent or not reads:
+            return self._respond_with(reads)
+        self._wait([self._handler.partition(read.interest) for read in reads])
+        return None
+
+    def response(self, topics: list[FetchedTopic], *, code: int = 0, session_id: int = 0) -> Parts:
+        response = Response(bytes(response_head(ApiKey.FETCH, self._version, self._correlation_id)))
+        write_response(response, self._version, topics, code=code, session_id=session_id)
+        parts = response.finish()
+        head = parts[0]
+        assert isinstance(head, bytearray)
+        _LENGTH.pack_into(head, 0, response.length - 4)
+        return parts
+
+    def _respond_with(self, reads: list[Read]) -> Parts:
+        view = self._view
+        topics: dict[str | UUID | None, FetchedTopic] = {}
+        for interest, answer in reads:
+            if not view.tells(interest, answer):
+                continue
+            key = interest.key[0]
+            topic = topics.get(key)
+            if topic is None:
+                name, topic_id = (key, None) if isinstance(key, str) else ("", key)
+                topic = topics[key] = FetchedTopic(name, topic_id, [])
+            topic.partitions.append(answer)
+        return self.response(list(topics.values()), session_id=view.session_id)
+
+    def _wait(self, partitions: list[Partition]) -> None:
+        self._slot = self._connection.open_slot()
+        delayed = DelayedFetch(partitions, self._has_enough, self._wake)
+        self._delayed = delayed
+        self._handler.waiting.add(delayed)
+        self._timer = self._handler.loop.call_later(self._max_wait, delayed.finish)
+        self._slot.abandoned = self._stop_waiting
+
+    def _stop_waiting(self) -> None:
+        assert self._delayed is not None
+        assert self._timer is not None
+        self._delayed.cancel()
+        self._handler.waiting.discard(self._delayed)
+        self._timer.cancel()
+
+    def _has_enough(self) -> bool:
+        if self._min_bytes <= 1:
+            return True
+        total = 0
+        for interest in self._view.interests:
+            try:
+                partition = self._handler.partition(interest)
+            except CodedError:
+                return True
+            total += partition.available(interest.offset, committed_only=self._committed_only)
+            if total >= self._min_bytes:
+                return True
+        return False
+
+    def _wake(self) -> None:
+        self._stop_waiting()
+        if not self._connection.is_closed:
+            reads, _ = self._handler.read(self._view, self._max_bytes, self._committed_only)
+            self._slot.answer(self._respond_with(reads))
+
+
+def _refuse_replicas(entity: Any) -> None:
+    state = getattr(entity, "replica_state", None)
+    replica_id = state.replica_id if state is not None else getattr(entity, "replica_id", -1)
+    if replica_id >= 0:
+        raise CodedError(ErrorCode.cluster_authorization_failed)

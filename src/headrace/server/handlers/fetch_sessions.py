@@ -1,0 +1,173 @@
+"""Fetch sessions (KIP-227): a client names its partitions once, then only what changed.
+
+A session holds the partitions in the order in which they are read; one that returned records goes to the end, so
+that a busy partition does not starve the others. Answers within a session leave out partitions with nothing new.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+from uuid import UUID
+
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.fetch import FIRST_WITH_IDS, FetchedPartition
+
+SESSIONLESS: Final = -1
+FIRST_EPOCH: Final = 0
+EVICTION_SECONDS: Final = 120.0
+_MAX_INT32: Final = 2**31 - 1
+
+TopicKey = str | UUID | None
+Key = tuple[TopicKey, int]
+
+
+class Interest:
+    """A partition that a client fetches, from where, and what it was told last."""
+
+    __slots__ = (
+        "key",
+        "last_fetched_epoch",
+        "leader_epoch",
+        "max_bytes",
+        "offset",
+        "told_high_watermark",
+        "told_log_start",
+    )
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.told_high_watermark = -1
+        self.told_log_start = -1
+
+    def update(self, wanted: Any) -> None:
+        self.offset: int = wanted.fetch_offset
+        self.max_bytes: int = wanted.partition_max_bytes
+        self.leader_epoch: int = getattr(wanted, "current_leader_epoch", -1)
+        self.last_fetched_epoch: int = getattr(wanted, "last_fetched_epoch", -1)
+
+    @property
+    def partition(self) -> int:
+        return self.key[1]
+
+    def is_news(self, answer: FetchedPartition) -> bool:
+        """Whether an answer tells the client anything; if so, remember that it was told."""
+        news = (
+            answer.code != 0
+            or answer.records is not None
+            or answer.diverging is not None
+            or answer.high_watermark != self.told_high_watermark
+            or answer.log_start_offset != self.told_log_start
+        )
+        self.told_high_watermark = answer.high_watermark if not answer.code else -1
+        self.told_log_start = answer.log_start_offset if not answer.code else -1
+        return news
+
+
+class Session:
+    """The partitions of one client, and the epoch its next request must have."""
+
+    __slots__ = ("by_id", "epoch", "id", "interests", "used_at")
+
+    def __init__(self, session_id: int, by_id: bool, interests: "OrderedDict[Key, Interest]", now: float) -> None:
+        self.id = session_id
+        self.by_id = by_id
+        self.epoch = 1
+        self.interests = interests
+        self.used_at = now
+
+    def update(self, request: Any, by_id: bool) -> None:
+        for topic in request.forgotten_topics_data or ():
+            topic_key = topic.topic_id if by_id else topic.topic
+            for partition in topic.partitions or ():
+                self.interests.pop((topic_key, partition), None)
+        _add(self.interests, request, by_id)
+
+
+class View:
+    """What one request asks for: all its partitions, and how its answer is cut down."""
+
+    __slots__ = ("interests", "is_incremental", "session")
+
+    def __init__(self, interests: Iterable[Interest], session: Session | None, is_incremental: bool) -> None:
+        self.interests = list(interests)
+        self.session = session
+        self.is_incremental = is_incremental
+
+    @property
+    def session_id(self) -> int:
+        return self.session.id if self.session is not None else 0
+
+    def tells(self, interest: Interest, answer: FetchedPartition) -> bool:
+        """Whether the answer of a partition belongs into the response."""
+        if self.session is None:
+            return True
+        if answer.records is not None and interest.key in self.session.interests:
+            self.session.interests.move_to_end(interest.key)
+        return interest.is_news(answer) or not self.is_incremental
+
+
+class FetchSessions:
+    """The sessions of all clients, at most `slots` of them; a new one takes the place of one that went quiet."""
+
+    def __init__(self, slots: int, new_id: Callable[[], int]) -> None:
+        self._slots = slots
+        self._new_id = new_id
+        self._sessions: OrderedDict[int, Session] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def view(self, request: Any, version: int, now: float) -> View:
+        """What a request asks for, by its session if it has one."""
+        by_id = version >= FIRST_WITH_IDS
+        session_id, epoch = getattr(request, "session_id", 0), getattr(request, "session_epoch", SESSIONLESS)
+        if epoch in (SESSIONLESS, FIRST_EPOCH):
+            self._sessions.pop(session_id, None)
+            interests: OrderedDict[Key, Interest] = OrderedDict()
+            _add(interests, request, by_id)
+            session = self._open(by_id, interests, now) if epoch == FIRST_EPOCH and interests else None
+            return View(interests.values(), session, is_incremental=False)
+        session = self._find(session_id, epoch, by_id)
+        session.epoch = 1 if epoch == _MAX_INT32 else epoch + 1
+        session.used_at = now
+        self._sessions.move_to_end(session_id)
+        session.update(request, by_id)
+        return View(session.interests.values(), session, is_incremental=True)
+
+    def _find(self, session_id: int, epoch: int, by_id: bool) -> Session:
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise CodedError(ErrorCode.fetch_session_id_not_found)
+        if session.epoch != epoch:
+            raise CodedError(ErrorCode.invalid_fetch_session_epoch)
+        if session.by_id != by_id:
+            raise CodedError(ErrorCode.fetch_session_topic_id_error)
+        return session
+
+    def _open(self, by_id: bool, interests: OrderedDict[Key, Interest], now: float) -> Session | None:
+        if len(self._sessions) >= self._slots and not self._evict(now):
+            return None
+        session_id = self._new_id()
+        while session_id in self._sessions or not session_id:
+            session_id = self._new_id()
+        session = Session(session_id, by_id, interests, now)
+        self._sessions[session_id] = session
+        return session
+
+    def _evict(self, now: float) -> bool:
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None or now - oldest.used_at < EVICTION_SECONDS:
+            return False
+        del self._sessions[oldest.id]
+        return True
+
+
+def _add(interests: OrderedDict[Key, Interest], request: Any, by_id: bool) -> None:
+    for topic in request.topics or ():
+        topic_key: TopicKey = topic.topic_id if by_id else topic.topic
+        for wanted in topic.partitions or ():
+            key = (topic_key, wanted.partition)
+            interest = interests.get(key)
+            if interest is None:
+                interest = interests[key] = Interest(key)
+            interest.update(wanted)

@@ -1,0 +1,197 @@
+"""Metadata, versions 0-13, and DescribeTopicPartitions, version 0.
+
+Metadata tells clients the brokers, the topics and who leads each partition. Topics are found by name, or from v10 on
+by id. One that does not exist is created where `auto.create.topics.enable` and the request allow it, and stands in
+the same answer with its leader (Kafka answers LEADER_NOT_AVAILABLE first and lets the client ask again). The answer
+is returned as bytes, put together from topics that are kept encoded: see `metadata_cache`.
+
+- v0: an empty list of topics asks for all; from v1 on null asks for all, an empty list for none.
+- v4 lets the client forbid creation; older ones cannot.
+- v8 adds authorized operations (of the cluster only up to v10), INT32_MIN where they were not asked for.
+- v10 adds topic ids; v12 null names, for ids that are not known; v13 an error at the top.
+
+DescribeTopicPartitions pages through topics in the order of their names, at most `PAGE` partitions at a time. The
+lists of eligible leaders (KIP-966) are empty, not null: the Java client does not expect null. A cursor before the
+first partition is INVALID_REQUEST for each topic asked for, as the answer has no other place for it.
+
+Left out: internal topics are never created by asking for them; who needs one creates it.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from headrace.cluster.controller import TopicSpec
+from headrace.cluster.image import BrokerNode, ClusterImage, Topic
+from headrace.cluster.topics import INTERNAL, validate_name
+from headrace.protocol.api import ApiKey
+from headrace.protocol.errors import CodedError, ErrorCode
+
+from ..context import Context, RequestInfo
+from ..dispatch import Handler
+from .authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from .metadata_cache import TopicCache, assemble, describe_partition, encode_topic
+
+PAGE: Final = 2000
+_BREATH: Final = 1000
+_CACHES: Final[WeakKeyDictionary[ClusterImage, TopicCache]] = WeakKeyDictionary()
+_SORTED: Final[WeakKeyDictionary[ClusterImage, tuple[int, list[str]]]] = WeakKeyDictionary()
+
+
+async def handle_metadata(ctx: Context, request: Any, info: RequestInfo) -> bytearray:
+    """Answers in bytes; see above."""
+    asks_for_all = request.topics is None or (info.version == 0 and not request.topics)
+    problems: list[bytes] = []
+    operations = TOPIC_OPERATIONS if getattr(request, "include_topic_authorized_operations", False) else NOT_ASKED
+    if asks_for_all:
+        topics = list(ctx.image.topics())
+    else:
+        topics, failed = await _find_topics(ctx, request)
+        problems = [encode_topic(info.version, values) for values in failed]
+    encoded = await _encoded(ctx.image, topics, info.version, operations)
+    return assemble(info.version, _cluster(ctx.image, request), encoded + problems)
+
+
+async def _encoded(image: ClusterImage, topics: list[Topic], version: int, operations: int) -> list[bytes]:
+    """The topics in bytes, with a breath for others every now and then."""
+    cache = _CACHES.setdefault(image, TopicCache())
+    encoded = cache.encoded(topics[:_BREATH], image, version, operations)
+    for start in range(_BREATH, len(topics), _BREATH):
+        await asyncio.sleep(0)
+        encoded += cache.encoded(topics[start : start + _BREATH], image, version, operations)
+    return encoded
+
+
+def _cluster(image: ClusterImage, request: Any) -> dict[str, Any]:
+    wants_operations = getattr(request, "include_cluster_authorized_operations", False)
+    return {
+        "throttle_time": 0,
+        "brokers": [_broker(broker) for broker in image.brokers.values()],
+        "cluster_id": image.cluster_id,
+        "controller_id": image.controller_id,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if wants_operations else NOT_ASKED,
+        "error_code": ErrorCode.none,
+    }
+
+
+def _broker(broker: BrokerNode) -> dict[str, Any]:
+    return {"node_id": broker.id, "host": broker.host, "port": broker.port, "rack": broker.rack}
+
+
+async def _find_topics(ctx: Context, request: Any) -> tuple[list[Topic], list[dict[str, Any]]]:
+    """The topics that were asked for, each once, and answers for those that cannot be given."""
+    may_create = getattr(request, "allow_auto_topic_creation", True) and ctx.config["auto.create.topics.enable"]
+    found: dict[str, Topic] = {}
+    failed: dict[object, dict[str, Any]] = {}
+    for asked in request.topics:
+        topic_id = getattr(asked, "topic_id", None)
+        try:
+            topic = _by_id(ctx, asked) if topic_id is not None else await _by_name(ctx, asked.name, may_create)
+        except CodedError as error:
+            failed[topic_id or asked.name] = _problem(asked.name, topic_id, error.code)
+        else:
+            found[topic.name] = topic
+    return list(found.values()), list(failed.values())
+
+
+def _by_id(ctx: Context, asked: Any) -> Topic:
+    topic = ctx.image.topic_by_id(asked.topic_id)
+    if topic is None:
+        raise CodedError(ErrorCode.unknown_topic_id)
+    return topic
+
+
+async def _by_name(ctx: Context, name: str | None, may_create: bool) -> Topic:
+    if name is None:
+        raise CodedError(ErrorCode.invalid_request, "a topic without a name and without an id")
+    topic = ctx.image.topic(name)
+    if topic is not None:
+        return topic
+    validate_name(name)
+    if not may_create or name in INTERNAL:
+        raise CodedError(ErrorCode.unknown_topic_or_partition)
+    try:
+        return await ctx.controller.create_topic(TopicSpec(name=name))
+    except CodedError as error:
+        created = ctx.image.topic(name)
+        if error.code is ErrorCode.topic_already_exists and created is not None:
+            return created
+        raise
+
+
+def _problem(name: str | None, topic_id: object, code: ErrorCode) -> dict[str, Any]:
+    """v10 and v11 can ask by id but cannot answer without a name."""
+    return {"error_code": code, "name": name or "", "topic_id": topic_id, "partitions": ()}
+
+
+async def handle_describe_topic_partitions(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+    cursor = request.cursor
+    if cursor is not None and cursor.partition_index < 0:
+        refused = [_problem(topic.name, None, ErrorCode.invalid_request) for topic in request.topics or ()]
+        return {"throttle_time": 0, "topics": refused, "next_cursor": None}
+    left = max(1, min(PAGE, request.response_partition_limit))
+    answered: list[dict[str, Any]] = []
+    next_cursor = None
+    for name, first in _from_cursor(ctx.image, request):
+        topic = ctx.image.topic(name)
+        if topic is None:
+            answered.append(_missing(name))
+            continue
+        if not left:
+            next_cursor = {"topic_name": name, "partition_index": first}
+            break
+        page, left = _page(topic, first, left, frozenset(ctx.image.brokers))
+        answered.append(page)
+        reached = first + len(page["partitions"])
+        if reached < len(topic.partitions):
+            next_cursor = {"topic_name": name, "partition_index": reached}
+            break
+    return {"throttle_time": 0, "topics": answered, "next_cursor": next_cursor}
+
+
+def _from_cursor(image: ClusterImage, request: Any) -> Iterator[tuple[str, int]]:
+    """The names to answer, in order, each with the partition to begin at."""
+    names = sorted({topic.name for topic in request.topics}) if request.topics else _names_in_order(image)
+    cursor = request.cursor
+    for name in names:
+        if cursor is None or name > cursor.topic_name:
+            yield name, 0
+        elif name == cursor.topic_name:
+            yield name, cursor.partition_index
+
+
+def _names_in_order(image: ClusterImage) -> list[str]:
+    version, names = _SORTED.get(image, (-1, []))
+    if version != image.version:
+        names = sorted(topic.name for topic in image.topics())
+        _SORTED[image] = (image.version, names)
+    return names
+
+
+def _page(topic: Topic, first: int, limit: int, alive: frozenset[int]) -> tuple[dict[str, Any], int]:
+    states = topic.partitions[first : first + limit]
+    page = {
+        "error_code": ErrorCode.none,
+        "name": topic.name,
+        "topic_id": topic.id,
+        "is_internal": topic.internal,
+        "partitions": [describe_partition(first + step, state, alive) for step, state in enumerate(states)],
+        "topic_authorized_operations": TOPIC_OPERATIONS,
+    }
+    return page, limit - len(states)
+
+
+def _missing(name: str) -> dict[str, Any]:
+    try:
+        validate_name(name)
+        code = ErrorCode.unknown_topic_or_partition
+    except CodedError as error:
+        code = error.code
+    return {"error_code": code, "name": name, "topic_id": None, "partitions": ()}
+
+
+HANDLERS: Final[dict[ApiKey, Handler]] = {
+    ApiKey.METADATA: handle_metadata,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: handle_describe_topic_partitions,
+}

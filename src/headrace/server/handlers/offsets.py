@@ -1,0 +1,203 @@
+"""ListOffsets, versions 1-11, OffsetForLeaderEpoch, versions 2-4, and DeleteRecords, versions 0-2.
+
+ListOffsets finds an offset by time, or by one of the times that stand for a place in the log:
+
+| time | place | since |
+|---|---|---|
+| -1 | the end: the high watermark, or the last stable offset for `read_committed` | v1 |
+| -2 | the start | v1 |
+| -3 | the record with the largest timestamp | v7 |
+| -4 | the start of what is on local disk: the start, as there is no tiered storage | v8 |
+| -5 | the end of what is in tiered storage: none | v9 |
+| -6 | the first record that waits to be moved there: none | v11 |
+
+Nothing found is offset -1 with timestamp -1 and no error. A time that the version does not know is
+UNSUPPORTED_VERSION. Nothing at or beyond what a consumer may see is ever returned.
+
+- Both ListOffsets (v4+) and OffsetForLeaderEpoch check the leader epoch the client knows: an older one is
+  FENCED_LEADER_EPOCH, a newer one UNKNOWN_LEADER_EPOCH.
+- A replica id is refused with CLUSTER_AUTHORIZATION_FAILED: this broker has no followers.
+- DeleteRecords moves the start of a log up; -1 is the high watermark, beyond it is OFFSET_OUT_OF_RANGE. A topic
+  whose `cleanup.policy` lacks delete is POLICY_VIOLATION, an internal one INVALID_TOPIC_EXCEPTION, as with Kafka.
+- Left out: timeouts (v10 of ListOffsets has one, for reads from tiered storage).
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from headrace.config import effective_topic
+from headrace.protocol.api import ApiKey
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.replication.partition import Partition
+
+from ..context import Context, RequestInfo
+
+READ_COMMITTED: Final = 1
+UNKNOWN: Final = -1
+HIGH_WATERMARK: Final = -1
+
+
+class Place(IntEnum):
+    """Times that stand for a place in the log."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+    EARLIEST_PENDING_UPLOAD = -6
+
+
+_SINCE: Final = {
+    Place.LATEST: 1,
+    Place.EARLIEST: 1,
+    Place.MAX_TIMESTAMP: 7,
+    Place.EARLIEST_LOCAL: 8,
+    Place.LATEST_TIERED: 9,
+    Place.EARLIEST_PENDING_UPLOAD: 11,
+}
+
+
+class Found(NamedTuple):
+    """What a time stands for in a log."""
+
+    timestamp: int = UNKNOWN
+    offset: int = UNKNOWN
+    leader_epoch: int = UNKNOWN
+
+
+async def handle_list_offsets(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
+    committed_only = getattr(request, "isolation_level", 0) == READ_COMMITTED
+    topics = request.topics or ()
+    repeated = _repeated((topic.name, p.partition_index) for topic in topics for p in topic.partitions or ())
+
+    def answer(name: str, asked: Any) -> dict[str, Any]:
+        if (name, asked.partition_index) in repeated:
+            raise CodedError(ErrorCode.invalid_request)
+        _refuse_replica(request.replica_id)
+        partition = ctx.replicas.partition(name, asked.partition_index)
+        partition.check_epoch(getattr(asked, "current_leader_epoch", UNKNOWN))
+        return _find(partition, asked.timestamp, committed_only, info.version)._asdict()
+
+    return {
+        "throttle_time": 0,
+        "topics": [
+            {"name": topic.name, "partitions": [_listed(topic.name, p, answer) for p in topic.partitions or ()]}
+            for topic in topics
+        ],
+    }
+
+
+def _listed(name: str, asked: Any, answer: Callable[[str, Any], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return {"partition_index": asked.partition_index, "error_code": ErrorCode.none, **answer(name, asked)}
+    except CodedError as error:
+        return {"partition_index": asked.partition_index, "error_code": error.code, **Found()._asdict()}
+
+
+def _find(partition: Partition, timestamp: int, committed_only: bool, version: int) -> Found:
+    log = partition.log
+    end = partition.last_stable_offset if committed_only else partition.high_watermark
+    if timestamp < 0:
+        return _find_place(partition, timestamp, end, version)
+    found = log.offset_for_timestamp(timestamp, end)
+    return Found() if found is None else Found(found.timestamp, found.offset, found.leader_epoch)
+
+
+def _find_place(partition: Partition, timestamp: int, end: int, version: int) -> Found:
+    log = partition.log
+    since = _SINCE.get(Place(timestamp)) if timestamp >= min(Place) else None
+    if since is None or version < since:
+        raise CodedError(ErrorCode.unsupported_version, f"the time {timestamp} has no meaning in v{version}")
+    if timestamp == Place.LATEST:
+        return Found(UNKNOWN, end, partition.leader_epoch)
+    if timestamp in (Place.EARLIEST, Place.EARLIEST_LOCAL):
+        return Found(UNKNOWN, log.log_start_offset, log.epoch_at(log.log_start_offset))
+    if timestamp == Place.MAX_TIMESTAMP:
+        found = log.offset_of_max_timestamp(end)
+        return Found() if found is None else Found(found.timestamp, found.offset, found.leader_epoch)
+    return Found()
+
+
+async def handle_offset_for_leader_epoch(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+    replica_id = getattr(request, "replica_id", UNKNOWN)
+    return {
+        "throttle_time": 0,
+        "topics": [
+            {
+                "topic": topic.topic,
+                "partitions": [_epoch_end(ctx, topic.topic, asked, replica_id) for asked in topic.partitions or ()],
+            }
+            for topic in request.topics or ()
+        ],
+    }
+
+
+def _epoch_end(ctx: Context, topic: str, asked: Any, replica_id: int) -> dict[str, Any]:
+    code, epoch, end_offset = ErrorCode.none, UNKNOWN, UNKNOWN
+    try:
+        _refuse_replica(replica_id)
+        partition = ctx.replicas.partition(topic, asked.partition)
+        partition.check_epoch(asked.current_leader_epoch)
+        epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
+    except CodedError as error:
+        code = error.code
+    return {"error_code": code, "partition": asked.partition, "leader_epoch": epoch, "end_offset": end_offset}
+
+
+def _refuse_replica(replica_id: int) -> None:
+    if replica_id >= 0:
+        raise CodedError(ErrorCode.cluster_authorization_failed, f"replica {replica_id} does not follow this broker")
+
+
+async def handle_delete_records(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+    return {
+        "throttle_time": 0,
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [_delete(ctx, topic.name, asked) for asked in topic.partitions or ()],
+            }
+            for topic in request.topics or ()
+        ],
+    }
+
+
+def _delete(ctx: Context, name: str, asked: Any) -> dict[str, Any]:
+    code, low_watermark = ErrorCode.none, UNKNOWN
+    try:
+        _check_deletable(ctx, name)
+        partition = ctx.replicas.partition(name, asked.partition_index)
+        end = partition.high_watermark
+        offset = end if asked.offset == HIGH_WATERMARK else asked.offset
+        if not 0 <= offset <= end:
+            raise CodedError(ErrorCode.offset_out_of_range, f"offset {asked.offset} is not within 0 to {end}")
+        low_watermark = ctx.replicas.delete_records(partition, offset)
+    except CodedError as error:
+        code = error.code
+    return {"partition_index": asked.partition_index, "low_watermark": low_watermark, "error_code": code}
+
+
+def _check_deletable(ctx: Context, name: str) -> None:
+    topic = ctx.image.topic(name)
+    if topic is None:
+        raise CodedError(ErrorCode.unknown_topic_or_partition)
+    if topic.internal:
+        raise CodedError(ErrorCode.invalid_topic_exception, f"Cannot delete records of internal topic {name}")
+    policy = effective_topic(topic.configs, ctx.config)["cleanup.policy"]
+    assert isinstance(policy, tuple)
+    if "delete" not in policy:
+        raise CodedError(ErrorCode.policy_violation, f"{name} has cleanup.policy={','.join(policy)}, without delete")
+
+
+def _repeated(keys: Any) -> set[Any]:
+    return {key for key, count in Counter(keys).items() if count > 1}
+
+
+HANDLERS: Final = {
+    ApiKey.LIST_OFFSETS: handle_list_offsets,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: handle_offset_for_leader_epoch,
+    ApiKey.DELETE_RECORDS: handle_delete_records,
+}

@@ -1,0 +1,164 @@
+"""CreateTopics, versions 2-7, DeleteTopics, versions 1-6, and CreatePartitions, versions 0-3.
+
+Each topic of a request succeeds or fails by itself, with its own code and message. A name that stands twice in one
+request fails (INVALID_REQUEST), and nothing is done for it. The topics of one CreateTopics are created side by side.
+Changes are done when the answer is sent, so timeouts are not looked at.
+
+- CreateTopics: -1 partitions or replicas are the broker's defaults. From v5 on the answer has the topic's settings,
+  an empty array on an error and never null (the Java client does not expect it); from v7 on its id.
+- DeleteTopics v6 names topics by name or by id; v5 adds messages. With `delete.topic.enable=false` the code is
+  TOPIC_DELETION_DISABLED from v3 on, INVALID_REQUEST before.
+- CreatePartitions can only add partitions; records already there stay where they are.
+- `validate_only` answers as if it had been done.
+- Left out: THROTTLING_QUOTA_EXCEEDED (controller mutation quotas).
+"""
+
+import asyncio
+from collections import Counter
+from typing import Any, Final
+from uuid import UUID
+
+from headrace.cluster.controller import TopicSpec
+from headrace.cluster.image import Topic
+from headrace.config import shown
+from headrace.protocol.api import ApiKey
+from headrace.protocol.errors import CodedError, ErrorCode
+
+from ..context import Context, RequestInfo
+from .describe import describe_topic_configs
+
+_FIRST_WITH_DELETION_DISABLED: Final = 3
+_FIRST_WITH_TOPIC_IDS: Final = 6
+
+
+async def handle_create_topics(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+    wanted = request.topics or ()
+    repeated = _repeated(topic.name for topic in wanted)
+    once = [topic for topic in wanted if topic.name not in repeated]
+    answers = await asyncio.gather(*(_create(ctx, topic, request.validate_only) for topic in once))
+    refused = [_not_created(name, _duplicate()) for name in repeated]
+    return {"throttle_time": 0, "topics": [*answers, *refused]}
+
+
+async def _create(ctx: Context, wanted: Any, validate_only: bool) -> dict[str, Any]:
+    try:
+        topic = await ctx.controller.create_topic(_spec(wanted), validate_only=validate_only)
+    except CodedError as error:
+        return _not_created(wanted.name, error)
+    return {
+        "name": topic.name,
+        "topic_id": None if validate_only else topic.id,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "num_partitions": len(topic.partitions),
+        "replication_factor": len(topic.partitions[0].replicas),
+        "configs": describe_topic_configs(ctx.config, topic),
+    }
+
+
+def _spec(wanted: Any) -> TopicSpec:
+    assignments = wanted.assignments or ()
+    configs = wanted.configs or ()
+    if len({assignment.partition_index for assignment in assignments}) != len(assignments):
+        raise CodedError(ErrorCode.invalid_replica_assignment, "a partition is assigned more than once")
+    for config in configs:
+        if config.value is None:
+            raise CodedError(
+                ErrorCode.invalid_config,
+                f"Null value not supported for topic configs: {shown(config.name)}; leave it out",
+            )
+    return TopicSpec(
+        name=wanted.name,
+        partitions=wanted.num_partitions,
+        replication_factor=wanted.replication_factor,
+        assignments={assignment.partition_index: assignment.broker_ids or () for assignment in assignments},
+        configs={config.name: config.value for config in configs},
+    )
+
+
+def _not_created(name: str, error: CodedError) -> dict[str, Any]:
+    return {
+        "name": name,
+        "topic_id": None,
+        "error_code": error.code,
+        "error_message": error.message,
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "configs": (),
+    }
+
+
+async def handle_delete_topics(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
+    if info.version >= _FIRST_WITH_TOPIC_IDS:
+        wanted = [(topic.name, topic.topic_id) for topic in request.topics or ()]
+    else:
+        wanted = [(name, None) for name in request.topic_names or ()]
+    repeated = _repeated(wanted)
+    answers = []
+    for name, topic_id in dict.fromkeys(wanted):
+        try:
+            if (name, topic_id) in repeated:
+                raise _duplicate()
+            topic = await _delete(ctx, name, topic_id, info.version)
+        except CodedError as error:
+            answers.append(_deleted(name, topic_id, error.code, error.message))
+        else:
+            answers.append(_deleted(topic.name, topic.id, ErrorCode.none, None))
+    return {"throttle_time": 0, "responses": answers}
+
+
+async def _delete(ctx: Context, name: str | None, topic_id: UUID | None, version: int) -> Topic:
+    if not ctx.config["delete.topic.enable"]:
+        disabled = version >= _FIRST_WITH_DELETION_DISABLED
+        code = ErrorCode.topic_deletion_disabled if disabled else ErrorCode.invalid_request
+        raise CodedError(code, "Topic deletion is disabled; set delete.topic.enable=true on the broker to allow it")
+    if (name is None) == (topic_id is None):
+        raise CodedError(ErrorCode.invalid_request, "Name a topic to delete by its name or by its id, and not by both")
+    if topic_id is not None:
+        found = ctx.image.topic_by_id(topic_id)
+        if found is None:
+            raise CodedError(ErrorCode.unknown_topic_id, f"There is no topic with the id {topic_id}")
+        name = found.name
+    assert name is not None
+    return await ctx.controller.delete_topic(name, topic_id)
+
+
+def _deleted(name: str | None, topic_id: UUID | None, code: ErrorCode, message: str | None) -> dict[str, Any]:
+    return {"name": name, "topic_id": topic_id, "error_code": code, "error_message": message}
+
+
+async def handle_create_partitions(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+    wanted = request.topics or ()
+    repeated = _repeated(topic.name for topic in wanted)
+    results = [await _grow(ctx, topic, request.validate_only) for topic in wanted if topic.name not in repeated]
+    refused = [_grown(name, _duplicate()) for name in repeated]
+    return {"throttle_time": 0, "results": [*results, *refused]}
+
+
+async def _grow(ctx: Context, wanted: Any, validate_only: bool) -> dict[str, Any]:
+    assignments = [assignment.broker_ids or () for assignment in wanted.assignments or ()]
+    try:
+        await ctx.controller.create_partitions(wanted.name, wanted.count, assignments, validate_only=validate_only)
+    except CodedError as error:
+        return _grown(wanted.name, error)
+    return _grown(wanted.name, None)
+
+
+def _grown(name: str, error: CodedError | None) -> dict[str, Any]:
+    code = ErrorCode.none if error is None else error.code
+    return {"name": name, "error_code": code, "error_message": None if error is None else error.message}
+
+
+def _repeated(names: Any) -> list[Any]:
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
+def _duplicate() -> CodedError:
+    return CodedError(ErrorCode.invalid_request, "Duplicate topic name.")
+
+
+HANDLERS: Final = {
+    ApiKey.CREATE_TOPICS: handle_create_topics,
+    ApiKey.DELETE_TOPICS: handle_delete_topics,
+    ApiKey.CREATE_PARTITIONS: handle_create_partitions,
+}

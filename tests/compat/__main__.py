@@ -1,0 +1,78 @@
+"""`python -m tests.compat`: run the clients, print the table, write `docs/compatibility.md`."""
+
+import argparse
+import logging
+import shutil
+import sys
+import tempfile
+import warnings
+from contextlib import ExitStack
+from pathlib import Path
+
+from rich.console import Console
+
+from .broker import BrokerError, running_broker
+from .provision import CLIENTS
+from .report import markdown, show
+from .runner import TITLES, Suite
+
+_ROOT = Path(__file__).parents[2]
+_PAGE = _ROOT / "docs" / "compatibility.md"
+_PLAIN_WIDTH = 180
+_CACHE = _ROOT / ".venv" / "compat"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.compat", description="Run real clients against a broker.")
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="use this broker instead of starting one")
+    parser.add_argument("--client", action="append", choices=list(CLIENTS), help="only this client (repeatable)")
+    parser.add_argument("--keep", action="store_true", help="leave topics, broker data and logs for a look")
+    parser.add_argument("--list", action="store_true", help="name the clients and the scenarios, and stop")
+    parser.add_argument("--page", type=Path, help="write the page here, whatever broker and clients were used")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Exit code 0 when nothing failed, 1 when a scenario did, 2 when there was no broker to try."""
+    arguments = _arguments()
+    console = Console() if sys.stdout.isatty() else Console(width=_PLAIN_WIDTH)
+    if arguments.list:
+        console.print("clients:", ", ".join(CLIENTS))
+        console.print("scenarios:", *TITLES, sep="\n  ")
+        return 0
+    # Clients report reconnects and deprecations of their own; a scenario that suffers from them says so.
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    work = Path(tempfile.mkdtemp(prefix="headrace-compat-"))
+    try:
+        return _run(arguments, work, console)
+    except BrokerError as error:
+        console.print(str(error), style="bold red", markup=False)
+        return 2
+    finally:
+        if arguments.keep:
+            console.print(f"kept: {work}", markup=False)
+        else:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _run(arguments: argparse.Namespace, work: Path, console: Console) -> int:
+    chosen = {name: prepare for name, prepare in CLIENTS.items() if name in (arguments.client or CLIENTS)}
+    with ExitStack() as cleanup:
+        bootstrap = arguments.bootstrap or cleanup.enter_context(running_broker(work))
+        suite = Suite(bootstrap, _CACHE, work, lambda line: console.print(line, markup=False, highlight=False))
+        run = suite.run(chosen, keep=arguments.keep)
+    show(run, console)
+    complete = arguments.bootstrap is None and len(chosen) == len(CLIENTS) and not run.incomplete
+    page = arguments.page or (_PAGE if complete else None)
+    if page is None:
+        console.print("the page is not written: that takes a broker of our own and every client")
+    else:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(markdown(run))
+        console.print(f"written: {page}", markup=False)
+    return 1 if run.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""One module per client library: the verbs of `ClientDriver` in that library's own words."""

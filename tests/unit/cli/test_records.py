@@ -1,0 +1,77 @@
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.cli.console import Failure
+from headrace.cli.records import Recipe, paced, pieces, records_of, whole_file
+from headrace.client.writer import Record
+
+
+def ignore(_amount: int) -> None:
+    return None
+
+
+class Drops(io.BytesIO):
+    """A stream that gives a byte at a time."""
+
+    def read1(self, _size: int | None = -1, /) -> bytes:
+        return super().read1(1)
+
+
+@given(parts=st.lists(st.binary(max_size=20)), separator=st.sampled_from([b"\n", b"\0", b"||", b"abc"]))
+def test_pieces_do_not_depend_on_how_the_bytes_arrive(parts: list[bytes], separator: bytes) -> None:
+    data = separator.join(parts)
+    expected = data.split(separator)
+    if not expected[-1]:
+        expected.pop()
+    assert list(pieces(io.BytesIO(data), separator, "x", ignore)) == expected
+    assert list(pieces(Drops(data), separator, "x", ignore)) == expected
+
+
+def test_each_line_is_given_before_the_next_is_read() -> None:
+    stream = Drops(b"one\ntwo\n")
+    assert next(pieces(stream, b"\n", "x", ignore)) == b"one"
+    assert stream.tell() == 4
+
+
+def test_a_record_without_end_is_refused_before_memory_is_full() -> None:
+    with pytest.raises(Failure, match="more than 10 bytes"):
+        list(pieces(Drops(b"x" * 100), b"\n", "standard input", ignore, limit=10))
+
+
+def test_an_empty_line_is_an_empty_record_and_a_carriage_return_belongs_to_the_line_end() -> None:
+    found = list(records_of(io.BytesIO(b"a\r\n\nb"), Recipe(), b"\n", "x", ignore))
+    assert [r.value for r in found] == [b"a", b"", b"b"]
+
+
+def test_keys_headers_and_tombstones() -> None:
+    recipe = Recipe(key_separator=b":", null_value=b"NULL", headers=[("h", b"1"), ("h", b"2")], timestamp=5)
+    assert recipe.record(b"k:v:w", 1, "x") == Record(
+        key=b"k", value=b"v:w", headers=[("h", b"1"), ("h", b"2")], timestamp=5
+    )
+    assert recipe.record(b"k:NULL", 1, "x").value is None
+
+
+def test_a_missing_key_names_the_record() -> None:
+    source = records_of(io.BytesIO(b"a:1\nb"), Recipe(key_separator=b":"), b"\n", "'in.txt'", ignore)
+    with pytest.raises(Failure, match=r"record 2 of 'in\.txt' has no key separator ':'"):
+        list(source)
+
+
+def test_a_whole_file_is_one_record() -> None:
+    seen: list[int] = []
+    (record,) = whole_file(io.BytesIO(b"a\nb\n"), Recipe(key=b"k"), "x", seen.append)
+    assert (record.key, record.value, seen) == (b"k", b"a\nb\n", [4])
+
+
+def test_a_rate_spaces_records_evenly() -> None:
+    time = 0.0
+
+    def wait(seconds: float) -> None:
+        nonlocal time
+        time += seconds
+
+    list(paced(iter([Record(value=b"")] * 11), 5.0, lambda: time, wait))
+    assert time == pytest.approx(2.0)

@@ -1,0 +1,72 @@
+"""Frames come out of the inbox as they went in, however the bytes arrive."""
+
+from struct import pack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.protocol.errors import ProtocolViolation
+from headrace.protocol.framing import RESTING_SIZE, Inbox
+
+
+def feed(inbox: Inbox, data: bytes, step: int) -> list[bytes]:
+    frames = []
+    position = 0
+    while position < len(data):
+        space = inbox.space()
+        chunk = data[position : position + min(step, len(space))]
+        space[: len(chunk)] = chunk
+        inbox.received(len(chunk))
+        position += len(chunk)
+        while (frame := inbox.next_frame()) is not None:
+            frames.append(bytes(frame))
+    return frames
+
+
+def framed(*bodies: bytes) -> bytes:
+    return b"".join(pack(">i", len(body)) + body for body in bodies)
+
+
+def test_frames_come_out_one_byte_at_a_time() -> None:
+    bodies = [b"abcdefgh", b"x" * 100, b"y" * 9]
+    assert feed(Inbox(1000), framed(*bodies), 1) == bodies
+
+
+@given(st.lists(st.integers(8, 3 * RESTING_SIZE), max_size=8), st.integers(1, 2 * RESTING_SIZE))
+def test_frames_come_out_whole_whatever_the_chunks(sizes: list[int], step: int) -> None:
+    step = max(step, sum(sizes) // 500)
+    bodies = [bytes([n % 251]) * size for n, size in enumerate(sizes)]
+    inbox = Inbox(4 * RESTING_SIZE)
+    assert feed(inbox, framed(*bodies), step) == bodies
+    assert inbox.is_empty
+
+
+@pytest.mark.parametrize("length", [-1, 0, 1001, 2**31 - 1, -(2**31)])
+def test_a_length_that_cannot_be_is_a_violation(length: int) -> None:
+    inbox = Inbox(1000)
+    with pytest.raises(ProtocolViolation, match="bytes"):
+        feed(inbox, pack(">i", length) + b"abcdefgh", 100)
+
+
+def test_a_length_alone_takes_no_memory() -> None:
+    inbox = Inbox(100_000_000)
+    feed(inbox, pack(">i", 99_000_000) + b"x" * 1000, 10)
+    inbox.space()
+    assert inbox.capacity == RESTING_SIZE
+
+
+def test_a_grown_buffer_is_kept_for_the_next_large_request_and_given_back_at_rest() -> None:
+    inbox = Inbox(100_000_000)
+    feed(inbox, framed(b"x" * 5_000_000), 100_000)
+    assert inbox.capacity >= 5_000_000
+    inbox.rest()
+    assert inbox.capacity == RESTING_SIZE
+
+
+def test_a_buffer_that_holds_bytes_is_not_given_back() -> None:
+    inbox = Inbox(100_000_000)
+    feed(inbox, framed(b"x" * 5_000_000) + b"\0\0", 100_000)
+    inbox.rest()
+    assert inbox.capacity >= 5_000_000
+    assert feed(inbox, b"\0\x08abcdefgh", 3) == [b"abcdefgh"]

@@ -1,0 +1,57 @@
+"""Connections past their deadline are closed by the sweep; the clock is the test's."""
+
+import asyncio
+import socket
+
+from headrace.server.connection import Connection, Parts
+from headrace.server.listener import HANDSHAKE_SECONDS, STALL_SECONDS, Listener
+
+IDLE_SECONDS = 600.0
+
+
+async def settled(listener: Listener, count: int) -> None:
+    for _ in range(1_000):
+        if len(listener.connections) == count:
+            return
+        await asyncio.sleep(0.002)
+    raise AssertionError(f"{len(listener.connections)} connections, not {count}")
+
+
+def answer(connection: Connection, frame: memoryview) -> Parts:
+    return [b"ok"]
+
+
+async def swept(sent: bytes, later: float) -> bool:
+    """Whether a client that sent these bytes is closed by a sweep so many seconds later."""
+    loop = asyncio.get_running_loop()
+    listener = Listener(loop, frame_limit=1000, most_connections=10, most_per_address=10, idle_seconds=IDLE_SECONDS)
+    port = listener.bind("127.0.0.1", 0)
+    listener.start(answer)
+    client = socket.create_connection(("127.0.0.1", port))
+    try:
+        client.sendall(sent)
+        await settled(listener, 1)
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        listener.sweep(loop.time() + later)
+        return not listener.connections
+    finally:
+        client.close()
+        listener.close()
+
+
+def test_a_connection_that_never_asks_is_closed() -> None:
+    assert asyncio.run(swept(b"", HANDSHAKE_SECONDS + 1))
+    assert not asyncio.run(swept(b"", HANDSHAKE_SECONDS - 5))
+
+
+def test_a_request_that_stalls_is_closed() -> None:
+    whole = b"\0\0\0\x08abcdefgh"
+    assert asyncio.run(swept(whole + b"\0\0\0\x08abc", STALL_SECONDS + 1))
+    assert not asyncio.run(swept(whole + b"\0\0\0\x08abc", STALL_SECONDS - 5))
+
+
+def test_a_connection_that_asks_no_more_is_closed_after_the_idle_time() -> None:
+    whole = b"\0\0\0\x08abcdefgh"
+    assert asyncio.run(swept(whole, IDLE_SECONDS + 1))
+    assert not asyncio.run(swept(whole, IDLE_SECONDS - 5))

@@ -1,0 +1,138 @@
+import ast
+import asyncio
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from headrace.client.errors import ClientError
+from headrace.config import ConfigError
+from headrace.server.broker import Broker as Server
+from headrace.testing import Broker
+from headrace.testing.plugin import topic_name
+
+pytest_plugins = ["pytester"]
+
+
+def send(bootstrap: str, topic: str, value: bytes) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(topic, value)
+    assert producer.flush(20) == 0
+
+
+def receive(bootstrap: str, topic: str) -> Any:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        return consumer.poll(20).value()
+    finally:
+        consumer.close()
+
+
+def test_records_go_through_and_nothing_stays() -> None:
+    threads = threading.active_count()
+    with Broker() as broker:
+        broker.create_topic("t")
+        send(broker.bootstrap, "t", b"hello")
+        assert receive(broker.bootstrap, "t") == b"hello"
+        data = broker.data
+        assert data.is_dir()
+    assert not data.exists()
+    assert threading.active_count() <= threads
+
+
+def test_a_restart_keeps_address_and_records() -> None:
+    with Broker() as broker:
+        broker.create_topic("t")
+        send(broker.bootstrap, "t", b"kept")
+        before = (broker.bootstrap, broker.data)
+        broker.restart()
+        assert (broker.bootstrap, broker.data) == before
+        assert receive(broker.bootstrap, "t") == b"kept"
+
+
+def test_data_of_the_callers_own_is_left_alone(tmp_path: Path) -> None:
+    with Broker(data=tmp_path / "d") as broker:
+        broker.create_topic("t")
+    assert (tmp_path / "d" / "t-0").is_dir()
+    with Broker(data=tmp_path / "d") as broker, pytest.raises(ClientError, match="exists"):
+        broker.create_topic("t")
+
+
+def test_settings_have_kafkas_names() -> None:
+    with Broker(config={"auto.create.topics.enable": False, "num.partitions": 2}) as broker:
+        broker.create_topic("t", partitions=3, retention_ms=1000)
+    with pytest.raises(ConfigError, match=r"no\.such"), Broker({"no.such": 1}):
+        pass
+
+
+def test_what_keeps_a_broker_from_starting_is_raised_here(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Exception, match="file"):
+        Broker(data=tmp_path / "file").start()
+
+
+def test_two_brokers_do_not_meet() -> None:
+    with Broker() as one, Broker() as two:
+        one.create_topic("t")
+        two.create_topic("t")
+        assert one.bootstrap != two.bootstrap
+
+
+def test_a_broker_that_does_not_run_says_so() -> None:
+    with pytest.raises(RuntimeError, match="`with` block"):
+        _ = Broker().bootstrap
+    Broker().stop()
+
+
+def test_a_task_left_behind_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[asyncio.Task[None]] = []
+
+    async def stop(self: Server) -> None:
+        left.append(asyncio.create_task(asyncio.sleep(60)))
+        await original(self)
+
+    original = Server.stop
+    monkeypatch.setattr(Server, "stop", stop)
+    broker = Broker().start()
+    with pytest.raises(AssertionError, match=r"left tasks behind: .*sleep"):
+        broker.stop()
+
+
+def test_fixtures_are_there_without_asking(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        seen = []
+
+        def test_a(headrace_broker, headrace_topic):
+            seen.append((headrace_broker.bootstrap, headrace_topic))
+
+        def test_b(headrace_broker, headrace_topic):
+            seen.append((headrace_broker.bootstrap, headrace_topic))
+            assert seen[0][0] == seen[1][0]
+            assert seen[0][1] != seen[1][1]
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=2)
+
+
+def test_the_plugin_costs_nothing_until_it_is_used() -> None:
+    code = (
+        "import sys, pytest; before = set(sys.modules); import headrace.testing.plugin;"
+        "print(sorted(set(sys.modules) - before))"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert ast.literal_eval(output) == ["headrace", "headrace.testing", "headrace.testing.plugin"]
+
+
+@pytest.mark.parametrize("name", ["test_x", "test_x[a/b é]", "[]", "x" * 500])
+def test_topic_names_are_valid(name: str) -> None:
+    made = topic_name(name, 3)
+    assert made.endswith("-3")
+    assert len(made) <= 249
+    assert all(c.isascii() and (c.isalnum() or c in "._-") for c in made)
