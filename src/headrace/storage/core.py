@@ -50,6 +50,7 @@ class LogCore:
 
     __slots__ = (
         "_chain",
+        "_closed",
         "_dirty_since_ms",
         "_disk",
         "_doomed",
@@ -95,6 +96,7 @@ class LogCore:
         self.first_dirty_offset = 0
         self._unsynced = state.unsynced
         self._ticket: SyncTicket | None = None
+        self._closed = False
         self._dirty_since_ms: int | None = None
         self._doomed: list[Doomed] = []
         self._on_recovery_point_lowered = on_recovery_point_lowered
@@ -113,7 +115,7 @@ class LogCore:
     @property
     def is_full(self) -> bool:
         """Whether appends wait for space on the disk."""
-        return self._refusal is not None and self.offline is None
+        return self._refusal is not None and self.offline is None and not self._closed
 
     def configure(self, settings: LogSettings) -> None:
         """Take new settings; they hold from the next append on."""
@@ -157,7 +159,7 @@ class LogCore:
         if isinstance(error, StorageError) and error.is_busy:
             raise CodedError(ErrorCode.kafka_storage_error, str(error)) from error
         if isinstance(error, StorageError) and error.is_full:
-            if self.offline is None:
+            if self._refusal is None:
                 self._refusal = f"no space left on {self.directory}; free space or shorten retention"
         else:
             self.fail(error)
@@ -178,7 +180,7 @@ class LogCore:
 
     def revive(self) -> None:
         """Let a full log take appends again; to be called when there is space."""
-        if self.offline is None:
+        if self.is_full:
             self._refusal = None
 
     # What follows from the batches

@@ -39,6 +39,8 @@ from .sync import SyncTicket
 __all__ = ["Appended", "FileSlice", "Log", "LogSettings", "LogState", "SyncTicket", "TimestampOffset"]
 
 
+_new_tuple: Final = tuple.__new__  # a third of what a NamedTuple's own constructor costs
+
 _FEW_PRODUCERS: Final = 1000
 """Up to so many are written with every checkpoint; more only when a segment ends."""
 
@@ -75,7 +77,7 @@ class Log(LogCore):
         producer_id = header.producer_id
         if producer_id < 0:
             self._write(batch, header, base_offset, last_offset, leader_epoch)
-            return Appended(base_offset, last_offset, False)
+            return _new_tuple(Appended, (base_offset, last_offset, False))
         producers = self._history.producers
         if producers is None:
             producers = self._load_producers()
@@ -84,7 +86,7 @@ class Log(LogCore):
             return Appended(known.base_offset, known.last_offset, True)
         self._write(batch, header, base_offset, last_offset, leader_epoch)
         producers.note(header, base_offset)
-        return Appended(base_offset, last_offset, False)
+        return _new_tuple(Appended, (base_offset, last_offset, False))
 
     def append_control(self, batch: memoryview, header: BatchHeader, leader_epoch: int) -> Appended:
         """Write a control batch at the end, as the leader: the mark that ends a transaction."""
@@ -149,7 +151,14 @@ class Log(LogCore):
         max_timestamp = header.max_timestamp
         segment = self._chain.active
         file = segment.writer
-        if file is None or self._must_roll(segment, size, last_offset, max_timestamp):
+        settings = self.settings
+        if (
+            file is None
+            or segment.size + size > settings.segment_bytes
+            or max_timestamp - segment.first_timestamp > settings.segment_ms
+            or last_offset - segment.base_offset > LARGEST_RELATIVE_OFFSET
+            or (segment.since_index > segment.interval and segment.index_is_full(settings.segment_index_bytes))
+        ):
             segment, file = self._prepare(size, last_offset, max_timestamp)
         stamp(batch, base_offset, leader_epoch)
         try:
@@ -163,17 +172,15 @@ class Log(LogCore):
 
     def _must_roll(self, segment: Segment, size: int, last_offset: int, max_timestamp: int) -> bool:
         settings = self.settings
-        return (
+        return segment.size > 0 and (
             segment.size + size > settings.segment_bytes
             or max_timestamp - segment.first_timestamp > settings.segment_ms
             or last_offset - segment.base_offset > LARGEST_RELATIVE_OFFSET
-            or (
-                segment.since_index > settings.index_interval_bytes
-                and segment.index_is_full(settings.segment_index_bytes)
-            )
-        ) and segment.size > 0
+            or segment.index_is_full(settings.segment_index_bytes)
+        )
 
     def _prepare(self, size: int, last_offset: int, max_timestamp: int) -> tuple[Segment, File]:
+        """A segment that takes a batch: the active one, or a new one when that is full or too old."""
         try:
             segment = self._chain.active
             if segment.writer is None:
@@ -346,10 +353,20 @@ class Log(LogCore):
                 high_watermark=high_watermark,
             )
             if count == len(self._chain):
-                self._roll()
+                count -= not self._could_roll()
         except (StorageError, BadBatch) as error:
             self._raise_failed(error)
         return self._doom(count, now_ms)
+
+    def _could_roll(self) -> bool:
+        """End the active segment so that it can go, unless the disk is too full for a new one."""
+        try:
+            self._roll()
+        except StorageError as error:
+            if not error.is_full:
+                raise
+            return False
+        return True
 
     def _doom(self, count: int, now_ms: int) -> int:
         """Take the oldest segments out of the log; their files go later, so that the disk need not hurry."""
@@ -434,6 +451,7 @@ class Log(LogCore):
             self.fail(error)
         for segment in self._chain.segments:
             segment.close()
+        self._closed = True
         self._refusal = self._refusal or f"{self.name} is closed"
 
     def _settle(self) -> None:
