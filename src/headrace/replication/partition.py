@@ -85,7 +85,7 @@ class Partition:
         if self.log.offline is not None:
             self.commits.fail(CodedError(ErrorCode.kafka_storage_error, self.log.offline))
             self.wake_watchers()
-        elif self.is_durable:
+        else:
             self._advance(self.log.synced_offset)
 
     def _advance(self, high_watermark: int) -> None:
