@@ -9,6 +9,7 @@ connection, anything else is a defect of ours: logged, answered with UNKNOWN_SER
 
 from asyncio import AbstractEventLoop, Task
 from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -117,11 +118,12 @@ class Dispatcher:
         body = _HEAD.size + client_size if client_size > 0 else _HEAD.size
         if body > len(frame):
             raise ProtocolViolation(f"a client id of {client_size} bytes in a frame of {len(frame)}")
-        if route.is_flexible:
-            body = skip_tags(frame, body)
+        is_flexible, raw = route
+        if is_flexible:
+            body = body + 1 if body < len(frame) and frame[body] == 0 else skip_tags(frame, body)
         request = Request(api_key, version, correlation_id, connection, frame, body)
-        if route.raw is not None:
-            return self._serve_raw(route.raw, request)
+        if raw is not None:
+            return self._serve_raw(raw, request)
         if api_key in _SASL:
             return self._serve_sasl(request)
         self._serve_decoded(request)
@@ -197,12 +199,17 @@ class Dispatcher:
         return [_UNSUPPORTED.pack(6, correlation_id, ErrorCode.unsupported_version.value)]
 
 
+@cache
+def _reader(api_key: int, version: int) -> Callable[[memoryview | bytes, int], tuple[Any, int]]:
+    return entity_reader(load_request_schema(api_key, version))
+
+
 def decode(request: Request) -> Any:
     """The request as kio's entity of its version, with every length in it known to be within the frame."""
     api_key, version = request.api_key, request.version
     body = check_request(api_key, version, request.frame[request.body :].toreadonly())
     try:
-        entity, _ = entity_reader(load_request_schema(api_key, version))(body, 0)
+        entity, _ = _reader(api_key, version)(body, 0)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic of the native decoder is not an Exception
@@ -212,14 +219,6 @@ def decode(request: Request) -> Any:
 
 def skip_tags(frame: memoryview, position: int) -> int:
     """The position after the tagged fields of a request header."""
-    if position >= len(frame):
-        raise ProtocolViolation("a request header that ends too early")
-    if frame[position] == 0:
-        return position + 1
-    return _skip_some_tags(frame, position)
-
-
-def _skip_some_tags(frame: memoryview, position: int) -> int:
     walk = Walk(frame)
     count, position = walk.uvarint(position)
     walk.count(position, count, 2)
