@@ -83,9 +83,10 @@ class ReplicaManager:
     def remove_topic(self, topic: Topic) -> None:
         """Stop serving a topic and delete its logs."""
         self._names.pop(topic.id.bytes, None)
-        for index, partition in self._by_name.pop(topic.name, {}).items():
+        held = self._by_name.pop(topic.name, {})
+        for partition in held.values():
             partition.retire(ErrorCode.unknown_topic_or_partition)
-            self._logs.delete(topic.name, index)
+        self._logs.delete(topic.name, held)
 
     def delete_records(self, partition: Partition, offset: int) -> int:
         """Drop everything below an offset; returns the new start of the log."""
@@ -113,9 +114,9 @@ class ReplicaManager:
             for partition in self.hosted():
                 partition.log.revive()
 
-    def drop_strays(self) -> None:
-        """Delete the logs of topics that were deleted while this broker could not."""
-        self._logs.drop_strays()
+    def set_strays_aside(self) -> list[str]:
+        """Give logs of topics that the metadata does not know other names; those. Once, at the end of the start."""
+        return self._logs.set_strays_aside()
 
     def checkpoint(self) -> None:
         """Write down how far each log is synced, committed and deleted."""
