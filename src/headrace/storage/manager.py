@@ -310,8 +310,6 @@ class LogManager:
 
     def checkpoint(self, high_watermarks: Mapping[Partition, int]) -> None:
         """Write down how far each log is synced, where it starts, and how far it is committed."""
-        for log in self._logs.values():
-            log.save()
         self._write_recovery_points()
         self._high_watermarks.update(high_watermarks)
         self._write_offsets(checkpoints.HIGH_WATERMARKS, self._high_watermarks)
