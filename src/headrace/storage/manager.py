@@ -103,7 +103,7 @@ class LogManager:
 
     def _check_owner(self) -> None:
         path = self._path(checkpoints.META_PROPERTIES)
-        found = checkpoints.decode_properties(self._disk.read(path)) if self._disk.exists(path) else {}
+        found = checkpoints.decode_properties(self._read(path))
         broker_id = found.get("node.id", found.get("broker.id"))
         if broker_id is not None and broker_id != str(self.broker_id):
             raise WrongDirectory(
@@ -133,7 +133,16 @@ class LogManager:
 
     def _read_offsets(self, name: str) -> dict[Partition, int]:
         path = self._path(name)
-        return checkpoints.decode_offsets(self._disk.read(path)) or {} if self._disk.exists(path) else {}
+        return checkpoints.decode_offsets(self._read(path)) or {}
+
+    def _read(self, path: str) -> bytes:
+        """What a file holds; nothing when there is none."""
+        try:
+            return self._disk.read(path)
+        except StorageError as error:
+            if not error.is_missing:
+                raise
+            return b""
 
     def _take_clean_marker(self) -> None:
         path = self._path(checkpoints.CLEAN_SHUTDOWN)
@@ -183,7 +192,7 @@ class LogManager:
     def _belongs(self, directory: str, topic_id: uuid.UUID) -> bool:
         """Whether a directory is of the topic with this id; one that does not say is taken over."""
         path = f"{directory}/{PARTITION_METADATA}"
-        found = checkpoints.decode_partition_metadata(self._disk.read(path)) if self._disk.exists(path) else None
+        found = checkpoints.decode_partition_metadata(self._read(path))
         if found is None:
             self._disk.write_atomically(path, checkpoints.encode_partition_metadata(topic_id))
         return found is None or found == topic_id

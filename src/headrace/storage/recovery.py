@@ -63,6 +63,8 @@ class _Recovery:
     expected: Expected
     segments: list[Segment] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
+    epoch_starts: list[tuple[int, int]] = field(default_factory=list)
+    """Leader epochs met behind the recovery point, and where."""
     names_changed: bool = False
 
     def path(self, name: str) -> str:
@@ -76,7 +78,7 @@ class _Recovery:
 def open_log(disk: Disk, clock: Clock, directory: str, settings: LogSettings, expected: Expected) -> LogState:
     """The state of the log in an existing directory, which may be empty, after whatever happened to it."""
     recovery = _Recovery(disk=disk, clock=clock, directory=directory, settings=settings, expected=expected)
-    sizes = disk.sizes(directory)
+    sizes = disk.sizes(directory, LOG_SUFFIX)
     try:
         _finish_renames(recovery, sizes)
         _find_segments(recovery, sizes)
@@ -118,7 +120,7 @@ def _finish_swap(recovery: _Recovery, name: str, sizes: dict[str, int]) -> None:
     target = name.removesuffix(SWAP_SUFFIX)
     base = end = int(target.removesuffix(LOG_SUFFIX))
     file = recovery.disk.open(recovery.path(name))
-    for _, header in scan(file, 0, sizes[name], floor=base):
+    for _, header in scan(file, 0, file.size, floor=base):
         end = header.last_offset + 1
     for old in list(sizes):
         stem, _, suffix = old.partition(".")
@@ -130,7 +132,8 @@ def _finish_swap(recovery: _Recovery, name: str, sizes: dict[str, int]) -> None:
     recovery.disk.sync_directory(recovery.directory)
     recovery.disk.rename(recovery.path(name), recovery.path(target))
     recovery.names_changed = True
-    sizes[target] = sizes.pop(name)
+    del sizes[name]
+    sizes[target] = file.size
 
 
 def _find_segments(recovery: _Recovery, sizes: dict[str, int]) -> None:
@@ -295,24 +298,29 @@ def _recover_segment(recovery: _Recovery, segment: Segment) -> tuple[int, bool]:
     """Where a segment ends after its tail was checked, and whether it was sound to its last byte."""
     point = recovery.expected.recovery_point
     size = segment.size
+    known = segment.read_index_files()
     start = _resume(segment, point)
     segment.next_offset = segment.base_offset
     try:
+        epoch = None
         for _, header in scan(segment.open(), start, size, floor=segment.base_offset, checked_from=point):
             segment.take(header)
+            if header.leader_epoch != epoch and header.base_offset >= point:
+                epoch = header.leader_epoch
+                recovery.epoch_starts.append((epoch, header.base_offset))
     except BadBatch as error:
         if segment.next_offset < point:
             raise
         _cut_tail(recovery, segment, size, error)
         return segment.next_offset, False
-    _finish(segment)
+    _finish(segment, known)
     return segment.next_offset, True
 
 
-def _finish(segment: Segment) -> None:
-    """A start does not need space for what can be made anew."""
+def _finish(segment: Segment, known: tuple[bytes | None, bytes | None] = (None, None)) -> None:
+    """Write the indexes if they are not as they were; a start does not need space for that."""
     try:
-        segment.finish()
+        segment.finish(known)
     except StorageError as error:
         if not error.is_full:
             raise
@@ -365,12 +373,8 @@ def _recover_epochs(recovery: _Recovery, state: LogState) -> Epochs:
     epochs = load_epochs(recovery.disk, recovery.directory, recovery.segments, state.log_end_offset)
     known = epochs.encode()
     epochs.cut_end(max(point, state.log_start_offset + 1))
-    for segment in recovery.segments:
-        if segment.next_offset <= point or not segment.size:
-            continue
-        start = segment.position_of(point) if point > segment.base_offset else 0
-        for _, header in scan(segment.open(), start, segment.size, floor=segment.base_offset):
-            epochs.assign(header.leader_epoch, header.base_offset)
+    for epoch, offset in recovery.epoch_starts:
+        epochs.assign(epoch, offset)
     if epochs.encode() != known:
         state.unsynced.add_document(recovery.path(LEADER_EPOCHS), epochs.encode())
     return epochs

@@ -14,7 +14,7 @@ from typing import Final
 
 from headrace.protocol.batch import NO_TIMESTAMP, BatchHeader
 
-from .disk import Disk, File, parent_of
+from .disk import Disk, File, StorageError, parent_of
 from .index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeEntry, TimeIndex
 from .scan import BadBatch, scan
 
@@ -244,15 +244,23 @@ class Segment:
 
     def read_indexes(self) -> tuple[OffsetIndex | None, TimeIndex | None]:
         """What the index files hold; None for one that is missing or damaged."""
-        offsets, times = self._read(INDEX_SUFFIX), self._read(TIME_INDEX_SUFFIX)
+        offsets, times = self.read_index_files()
         return (
             None if offsets is None else OffsetIndex.decode(offsets, self.size),
             None if times is None else TimeIndex.decode(times),
         )
 
+    def read_index_files(self) -> tuple[bytes | None, bytes | None]:
+        """The bytes of the index files; None for one that is missing."""
+        return self._read(INDEX_SUFFIX), self._read(TIME_INDEX_SUFFIX)
+
     def _read(self, suffix: str) -> bytes | None:
-        path = self.prefix + suffix
-        return self._disk.read(path) if self._disk.exists(path) else None
+        try:
+            return self._disk.read(self.prefix + suffix)
+        except StorageError as error:
+            if not error.is_missing:
+                raise
+            return None
 
     def _is_complete(self, index: OffsetIndex, times: TimeIndex) -> bool:
         span = self.next_offset - self.base_offset
@@ -313,10 +321,15 @@ class Segment:
             self.take(header)
         self.next_offset = offset
 
-    def finish(self) -> bool:
-        """Write the indexes in full, so that the last entry of the time index names the largest timestamp."""
-        if self._index is not None:
+    def finish(self, known: tuple[bytes | None, bytes | None] = (None, None)) -> bool:
+        """Write the indexes in full, so that the last entry of the time index names the largest timestamp.
+
+        Not when the files are known to say the same already. Whether anything was written.
+        """
+        if self._index is not None and self._times is not None:
             self._add_time_entry()
+            if known == (self._index.encode(), self._times.encode()):
+                self._index_saved, self._times_saved = len(self._index), len(self._times)
         return self.save_indexes()
 
     def save_indexes(self) -> bool:

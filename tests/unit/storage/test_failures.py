@@ -187,3 +187,36 @@ def test_retention_frees_a_full_log() -> None:
     store.manager.delete_files(store.clock.now_ms() + 60_000)
     store.log.revive()
     append(store.log)
+
+
+def test_a_log_closed_during_a_failed_sync_is_not_synced_again() -> None:
+    store = Store()
+    append(store.log)
+    store.disk.fail(errno.EIO, kind="datasync", path=".log")
+    ticket = store.log.begin_sync()
+    assert ticket is not None
+    with pytest.raises(StorageError):
+        ticket.run()
+    store.manager.close({})
+    assert store.log.offline is not None
+    assert store.log.synced_offset == 0
+    assert not store.disk.exists("/data/.kafka_cleanshutdown")
+
+
+def test_a_closed_log_is_not_revived() -> None:
+    store = Store()
+    store.log.close()
+    assert not store.log.is_full
+    store.log.revive()
+    refused(store)
+
+
+def test_retention_goes_as_far_as_a_full_disk_lets_it() -> None:
+    store = Store(replace(SMALL, retention_ms=1))
+    while store.log.segment_count < 3:
+        append(store.log, encode_batch(records(1, timestamp=1)))
+    active = store.log.inactive_segments()[-1].next_offset
+    store.disk.fail(errno.ENOSPC, kind="create")
+    assert store.log.retain(store.clock.now_ms(), store.log.log_end_offset) > 0
+    assert store.log.log_start_offset == active
+    assert append(store.log).base_offset == store.log.log_end_offset - 1
