@@ -117,3 +117,12 @@ def test_who_waits_for_the_disk_is_answered_when_the_topic_stops_syncing(bench: 
     partition.log.configure(FAST)
     bench.worker.finish()
     assert told == [None]
+
+
+def test_a_reader_of_an_epoch_that_never_was_is_out_of_range(bench: Bench) -> None:
+    partition = bench.partition()
+    bench.produce(partition)
+    bench.worker.finish()
+    with pytest.raises(CodedError) as caught:
+        partition.read(1, 100, committed_only=False, current_leader_epoch=-1, last_fetched_epoch=3)
+    assert caught.value.code is ErrorCode.offset_out_of_range
