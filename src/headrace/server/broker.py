@@ -30,7 +30,7 @@ from headrace.protocol.api import ApiKey
 from headrace.replication.cleaner import Cleaner
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.security.sasl import users_of
-from headrace.storage.disk import Disk, RealDisk
+from headrace.storage.disk import Disk, RealDisk, StorageError
 from headrace.storage.flusher import Flusher
 from headrace.storage.manager import LogManager
 
@@ -90,8 +90,12 @@ class Broker:
         self._fetch.wake_all()
         await self._listener.drain(DRAIN_SECONDS)
         await self._controller.close()
-        self._replicas.close()
-        await self._held.aclose()
+        try:
+            self._replicas.close()
+        except StorageError as error:
+            log.error("the logs could not be closed in order; the next start will check them", reason=str(error))
+        finally:
+            await self._held.aclose()
 
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()

@@ -1,5 +1,6 @@
 """A partition between its producers, its readers and the disk, one step at a time."""
 
+import errno
 import uuid
 from collections.abc import Callable
 
@@ -126,3 +127,13 @@ def test_a_reader_of_an_epoch_that_never_was_is_out_of_range(bench: Bench) -> No
     with pytest.raises(CodedError) as caught:
         partition.read(1, 100, committed_only=False, current_leader_epoch=-1, last_fetched_epoch=3)
     assert caught.value.code is ErrorCode.offset_out_of_range
+
+
+def test_a_disk_too_full_for_the_epochs_does_not_take_the_log_offline(bench: Bench) -> None:
+    partition = bench.partition()
+    told = bench.produce(partition)
+    bench.disk.fail(errno.ENOSPC, kind="append", path="leader-epoch-checkpoint")
+    bench.worker.finish()
+    assert partition.log.offline is None
+    assert told == [None]
+    assert not bench.disk.exists("/data/t-0/leader-epoch-checkpoint"), "it would hide the epoch from the next start"
