@@ -140,6 +140,13 @@ class ReplicaManager:
         """Give logs of topics that the metadata does not know other names; those. Once, at the end of the start."""
         return self._logs.set_strays_aside()
 
+    async def settle(self) -> None:
+        """Wait until all that a start after a crash has found is synced: readers had seen it, and must not see less."""
+        for partition in list(self.hosted()):
+            end = partition.log.log_end_offset
+            if partition.high_watermark < end and partition.log.offline is None:
+                await _committed(partition, end)
+
     async def checkpoint(self) -> None:
         """Write down how far each log is synced, committed and deleted."""
         async for partition in self._unhurried():
@@ -158,3 +165,9 @@ class ReplicaManager:
 
     def _high_watermarks(self) -> dict[tuple[str, int], int]:
         return {(p.topic, p.index): p.high_watermark for p in self.hosted()}
+
+
+async def _committed(partition: Partition, end_offset: int) -> None:
+    known = asyncio.Event()
+    partition.commits.wait(end_offset, lambda _: known.set())
+    await known.wait()

@@ -129,6 +129,7 @@ class Broker:
         )
         await self._controller.load()
         self._open_logs(image)
+        await self._replicas.settle()
         self._begin_serving(loop, image)
 
     def _refuse_lost_metadata(self, logs: LogManager) -> None:

@@ -13,7 +13,7 @@ from headrace.protocol.batch import check_batch
 from headrace.protocol.errors import CodedError
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.storage.flusher import Flusher
+from headrace.storage.flusher import Flusher, RunInThread
 from headrace.storage.manager import LogManager
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import SimulatedDisk
@@ -30,13 +30,13 @@ def in_place(work: Any, done: Any) -> None:
 class Held:
     """A broker's logs on a simulated disk."""
 
-    def __init__(self) -> None:
-        self.disk = SimulatedDisk()
+    def __init__(self, disk: SimulatedDisk | None = None, run: RunInThread = in_place) -> None:
+        self.disk = disk or SimulatedDisk()
         self.clock = SimulatedClock()
         self.logs = LogManager(self.disk, self.clock, "/data", cluster_id="here", broker_id=1)
         self.logs.open()
         self.replicas = ReplicaManager(
-            broker_id=1, config=BrokerConfig.parse({}), clock=self.clock, logs=self.logs, flusher=Flusher(in_place)
+            broker_id=1, config=BrokerConfig.parse({}), clock=self.clock, logs=self.logs, flusher=Flusher(run)
         )
 
     def topic(self, name: str, **configs: str) -> Partition:
@@ -48,6 +48,30 @@ class Held:
         now_ms = self.clock.now_ms()
         batch = memoryview(bytearray(batch_of(b"x", timestamp=now_ms)))
         return partition.append(batch, check_batch(batch), now_ms=now_ms, version=9).base_offset
+
+
+def test_after_a_crash_readers_see_no_less_than_before() -> None:
+    held = Held()
+    topic = Topic(name="t", id=uuid.uuid4(), partitions=(HERE,))
+    held.replicas.apply_topic(topic)
+    held.append(held.replicas.partition("t", 0))
+    assert held.replicas.partition("t", 0).high_watermark == 1
+    held.disk.kill()
+
+    async def start() -> int:
+        loop = asyncio.get_running_loop()
+
+        def later(work: Any, done: Any) -> None:
+            work()
+            loop.call_soon(done, None)
+
+        again = Held(held.disk, later)
+        again.replicas.apply_topic(topic)
+        assert again.replicas.partition("t", 0).high_watermark == 0
+        await again.replicas.settle()
+        return again.replicas.partition("t", 0).high_watermark
+
+    assert asyncio.run(start()) == 1
 
 
 def test_a_log_that_cannot_follow_retention_does_not_keep_the_others_from_it() -> None:
