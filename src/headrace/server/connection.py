@@ -73,6 +73,7 @@ class Connection:
         """False until the client has authenticated, where it must."""
         self.opened_at = now
         self.last_read_at = now
+        self.last_sent_at = now
         self.requests = 0
         self._loop = loop
         self._sock = sock
@@ -122,7 +123,12 @@ class Connection:
 
     @property
     def is_mid_request(self) -> bool:
-        return not self._inbox.is_empty and not self.is_held and not self._slots
+        return not self._inbox.is_empty and not self.is_held and not self._slots and not self._out
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether answers wait for the client to read."""
+        return bool(self._out)
 
     def rest(self) -> None:
         """Give memory back that only large requests need."""
@@ -275,6 +281,7 @@ class Connection:
         out.appendleft(data)
         sent = self._sock.send(data, socket.MSG_MORE if len(out) > 1 else 0)
         self._out_bytes -= sent
+        self.last_sent_at = self._loop.time()
         if sent == size:
             out.popleft()
         else:
@@ -287,6 +294,7 @@ class Connection:
         if not sent:
             raise OSError(f"the log is shorter than what was promised of it: {part}")
         self._range_sent += sent
+        self.last_sent_at = self._loop.time()
         if sent == left:
             self._out.popleft()
             self._range_sent = 0
