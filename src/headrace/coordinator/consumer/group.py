@@ -231,6 +231,12 @@ class ConsumerGroup(Core):
 
 
 def _told(old: Member, request: HeartbeatRequest) -> Member:
+    """The member as it is after what it said. Who joins says everything: a static member that returns with another
+    subscription keeps nothing of its former one."""
+    if request.member_epoch == JOINING:
+        old = replace(
+            old, subscribed_topic_names=frozenset(), subscribed_topic_regex=None, rack_id=None, server_assignor=None
+        )
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     timeout = request.rebalance_timeout_ms
     return replace(
