@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 import structlog
 import uvloop
@@ -23,6 +24,8 @@ from headrace.cluster.identity import cluster_id
 from headrace.cluster.image import BrokerNode, ClusterImage
 from headrace.cluster.sqlite import SqliteStore
 from headrace.config import PLAIN_USERS, SASL_PLAINTEXT, BrokerConfig, ConfigError
+from headrace.coordinator.service import GroupCoordinator
+from headrace.coordinator.settings import GroupSettings
 from headrace.net.clock import Clock, SystemClock
 from headrace.protocol.api import ApiKey
 from headrace.replication.replica_manager import ReplicaManager
@@ -83,6 +86,7 @@ class Broker:
         self._listener.stop_listening()
         await self._housekeeping.stop()
         self._fetch.wake_all()
+        await self._groups.close()
         await self._listener.drain(DRAIN_SECONDS)
         await self._controller.close()
         self._replicas.close()
@@ -147,10 +151,26 @@ class Broker:
 
     def _begin_serving(self, loop: asyncio.AbstractEventLoop, image: ClusterImage) -> None:
         config = self.config
-        context = Context(
-            config=config, clock=self._clock, image=image, controller=self._controller, replicas=self._replicas
-        )
         rng = random.SystemRandom()
+        self._groups = GroupCoordinator(
+            broker_id=config.node_id,
+            settings=GroupSettings.of(config),
+            image=image,
+            controller=self._controller,
+            replicas=self._replicas,
+            clock=self._clock,
+            scheduler=loop,
+            new_id=lambda: str(UUID(int=rng.getrandbits(128), version=4)),
+        )
+        self._groups.start()
+        context = Context(
+            config=config,
+            clock=self._clock,
+            image=image,
+            controller=self._controller,
+            replicas=self._replicas,
+            groups=self._groups,
+        )
         sessions = FetchSessions(
             int(config["max.incremental.fetch.session.cache.slots"]), lambda: rng.randrange(1, 2**31)
         )
