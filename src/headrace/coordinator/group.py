@@ -16,8 +16,8 @@ from .effects import Effect, Reply, Write
 class GroupType(Enum):
     """Kafka's names, as ListGroups shows them."""
 
-    CLASSIC = "classic"
-    CONSUMER = "consumer"
+    CLASSIC = "Classic"
+    CONSUMER = "Consumer"
 
 
 class Group(Protocol):

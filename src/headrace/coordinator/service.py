@@ -5,7 +5,7 @@ comes to lead it; until then its groups answer COORDINATOR_LOAD_IN_PROGRESS, and
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -59,7 +59,7 @@ class GroupCoordinator:
         self._scheduler = scheduler
         self._new_id = new_id
         self._shards: dict[int, Shard] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
         self._is_closed = False
 
     # Shards
@@ -71,7 +71,7 @@ class GroupCoordinator:
             return
         here = [partition for partition in map(self._led, range(len(topic.partitions))) if partition is not None]
         shards = [self._open(partition) for partition in sorted(here, key=lambda p: p.log.size_bytes)]
-        self._run(self._load_all([shard for shard in shards if shard.phase is Phase.LOADING]))
+        self.spawn(self._load_all([shard for shard in shards if shard.phase is Phase.LOADING]))
 
     async def close(self) -> None:
         """Answer everyone who waits, and load no more."""
@@ -104,20 +104,22 @@ class GroupCoordinator:
         if shard is None or shard.partition is not partition or shard.leader_epoch != partition.leader_epoch:
             shard = self._open(partition)
             if shard.phase is Phase.LOADING:
-                self._run(shard.load())
+                self.spawn(shard.load())
         if shard.phase is Phase.FAILED:
             self._revive(shard)
         if shard.phase is Phase.LOADING:
             raise CodedError(ErrorCode.coordinator_load_in_progress)
         return shard
 
-    def shards(self) -> Iterator[Shard]:
-        """Those that can speak; `CodedError` while one of them cannot yet."""
-        for shard in self._shards.values():
-            if shard.phase is Phase.LOADING:
-                raise CodedError(ErrorCode.coordinator_load_in_progress)
-            if shard.phase is Phase.ACTIVE:
-                yield shard
+    def shards(self) -> list[Shard]:
+        """Every shard that is here; `CodedError` while one of them cannot speak yet."""
+        if any(shard.phase is Phase.LOADING for shard in self._shards.values()):
+            raise CodedError(ErrorCode.coordinator_load_in_progress)
+        return self.active_shards()
+
+    def active_shards(self) -> list[Shard]:
+        """Those that can speak now."""
+        return [shard for shard in self._shards.values() if shard.phase is Phase.ACTIVE]
 
     def _led(self, index: int) -> Partition | None:
         try:
@@ -137,7 +139,7 @@ class GroupCoordinator:
         if shard.partition.log.offline is not None:
             raise CodedError(ErrorCode.coordinator_not_available, shard.partition.log.offline)
         shard.phase = Phase.LOADING
-        self._run(shard.load())
+        self.spawn(shard.load())
 
     async def _load_all(self, shards: Sequence[Shard]) -> None:
         started = self._clock.monotonic()
@@ -150,7 +152,11 @@ class GroupCoordinator:
             seconds=round(self._clock.monotonic() - started, 3),
         )
 
-    def _run(self, work: Any) -> None:
+    def spawn(self, work: Coroutine[Any, Any, object]) -> None:
+        """Let work run beside the requests, until it ends or the coordinator closes."""
+        if self._is_closed:
+            work.close()
+            return
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -258,7 +264,7 @@ class GroupCoordinator:
     def _token(self) -> "asyncio.Future[Answer]":
         return asyncio.get_running_loop().create_future()
 
-    async def _committed(self, shard: Shard) -> None:
+    async def committed(self, shard: Shard) -> None:
         """Returns once everything that was written so far is committed."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -298,11 +304,12 @@ class GroupCoordinator:
             prefix = offset_prefix(group_id, topic)
             pairs += [(offset_key(prefix, partition), value) for partition, value in values.items()]
         if pairs:
-            self._write(shard, pairs)
+            self.write(shard, pairs)
             shard.offsets.update(group_id, offsets)
-        await self._committed(shard)
+        await self.committed(shard)
 
-    def _write(self, shard: Shard, pairs: Sequence[Pair]) -> None:
+    def write(self, shard: Shard, pairs: Sequence[Pair]) -> None:
+        """Write records that no group decided on: offsets, tombstones. If they cannot be written nothing changes."""
         try:
             shard.append(pairs)
         except CodedError as error:
@@ -330,7 +337,7 @@ class GroupCoordinator:
             for topic, partitions in topics.items():
                 values = kept.get(topic, {})
                 found[topic] = {p: decode_offset(values[p]) if p in values else None for p in partitions}
-        await self._committed(shard)
+        await self.committed(shard)
         return found
 
 

@@ -21,9 +21,10 @@ import uvloop
 
 from headrace.cluster.controller import Controller
 from headrace.cluster.identity import cluster_id
-from headrace.cluster.image import BrokerNode, ClusterImage
+from headrace.cluster.image import BrokerNode, ClusterImage, Topic
 from headrace.cluster.sqlite import SqliteStore
 from headrace.config import PLAIN_USERS, SASL_PLAINTEXT, BrokerConfig, ConfigError
+from headrace.coordinator.expiry import expire, forget_topic
 from headrace.coordinator.service import GroupCoordinator
 from headrace.coordinator.settings import GroupSettings
 from headrace.net.clock import Clock, SystemClock
@@ -117,9 +118,7 @@ class Broker:
             flusher=Flusher(self._run_in_thread),
         )
         node = BrokerNode(id=config.node_id, host=config.advertised.host, port=self._port, rack=config["broker.rack"])
-        self._controller = Controller(
-            store=store, image=image, config=config, node=node, rng=rng, listeners=self._replicas
-        )
+        self._controller = Controller(store=store, image=image, config=config, node=node, rng=rng, listeners=self)
         await self._controller.load()
         self._open_logs(image)
         self._begin_serving(loop, image)
@@ -185,7 +184,20 @@ class Broker:
         every(SWEEP_SECONDS, "sweep connections", lambda: self._listener.sweep(loop.time()))
         every(SWEEP_SECONDS, "flush", self._replicas.flush_due)
         every(int(config["log.retention.check.interval.ms"]) / 1000, "retention", self._replicas.retain)
+        every(int(config["offsets.retention.check.interval.ms"]) / 1000, "expire offsets", self._expire_offsets)
         every(int(config["log.flush.offset.checkpoint.interval.ms"]) / 1000, "checkpoint", self._replicas.checkpoint)
+
+    def apply_topic(self, topic: Topic) -> None:
+        """A topic was made or changed."""
+        self._replicas.apply_topic(topic)
+
+    def remove_topic(self, topic: Topic) -> None:
+        """A topic was deleted: its logs go, and what groups have committed for it."""
+        self._replicas.remove_topic(topic)
+        self._groups.spawn(forget_topic(self._groups, topic.name))
+
+    async def _expire_offsets(self) -> None:
+        await expire(self._groups, self._clock.now_ms())
 
     def _run_in_thread(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""OffsetCommit, versions 2-10, OffsetFetch, 1-10, and OffsetDelete, 0.
+"""OffsetCommit, versions 2-10, and OffsetFetch, 1-10.
 
 OffsetCommit keeps one offset per partition, and answers once all of a request are committed. Each partition has its
 own code: UNKNOWN_TOPIC_OR_PARTITION, OFFSET_METADATA_TOO_LARGE; what concerns the group (a stale generation, say)
@@ -11,7 +11,6 @@ stands at every partition, as there is no other place for it.
 - OffsetFetch answers -1 for what was never committed, also for a group that does not exist. v2 null topics for all;
   v7 require_stable: every answer here is stable, until transactions bring offsets that are not; v8 many groups;
   v10 topic ids (UNKNOWN_TOPIC_ID).
-- OffsetDelete refuses partitions of a topic that members read (GROUP_SUBSCRIBED_TO_TOPIC).
 """
 
 from collections.abc import Mapping
