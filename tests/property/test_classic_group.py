@@ -36,6 +36,8 @@ class Client:
     members: tuple[str, ...] = ()
     assignment: frozenset[int] = frozenset()
     waits_for: str | None = None
+    next_step: str = "join"
+    """What its library would do next, were it left to itself."""
     protocols: Mapping[str, bytes] = field(default_factory=lambda: {"range": b"v1"})
 
 
@@ -116,12 +118,14 @@ class ClassicGroupMachine(RuleBasedStateMachine):
             client.leads = values["leader"] == client.member_id and not values["skip_assignment"]
             client.members = tuple(member["member_id"] for member in values["members"])
             client.assignment = frozenset()
+            client.next_step = "sync"
         else:
             self._forget(client, code)
 
     def _forget(self, client: Client, code: ErrorCode) -> None:
         client.generation = -1
         client.assignment = frozenset()
+        client.next_step = "join"
         if code in (ErrorCode.unknown_member_id, ErrorCode.group_max_size_reached):
             client.member_id = ""
         elif code is ErrorCode.fenced_instance_id and client in self.clients:
@@ -135,10 +139,17 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         assert known.get(client.member_id, values["assignment"]) == values["assignment"]
         known[client.member_id] = values["assignment"]
         client.assignment = frozenset(json.loads(values["assignment"] or b"[]"))
+        client.next_step = "heartbeat"
 
-    @initialize()
-    def begin(self) -> None:
-        self._now()
+    @initialize(dynamic=st.integers(0, 3), static=st.booleans(), turns=st.integers(0, 8))
+    def begin(self, dynamic: int, static: bool, turns: int) -> None:
+        """Some members to begin with, so that most runs see a group at work."""
+        for _ in range(dynamic):
+            self.a_dynamic_member_comes(asks_for_id=True)
+        if static:
+            self.a_static_member_comes(INSTANCES[0], skips=True)
+        for _ in range(turns):
+            self.everyone_goes_on(turns=1)
 
     @rule(asks_for_id=st.booleans())
     def a_dynamic_member_comes(self, asks_for_id: bool) -> None:
@@ -176,7 +187,9 @@ class ClassicGroupMachine(RuleBasedStateMachine):
     @precondition(lambda self: self._idle())
     @rule(data=st.data())
     def a_member_syncs(self, data: st.DataObject) -> None:
-        client = data.draw(st.sampled_from(self._idle()))
+        self._sync(data.draw(st.sampled_from(self._idle())))
+
+    def _sync(self, client: Client) -> None:
         assignments: dict[str, bytes] = {}
         if client.leads and client.members:
             for position, member_id in enumerate(client.members):
@@ -197,16 +210,28 @@ class ClassicGroupMachine(RuleBasedStateMachine):
     @precondition(lambda self: self._idle())
     @rule(data=st.data())
     def a_member_heartbeats(self, data: st.DataObject) -> None:
-        client = data.draw(st.sampled_from(self._idle()))
+        self._heartbeat(data.draw(st.sampled_from(self._idle())))
 
+    def _heartbeat(self, client: Client) -> None:
         def heard(client: Client, values: Mapping[str, Any]) -> None:
             code = values["error_code"]
-            if code not in (ErrorCode.none, ErrorCode.rebalance_in_progress):
+            if code is ErrorCode.rebalance_in_progress:
+                client.next_step = "join"
+            elif code is not ErrorCode.none:
                 self._forget(client, code)
 
         token = self._ask(client, "heartbeat", heard)
         instance = client.instance_id
         self._carry_out(self.group.heartbeat(token, client.member_id, instance, client.generation, self._now()))
+
+    @rule(turns=st.integers(1, 12))
+    def everyone_goes_on(self, turns: int) -> None:
+        """Each client does what its library would, and time passes in between."""
+        for _ in range(turns):
+            for client in self._idle():
+                if client in self.clients and client.waits_for is None:
+                    {"join": self._join, "sync": self._sync, "heartbeat": self._heartbeat}[client.next_step](client)
+            self.time_passes(1_000)
 
     @precondition(lambda self: self._idle())
     @rule(data=st.data())
