@@ -1,7 +1,7 @@
 """Importing the server without what its dependencies load on the side.
 
 kio imports hypothesis and structlog imports rich wherever these are installed, for uses that a server does not have.
-Together that is more than half of a broker's start, and 20 MB of it.
+Together that was about half of the processor time of a broker's start, and about 10 MB.
 """
 
 import sys

@@ -4,7 +4,6 @@ Each command's module imports what is heavy (the client library, the server, tab
 so that `headrace --help` and the first line of any command come at once.
 """
 
-import sys
 from typing import Annotated
 
 import typer
@@ -52,6 +51,4 @@ doctor.register(app)
 
 def main() -> None:
     """The entry point of the installed command."""
-    # kio registers strategies for tests wherever hypothesis is installed; a broker then starts 0.3 s later.
-    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
     app(prog_name="headrace")

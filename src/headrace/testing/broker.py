@@ -5,7 +5,6 @@ with Broker() as broker:
 """
 
 import asyncio
-import gc
 import shutil
 import tempfile
 import threading
@@ -141,10 +140,7 @@ class _Run:
 
     async def _serve(self) -> list[str]:
         server = Server(self._config)
-        thresholds = gc.get_threshold()
         await server.start()
-        gc.unfreeze()  # a broker tunes the collector of its own process; this one belongs to the test
-        gc.set_threshold(*thresholds)
         stop = asyncio.Event()
         self._started.set_result((asyncio.get_running_loop(), stop, server.bootstrap))
         await stop.wait()
