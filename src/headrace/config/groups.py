@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .setting import MAX_INT, Rule, Setting, Type, at_least, between
+from .setting import MAX_INT, Rule, Setting, Type, at_least, between, one_of, some_of
 
 
 def _group(name: str, kind: Type, default: str, rule: Rule, doc: str, importance: str = "medium") -> Setting:
@@ -10,6 +10,70 @@ def _group(name: str, kind: Type, default: str, rule: Rule, doc: str, importance
 
 
 GROUP_SETTINGS: Final = (
+    _group(
+        "group.consumer.assignors",
+        Type.LIST,
+        "uniform,range",
+        some_of("uniform", "range"),
+        "The assignors that members of the consumer protocol may ask for; the first is for groups in which none does.",
+    ),
+    _group(
+        "group.consumer.heartbeat.interval.ms",
+        Type.INT,
+        "5000",
+        at_least(1),
+        "How often members of the consumer protocol are told to send a heartbeat.",
+    ),
+    _group(
+        "group.consumer.max.heartbeat.interval.ms",
+        Type.INT,
+        "15000",
+        at_least(1),
+        "The longest heartbeat interval that a group can be given.",
+    ),
+    _group(
+        "group.consumer.max.session.timeout.ms",
+        Type.INT,
+        "60000",
+        at_least(1),
+        "The longest session timeout that a group of the consumer protocol can be given.",
+    ),
+    _group(
+        "group.consumer.max.size",
+        Type.INT,
+        str(MAX_INT),
+        at_least(1),
+        "The most members of one group of the consumer protocol.",
+    ),
+    _group(
+        "group.consumer.migration.policy",
+        Type.STRING,
+        "bidirectional",
+        one_of("bidirectional", "upgrade", "downgrade", "disabled"),
+        "Whether groups change from the classic to the consumer protocol (upgrade) when a member of the new one joins, "
+        "and back (downgrade) when the last one leaves.",
+    ),
+    _group(
+        "group.consumer.min.heartbeat.interval.ms",
+        Type.INT,
+        "5000",
+        at_least(1),
+        "The shortest heartbeat interval that a group can be given.",
+    ),
+    _group(
+        "group.consumer.min.session.timeout.ms",
+        Type.INT,
+        "45000",
+        at_least(1),
+        "The shortest session timeout that a group of the consumer protocol can be given.",
+    ),
+    _group(
+        "group.consumer.session.timeout.ms",
+        Type.INT,
+        "45000",
+        at_least(1),
+        "How long a member of the consumer protocol may be silent before its partitions go to others.",
+    ),
     _group(
         "group.initial.rebalance.delay.ms",
         Type.INT,

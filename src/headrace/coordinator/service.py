@@ -20,6 +20,7 @@ from headrace.replication.replica_manager import ReplicaManager
 
 from .alarms import Scheduler
 from .classic import ClassicGroup, JoinRequest, LeavingMember, SyncRequest
+from .consumer import CONSUMER_KEYS, ConsumerGroup
 from .effects import Effect
 from .group import Group
 from .journal import Pair
@@ -58,6 +59,7 @@ class GroupCoordinator:
         self._clock = clock
         self._scheduler = scheduler
         self._new_id = new_id
+        self._consumer_settings = settings.consumer({})
         self._shards: dict[int, Shard] = {}
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_closed = False
@@ -191,7 +193,13 @@ class GroupCoordinator:
         return found
 
     def _make_group(self, kind: int, group_id: str) -> Group | None:
+        if kind in CONSUMER_KEYS:
+            return self.new_consumer(group_id)
         return self._new_classic(group_id) if kind == CLASSIC_KEY else None
+
+    def new_consumer(self, group_id: str) -> ConsumerGroup:
+        """A group of the new protocol, without members."""
+        return ConsumerGroup(group_id, self._image, lambda: self._consumer_settings)
 
     def _new_classic(self, group_id: str) -> ClassicGroup:
         return ClassicGroup(group_id, self.settings.classic, wall_ms=self._clock.now_ms, new_id=self._new_id)
@@ -218,7 +226,7 @@ class GroupCoordinator:
             if request.member_id:
                 raise CodedError(ErrorCode.unknown_member_id)
             group = self._new_classic(group_id)
-        token = self._token()
+        token = self.token()
         effects += group.join(replace(request, token=token), shard.now_ms())
         if not group.is_blank:
             shard.groups[group_id] = group
@@ -232,7 +240,7 @@ class GroupCoordinator:
         group = self._classic(shard, group_id)
         if group is None:
             raise CodedError(ErrorCode.unknown_member_id)
-        token = self._token()
+        token = self.token()
         shard.carry_out(group, group.sync(replace(request, token=token), shard.now_ms()))
         return await token
 
@@ -248,7 +256,7 @@ class GroupCoordinator:
         group = self._classic(shard, group_id)
         if group is None:
             raise CodedError(ErrorCode.unknown_member_id)
-        token = self._token()
+        token = self.token()
         shard.carry_out(group, group.heartbeat(token, member_id, instance_id, generation, shard.now_ms()))
         return await token
 
@@ -257,11 +265,16 @@ class GroupCoordinator:
         check_group_id(group_id)
         shard = self.shard(group_id)
         group = self._classic(shard, group_id) or self._new_classic(group_id)
-        token = self._token()
+        token = self.token()
         shard.carry_out(group, group.leave(token, leaving, shard.now_ms()))
         return await token
 
-    def _token(self) -> "asyncio.Future[Answer]":
+    def new_member_id(self) -> str:
+        """An id for a member that cannot make one itself."""
+        return self._new_id()
+
+    def token(self) -> "asyncio.Future[Answer]":
+        """What a group is given with a request, and what its answer comes by."""
         return asyncio.get_running_loop().create_future()
 
     async def committed(self, shard: Shard) -> None:

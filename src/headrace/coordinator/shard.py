@@ -114,11 +114,15 @@ class Shard:
         group_id = group_of(key)
         kind = key_kind(key)
         group = self.groups.get(group_id)
-        made = self._make_group(kind, group_id) if group is None or value is not None else None
-        if made is not None and (group is None or group.type is not made.type):
-            group = self.groups[group_id] = made
-        if group is None:
+        if group is None and value is None:
             return
+        made = self._make_group(kind, group_id)
+        if made is None:
+            return
+        if group is None or group.type is not made.type:
+            if value is None:
+                return
+            group = self.groups[group_id] = made
         group.replay(key, value)
         if group.is_dead:
             del self.groups[group_id]

@@ -25,7 +25,7 @@ from .records import (
     TargetMember,
     encode,
 )
-from .settings import GroupSettings
+from .settings import ConsumerSettings
 from .state import GroupState
 
 SESSION: Final = "session"
@@ -68,7 +68,7 @@ class Decision:
 class Core:
     """A group's state and the steps that events are made of."""
 
-    def __init__(self, group_id: str, image: ClusterImage, settings: Callable[[], GroupSettings]) -> None:
+    def __init__(self, group_id: str, image: ClusterImage, settings: Callable[[], ConsumerSettings]) -> None:
         self.group_id = group_id
         self.state = GroupState()
         self._image = image

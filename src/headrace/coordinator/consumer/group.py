@@ -24,6 +24,7 @@ from typing import Any, Final
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from ..effects import Effect, Reply, Write
+from ..group import GroupType
 from .core import REBALANCE, SESSION, Core, Decision
 from .describe import describe
 from .member import AWAY, JOINING, Assignment, Member, MemberState
@@ -47,8 +48,8 @@ NO_EPOCH: Final = -1
 class ConsumerGroup(Core):
     """One group."""
 
-    is_dead = False
-    protocol_type: str | None = "consumer"
+    type: Final = GroupType.CONSUMER
+    protocol_type: Final = "consumer"
 
     @property
     def state_name(self) -> str:
@@ -61,6 +62,10 @@ class ConsumerGroup(Core):
             return "Assigning"
         reconciled = all(member.is_reconciled_to(state.target_epoch) for member in state.members.values())
         return "Stable" if reconciled else "Reconciling"
+
+    @property
+    def is_dead(self) -> bool:
+        return self.state.is_deleted
 
     @property
     def is_empty(self) -> bool:

@@ -30,7 +30,7 @@ class Values(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSettings:
+class ConsumerSettings:
     """The values one group goes by."""
 
     session_timeout_ms: int = 45_000
@@ -42,7 +42,7 @@ class GroupSettings:
     classic_max_size: int = 2**31 - 1
 
     @classmethod
-    def of(cls, broker: Values, group: Mapping[str, str]) -> "GroupSettings":
+    def of(cls, broker: Values, group: Mapping[str, str]) -> "ConsumerSettings":
         """The broker's settings with those of the group before them, held within the broker's bounds."""
         assignors = tuple(broker["group.consumer.assignors"])
         preferred = group.get("consumer.assignor")
@@ -51,10 +51,10 @@ class GroupSettings:
         return cls(
             session_timeout_ms=_bounded(broker, group, "session.timeout.ms"),
             heartbeat_interval_ms=_bounded(broker, group, "heartbeat.interval.ms"),
-            max_size=int(broker["group.consumer.max.size"]),
+            max_size=broker["group.consumer.max.size"],
             assignors=assignors,
-            migration_policy=MigrationPolicy(str(broker["group.consumer.migration.policy"]).lower()),
-            classic_max_size=int(broker["group.max.size"]),
+            migration_policy=MigrationPolicy(broker["group.consumer.migration.policy"].lower()),
+            classic_max_size=broker["group.max.size"],
         )
 
 
@@ -62,5 +62,4 @@ def _bounded(broker: Values, group: Mapping[str, str], name: str) -> int:
     own = group.get(f"consumer.{name}")
     if own is None:
         return int(broker[f"group.consumer.{name}"])
-    low, high = int(broker[f"group.consumer.min.{name}"]), int(broker[f"group.consumer.max.{name}"])
-    return min(max(int(own), low), high)
+    return int(min(max(int(own), broker[f"group.consumer.min.{name}"]), broker[f"group.consumer.max.{name}"]))

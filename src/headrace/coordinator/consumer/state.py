@@ -21,6 +21,7 @@ class GroupState:
 
     def __init__(self) -> None:
         self.epoch = 0
+        self.is_deleted = False
         self.metadata_hash = 0
         self.target_epoch = 0
         self.members: dict[str, Member] = {}
@@ -35,7 +36,7 @@ class GroupState:
         """Make a change."""
         match change:
             case GroupEpoch(epoch, metadata_hash):
-                self.epoch, self.metadata_hash = epoch or 0, metadata_hash
+                self.epoch, self.metadata_hash, self.is_deleted = epoch or 0, metadata_hash, epoch is None
             case TargetEpoch(epoch):
                 self.target_epoch = epoch or 0
             case MemberSubscription(member_id, None):

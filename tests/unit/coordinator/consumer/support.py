@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from headrace.cluster.image import BrokerNode, ClusterImage, PartitionState, Topic
-from headrace.coordinator.consumer import ConsumerGroup, GroupSettings, HeartbeatRequest
+from headrace.coordinator.consumer import ConsumerGroup, ConsumerSettings, HeartbeatRequest
 from headrace.coordinator.effects import Alarm, Effect, Reply, Write
 from headrace.protocol.errors import ErrorCode
 
@@ -36,9 +36,9 @@ def put_topic(image: ClusterImage, name: str, count: int, life: int = 0) -> None
 class Host:
     """Does for one group what the coordinator does: keeps its records, its alarms and its answers."""
 
-    def __init__(self, image: ClusterImage, settings: GroupSettings | None = None) -> None:
+    def __init__(self, image: ClusterImage, settings: ConsumerSettings | None = None) -> None:
         self.image = image
-        self.settings = settings or GroupSettings()
+        self.settings = settings or ConsumerSettings()
         self.now_ms = 1_000
         self.log: list[Write] = []
         self.alarms: dict[Any, int] = {}
