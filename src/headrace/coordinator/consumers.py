@@ -8,7 +8,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 
 from .classic import ClassicGroup
 from .consumer import ConsumerGroup, HeartbeatRequest, check_request
-from .effects import Effect
+from .effects import Effect, Write
 from .service import Answer, GroupCoordinator, check_text
 from .shard import Shard
 
@@ -21,27 +21,29 @@ async def heartbeat(coordinator: GroupCoordinator, group_id: str, request: Heart
     group, effects = _group(coordinator, shard, group_id, is_joining=request.member_epoch == 0)
     member_id = request.member_id or coordinator.new_member_id()
     token = coordinator.token()
-    effects += group.heartbeat(replace(request, token=token, member_id=member_id), shard.now_ms())
-    if not group.is_blank:
-        shard.groups[group_id] = group
-    shard.carry_out(group, effects)
+    decided = group.heartbeat(replace(request, token=token, member_id=member_id), shard.now_ms())
+    if group is not shard.groups.get(group_id) and any(isinstance(effect, Write) for effect in decided):
+        decided = [*effects, *decided]
+        shard.replace(group)
+    shard.carry_out(group, decided)
     return await token
 
 
 def _group(
     coordinator: GroupCoordinator, shard: Shard, group_id: str, *, is_joining: bool
 ) -> tuple[ConsumerGroup, list[Effect]]:
-    """The group, and what has to be done before it decides."""
+    """The group, and what has to be done first where it is a new one and the member is let in."""
     found = coordinator.group(shard, group_id)
     if isinstance(found, ConsumerGroup):
         return found, []
     if not is_joining:
         raise _not_found(group_id, is_there=found is not None)
-    if found is None or found.is_blank:
-        return coordinator.new_consumer(group_id), []
+    group = coordinator.new_consumer(group_id)
+    if not isinstance(found, ClassicGroup) or found.is_blank:
+        return group, []
     if found.is_empty:
-        return coordinator.new_consumer(group_id), [*found.tombstones()]
-    raise _not_found(group_id, is_there=True)
+        return group, [*found.tombstones()]
+    return group, group.take_over(found, shard.now_ms())
 
 
 async def describe(

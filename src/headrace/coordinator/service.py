@@ -199,14 +199,21 @@ class GroupCoordinator:
 
     def new_consumer(self, group_id: str) -> ConsumerGroup:
         """A group of the new protocol, without members."""
-        return ConsumerGroup(group_id, self._image, lambda: self._consumer_settings)
+        return ConsumerGroup(
+            group_id,
+            image=self._image,
+            settings=lambda: self._consumer_settings,
+            new_id=self._new_id,
+            new_classic=self._new_classic,
+        )
 
     def _new_classic(self, group_id: str) -> ClassicGroup:
         return ClassicGroup(group_id, self.settings.classic, wall_ms=self._clock.now_ms, new_id=self._new_id)
 
-    def _classic(self, shard: Shard, group_id: str) -> ClassicGroup | None:
+    def _joined(self, shard: Shard, group_id: str) -> ClassicGroup | ConsumerGroup | None:
+        """A group that classic members may be in."""
         group = self.group(shard, group_id)
-        return group if isinstance(group, ClassicGroup) else None
+        return group if isinstance(group, ClassicGroup | ConsumerGroup) else None
 
     async def join(self, group_id: str, request: JoinRequest) -> Answer:
         """JoinGroup; the answer comes when the group has its next generation."""
@@ -215,11 +222,9 @@ class GroupCoordinator:
         if not classic.min_session_timeout_ms <= request.session_timeout_ms <= classic.max_session_timeout_ms:
             raise CodedError(ErrorCode.invalid_session_timeout)
         shard = self.shard(group_id)
-        group = self.group(shard, group_id)
+        group = self._joined(shard, group_id)
         effects: list[Effect] = []
-        if group is not None and not isinstance(group, ClassicGroup):
-            if not group.is_empty:
-                raise CodedError(ErrorCode.inconsistent_group_protocol)
+        if isinstance(group, ConsumerGroup) and group.is_empty:
             effects += group.tombstones()
             group = None
         if group is None:
@@ -237,7 +242,7 @@ class GroupCoordinator:
         """SyncGroup; the answer comes when the leader has assigned."""
         check_group_id(group_id)
         shard = self.shard(group_id)
-        group = self._classic(shard, group_id)
+        group = self._joined(shard, group_id)
         if group is None:
             raise CodedError(ErrorCode.unknown_member_id)
         token = self.token()
@@ -253,18 +258,19 @@ class GroupCoordinator:
             if error.code is not ErrorCode.coordinator_load_in_progress:
                 raise
             return {"throttle_time": 0, "error_code": ErrorCode.none}
-        group = self._classic(shard, group_id)
+        group = self._joined(shard, group_id)
         if group is None:
             raise CodedError(ErrorCode.unknown_member_id)
         token = self.token()
-        shard.carry_out(group, group.heartbeat(token, member_id, instance_id, generation, shard.now_ms()))
+        beat = group.heartbeat if isinstance(group, ClassicGroup) else group.classic_heartbeat
+        shard.carry_out(group, beat(token, member_id, instance_id, generation, shard.now_ms()))
         return await token
 
     async def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> Answer:
         """LeaveGroup, with the answer of each member."""
         check_group_id(group_id)
         shard = self.shard(group_id)
-        group = self._classic(shard, group_id) or self._new_classic(group_id)
+        group = self._joined(shard, group_id) or self._new_classic(group_id)
         token = self.token()
         shard.carry_out(group, group.leave(token, leaving, shard.now_ms()))
         return await token

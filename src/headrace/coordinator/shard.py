@@ -131,6 +131,8 @@ class Shard:
 
     def carry_out(self, group: Group, effects: Sequence[Effect]) -> None:
         """Do what a group has decided."""
+        if group.successor is not None:
+            self.groups[group.group_id] = group.successor
         replies = [effect for effect in effects if isinstance(effect, Reply)]
         pairs: list[Pair] = [(effect.key, effect.value) for effect in effects if isinstance(effect, Write)]
         if pairs:
@@ -163,6 +165,14 @@ class Shard:
             done(None if error is None else _unavailable(error))
 
         self.partition.commits.wait(self._end, committed)
+
+    def replace(self, group: Group) -> None:
+        """Put a group in the place of one of the same id, whose members are told to join again."""
+        former = self.groups.get(group.group_id)
+        if former is not None:
+            _deliver(former.resign(ErrorCode.rebalance_in_progress), None)
+        self.forget(group.group_id)
+        self.groups[group.group_id] = group
 
     def forget(self, group_id: str) -> None:
         """Drop a group that is no more, with its alarms."""

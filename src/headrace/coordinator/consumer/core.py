@@ -11,8 +11,9 @@ from headrace.cluster.image import ClusterImage
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from ..assignors import ASSIGNORS, Subscriber
-from ..effects import Alarm, Effect, Reply
-from . import subscriptions
+from ..classic import ClassicGroup
+from ..effects import Alarm, Effect, Reply, Write
+from . import migration, subscriptions
 from .member import Assignment, Member, MemberState
 from .reconcile import Goal, reconcile
 from .records import (
@@ -68,11 +69,25 @@ class Decision:
 class Core:
     """A group's state and the steps that events are made of."""
 
-    def __init__(self, group_id: str, image: ClusterImage, settings: Callable[[], ConsumerSettings]) -> None:
+    def __init__(
+        self,
+        group_id: str,
+        *,
+        image: ClusterImage,
+        settings: Callable[[], ConsumerSettings],
+        new_id: Callable[[], str],
+        new_classic: Callable[[str], ClassicGroup],
+    ) -> None:
         self.group_id = group_id
         self.state = GroupState()
+        self.successor: ClassicGroup | None = None
+        """The classic group that this one has become."""
         self._image = image
         self._settings = settings
+        self._new_id = new_id
+        self._new_classic = new_classic
+        self._to_join: set[str] = set()
+        """Classic members that were told to join again."""
         self._hashed_version: int | None = None
         """The version of the image that `state.metadata_hash` was made from, by this process."""
         self._resolved_version: int | None = None
@@ -230,6 +245,8 @@ class Core:
         """Takes members out: what they hold is free, and the others get it with the next epoch."""
         for member in members:
             self._forget_member(decision, member.id)
+        if self._downgrade(decision):
+            return
         self._drop_unused_regexes(decision)
         self._hashed_version = self._image.version
         metadata_hash = subscriptions.metadata_hash(self.state.subscribed_names(), self._image)
@@ -237,7 +254,36 @@ class Core:
         if not self.state.members:
             decision.apply(TargetEpoch(self.state.epoch))
 
+    def _downgrade(self, decision: Decision) -> bool:
+        """Becomes a classic group where only classic members are left, and has them join it; whether it did."""
+        if not migration.can_downgrade(list(self.state.members.values()), self._settings()):
+            return False
+        classic = self._new_classic(self.group_id)
+        for member_id in self.state.members:
+            for kind in _ALARMS:
+                decision.forget(kind, member_id)
+        decision.effects += self.tombstones()
+        decision.effects.append(migration.downgraded(self.state, classic, self._image))
+        decision.effects += classic.on_loaded(decision.now_ms)
+        decision.effects += classic.rebalance(decision.now_ms)
+        self.successor = classic
+        return True
+
+    def tombstones(self) -> list[Write]:
+        """What takes the group's records out of the log."""
+        members = list(self.state.members)
+        changes: list[Change] = [
+            *(CurrentAssignment(member_id, None) for member_id in members),
+            *(TargetMember(member_id, None) for member_id in members),
+            TargetEpoch(None),
+            *(MemberSubscription(member_id, None) for member_id in members),
+            *(ResolvedRegex(regex, None) for regex in self.state.resolved),
+            GroupEpoch(None),
+        ]
+        return [encode(self.group_id, change) for change in changes]
+
     def _forget_member(self, decision: Decision, member_id: str) -> None:
+        self._to_join.discard(member_id)
         decision.apply(CurrentAssignment(member_id, None))
         decision.apply(TargetMember(member_id, None))
         decision.apply(MemberSubscription(member_id, None))

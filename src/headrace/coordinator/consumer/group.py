@@ -23,29 +23,22 @@ from typing import Any, Final
 
 from headrace.protocol.errors import CodedError, ErrorCode
 
-from ..effects import Effect, Reply, Write
+from ..classic import ClassicGroup
+from ..effects import Effect, Reply
 from ..group import GroupType
-from .core import REBALANCE, SESSION, Core, Decision
+from .classic_members import ClassicMembers
+from .core import REBALANCE, SESSION, Decision
 from .describe import describe
 from .member import AWAY, JOINING, Assignment, Member, MemberState
-from .records import (
-    Change,
-    CurrentAssignment,
-    GroupEpoch,
-    MemberSubscription,
-    ResolvedRegex,
-    TargetEpoch,
-    TargetMember,
-    decode,
-    encode,
-)
+from .migration import upgraded
+from .records import CurrentAssignment, decode
 from .regex import matcher
 from .requests import HeartbeatRequest, answer, check_epoch, refusal
 
 NO_EPOCH: Final = -1
 
 
-class ConsumerGroup(Core):
+class ConsumerGroup(ClassicMembers):
     """One group."""
 
     type: Final = GroupType.CONSUMER
@@ -74,6 +67,13 @@ class ConsumerGroup(Core):
     @property
     def is_blank(self) -> bool:
         return self.is_empty and self.state.epoch == 0
+
+    def take_over(self, classic: ClassicGroup, now_ms: int) -> list[Effect]:
+        """Become, without members of its own yet, what a classic group with members is; `CodedError` if it cannot."""
+        decision = self._decide(now_ms)
+        for change in upgraded(classic, self._settings(), self._image):
+            decision.apply(change)
+        return [*classic.tombstones(), *decision.effects, *self.on_loaded(now_ms)]
 
     # Heartbeats
 
@@ -171,19 +171,6 @@ class ConsumerGroup(Core):
         _, change = decode(key, value)
         if change is not None:
             self.state.apply(change)
-
-    def tombstones(self) -> list[Write]:
-        """What takes the group's records out of the log."""
-        members = list(self.state.members)
-        changes: list[Change] = [
-            *(CurrentAssignment(member_id, None) for member_id in members),
-            *(TargetMember(member_id, None) for member_id in members),
-            TargetEpoch(None),
-            *(MemberSubscription(member_id, None) for member_id in members),
-            *(ResolvedRegex(regex, None) for regex in self.state.resolved),
-            GroupEpoch(None),
-        ]
-        return [encode(self.group_id, change) for change in changes]
 
     def resign(self, code: ErrorCode) -> Sequence[Reply]:  # noqa: ARG002
         """Nobody waits: every heartbeat is answered at once."""

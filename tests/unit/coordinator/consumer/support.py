@@ -1,16 +1,22 @@
 """A group with a log and a clock, and members that speak to it."""
 
 from collections.abc import Mapping
+from itertools import count
 from typing import Any
 from uuid import UUID, uuid5
 
 from headrace.cluster.image import BrokerNode, ClusterImage, PartitionState, Topic
-from headrace.coordinator.consumer import ConsumerGroup, ConsumerSettings, HeartbeatRequest
+from headrace.coordinator.classic import ClassicGroup, ClassicSettings
+from headrace.coordinator.consumer import CONSUMER_KEYS, ConsumerGroup, ConsumerSettings, HeartbeatRequest
+from headrace.coordinator.consumer.records import key_type
 from headrace.coordinator.effects import Alarm, Effect, Reply, Write
 from headrace.protocol.errors import ErrorCode
 
 SPACE = UUID(int=1)
 GROUP = "group"
+CLASSIC = ClassicSettings(
+    min_session_timeout_ms=1, max_session_timeout_ms=60_000, initial_rebalance_delay_ms=0, max_size=100
+)
 Owned = dict[UUID, frozenset[int]]
 
 
@@ -22,13 +28,13 @@ def make_image(topics: Mapping[str, int], racks: Mapping[int, str] | None = None
     image = ClusterImage(cluster_id="test", controller_id=1)
     for broker in (1, 2, 3):
         image.brokers[broker] = BrokerNode(id=broker, host="h", port=1, rack=(racks or {}).get(broker))
-    for name, count in topics.items():
-        put_topic(image, name, count)
+    for name, partition_count in topics.items():
+        put_topic(image, name, partition_count)
     return image
 
 
-def put_topic(image: ClusterImage, name: str, count: int, life: int = 0) -> None:
-    brokers = [index % 3 + 1 for index in range(count)]
+def put_topic(image: ClusterImage, name: str, partition_count: int, life: int = 0) -> None:
+    brokers = [index % 3 + 1 for index in range(partition_count)]
     partitions = tuple(PartitionState(replicas=(broker,), isr=(broker,), leader=broker) for broker in brokers)
     image.put_topic(Topic(name=name, id=topic_id(name, life), partitions=partitions, internal=name.startswith("__")))
 
@@ -40,13 +46,26 @@ class Host:
         self.image = image
         self.settings = settings or ConsumerSettings()
         self.now_ms = 1_000
+        self._ids = count()
         self.log: list[Write] = []
         self.alarms: dict[Any, int] = {}
         self.answers: dict[Any, Mapping[str, Any]] = {}
         self.group = self.new_group()
 
     def new_group(self) -> ConsumerGroup:
-        return ConsumerGroup(GROUP, self.image, lambda: self.settings)
+        return ConsumerGroup(
+            GROUP,
+            image=self.image,
+            settings=lambda: self.settings,
+            new_id=self.new_id,
+            new_classic=self.new_classic,
+        )
+
+    def new_id(self) -> str:
+        return str(next(self._ids))
+
+    def new_classic(self, group_id: str) -> ClassicGroup:
+        return ClassicGroup(group_id, CLASSIC, wall_ms=lambda: self.now_ms, new_id=self.new_id)
 
     def carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -91,7 +110,8 @@ class Host:
         records = {write.key: write for write in self.log}
         group = self.new_group()
         for write in self.log:
-            if not compacted or records[write.key] is write:
+            is_ours = key_type(write.key) in CONSUMER_KEYS
+            if is_ours and (not compacted or records[write.key] is write):
                 group.replay(write.key, write.value)
         return group
 

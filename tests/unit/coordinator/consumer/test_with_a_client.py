@@ -17,6 +17,7 @@ from headrace.testing import Broker
 SETTINGS = {
     "group.consumer.heartbeat.interval.ms": 200,
     "group.consumer.session.timeout.ms": 4_000,
+    "group.initial.rebalance.delay.ms": 100,
     "offsets.topic.num.partitions": 3,
 }
 PATIENCE = 60.0
@@ -42,6 +43,7 @@ class Member:
                 **settings,
             }
         )
+        self._is_eager = settings.get("partition.assignment.strategy") == "range"
         self.owned: set[tuple[str, int]] = set()
         self.seen: set[tuple[str, int, int]] = set()
         self.errors: list[str] = []
@@ -51,12 +53,18 @@ class Member:
         self._thread.start()
 
     def _assign(self, consumer: Any, partitions: list[TopicPartition]) -> None:
-        consumer.incremental_assign(partitions)
+        if self._is_eager:
+            consumer.assign(partitions)
+        else:
+            consumer.incremental_assign(partitions)
         self.owned = self.owned | {(each.topic, each.partition) for each in partitions}
 
     def _revoke(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         self.owned = self.owned - {(each.topic, each.partition) for each in partitions}
-        consumer.incremental_unassign(partitions)
+        if self._is_eager:
+            consumer.unassign()
+        else:
+            consumer.incremental_unassign(partitions)
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -189,6 +197,24 @@ def test_a_regular_expression_finds_topics_that_come_later(broker: Broker) -> No
         wait_until(lambda: shared(members, {"orders-eu": 2}), "the expression finds the topic that is there")
         broker.create_topic("orders-us", partitions=4)
         wait_until(lambda: shared(members, {"orders-eu": 2, "orders-us": 4}), "the expression finds the new topic")
+    finally:
+        for member in members:
+            member.close()
+
+
+@pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
+def test_a_group_moves_to_the_new_protocol_and_back_member_by_member(broker: Broker, strategy: str) -> None:
+    broker.create_topic("orders", partitions=6)
+    old = {"group.protocol": "classic", "partition.assignment.strategy": strategy, "session.timeout.ms": 6_000}
+    old["heartbeat.interval.ms"] = 300
+    members = [Member(broker, "moving", ["orders"], **old) for _ in range(2)]
+    try:
+        wait_until(lambda: shared(members, {"orders": 6}), "two classic members share the topic")
+        for settings in ({}, {}, old, old):
+            members.append(Member(broker, "moving", ["orders"], **settings))
+            wait_until(lambda: shared(members, {"orders": 6}), f"a member joins with {settings}")
+            members.pop(0).close()
+            wait_until(lambda: shared(members, {"orders": 6}), "an earlier member leaves")
     finally:
         for member in members:
             member.close()
