@@ -12,6 +12,7 @@ from .setting import Setting, a_setting
 
 _WIDTH = 170
 """Columns of the table where there is no terminal."""
+_BUSY_PERCENT = 10
 
 
 def all_works() -> list[Work]:
@@ -64,11 +65,18 @@ def _is_a_name(works: list[Work], name: str) -> bool:
     return any(work.name == name for work in works)
 
 
+def warn_if_busy(console: Console) -> None:
+    busy = machine.busy_percent(1.0)
+    if busy > _BUSY_PERCENT:
+        console.print(f"the machine is {busy:.0f} % busy with other work: expect noise", style="yellow")
+
+
 def main() -> int:
     works = all_works()
     options = parse(works)
     rounds, seconds = (1, 1.0) if options.quick else (options.rounds, options.seconds)
     console = Console(stderr=options.json, width=None if sys.stdout.isatty() else _WIDTH)
+    warn_if_busy(console)
     machine.pin_client()
     try:
         works = chosen(works, options.only)

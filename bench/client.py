@@ -32,7 +32,12 @@ def produce(setting: Setting, *, value_size: int, durable: bool) -> Sample:
     with setting.broker() as server:
         server.create_topic(TOPIC, {} if durable else RELAXED)
         producer = Producer(
-            {"bootstrap.servers": server.bootstrap, "linger.ms": 5, "queue.buffering.max.messages": 200_000}
+            {
+                "bootstrap.servers": server.bootstrap,
+                "linger.ms": 5,
+                "queue.buffering.max.messages": 200_000,
+                "log_level": 0,
+            }
         )
         producer.produce(TOPIC, value, on_delivery=delivered)
         producer.flush(_FLUSH_SECONDS)
@@ -68,7 +73,9 @@ def consume(setting: Setting, *, value_size: int) -> Sample:
     with setting.broker() as server:
         server.create_topic(TOPIC, RELAXED)
         fill(server, TOPIC, batch, count)
-        consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "bench", "enable.auto.commit": False})
+        consumer = Consumer(
+            {"bootstrap.servers": server.bootstrap, "group.id": "bench", "enable.auto.commit": False, "log_level": 0}
+        )
         try:
             consumer.assign([TopicPartition(TOPIC, 0, 0)])
             _take(consumer, 1)
@@ -116,7 +123,7 @@ def works() -> list[Work]:
     return [
         _work(
             f"client-produce-{words}{'-fsync' if durable else ''}",
-            f"confluent-kafka produces, {value_size:,} B records, {'acks after fdatasync' if durable else 'no fsync'}",
+            f"confluent-kafka produces, {value_size:,} B records, {'fsync' if durable else 'no fsync'}",
             partial(produce, value_size=value_size, durable=durable),
         )
         for value_size, words in ((100, "100b"), (1000, "1k"))

@@ -38,17 +38,22 @@ def pin_client() -> None:
 
 
 @contextmanager
-def on_server_core() -> Iterator[None]:
-    """Processes started inside run on the server's core."""
+def on_core(core: int) -> Iterator[None]:
+    """Processes started inside run on that core."""
     if not IS_PINNED:
         yield
         return
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {SERVER_CORE})
+    os.sched_setaffinity(0, {core})
     try:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+def busy_percent(seconds: float) -> float:
+    """How busy the machine is while this process sleeps: what others take away from the figures."""
+    return float(psutil.cpu_percent(seconds))
 
 
 def cpu_seconds(pid: int) -> float:

@@ -98,7 +98,7 @@ def rows_of(work: Work, broker: list[Sample], ceiling: list[Sample]) -> list[Row
 def _row(work: Work, figure: Figure, broker: list[Sample], ceiling: list[Sample], *, is_first: bool) -> Row:
     ours = [sample[figure.key] for sample in broker]
     theirs = [sample[figure.key] for sample in ceiling if figure.key in sample]
-    ratio = median(a / b for a, b in zip(ours, theirs, strict=True)) if theirs else None
+    ratio = median(a / b for a, b in zip(ours, theirs, strict=True)) if theirs and all(theirs) else None
     value = median(ours)
     return Row(
         work=work.name,

@@ -118,7 +118,7 @@ def _request_rate(measured: tuple[Pumped, Load]) -> Sample:
 
 
 def _ingest(name: str, words: str, shape: Shape, aim: float) -> Work:
-    synced = "acks after fdatasync" if shape.durable else "no fsync"
+    synced = "fsync" if shape.durable else "no fsync"
     return Work(
         name=name,
         title=f"produce, {words} requests, {synced}",
@@ -131,10 +131,10 @@ def _ingest(name: str, words: str, shape: Shape, aim: float) -> Work:
 
 
 def _tiny(name: str, shape: Shape) -> Work:
-    synced = "acks after fdatasync" if shape.durable else "no fsync"
+    synced = "fsync" if shape.durable else "no fsync"
     return Work(
         name=name,
-        title=f"produce, one record of 100 B per request, {synced}",
+        title=f"produce, requests of one 100 B record, {synced}",
         against="bare uvloop echo",
         figures=(Figure(key="rate", label="", unit="req/s", aim=Aim(of=Of.VALUE, bound=30_000, at_least=True)),),
         broker=lambda setting: _request_rate(produce_to_broker(setting, shape)),

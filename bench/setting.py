@@ -91,20 +91,22 @@ class Setting:
             yield server
 
     @contextmanager
-    def running(self, command: list[str], directory: Path) -> Iterator[Server]:
-        """A server process that is ready, ended afterwards."""
-        with self.spawned(command, directory) as process:
+    def running(self, command: list[str], directory: Path, *, core: int = machine.SERVER_CORE) -> Iterator[Server]:
+        """A process that has said it is ready, ended afterwards."""
+        with self.spawned(command, directory, core=core) as process:
             yield wait_ready(process, directory)
 
     @contextmanager
-    def spawned(self, command: list[str], directory: Path) -> Iterator["subprocess.Popen[str]"]:
-        """A process on the server's core, its stderr in a file of the directory; ended afterwards.
+    def spawned(
+        self, command: list[str], directory: Path, *, core: int = machine.SERVER_CORE
+    ) -> Iterator["subprocess.Popen[str]"]:
+        """A process on one core, its stderr in a file of the directory; ended afterwards.
 
         Modules are compiled once in a run and kept, as they are after a program's first start.
         """
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         environment["PYTHONPYCACHEPREFIX"] = str(self.root / "bytecode")
-        with open(directory / "stderr", "w") as errors, machine.on_server_core():
+        with open(directory / "stderr", "w") as errors, machine.on_core(core):
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
             )

@@ -1,4 +1,4 @@
-"""Start and idle memory, beside a Python that does nothing.
+"""Start, idle memory and the memory of connections, beside a Python that does nothing.
 
 Start: from spawning `headrace broker` on an empty directory to its first answer (ApiVersions).
 """
@@ -6,6 +6,7 @@ Start: from spawning `headrace broker` on an empty directory to its first answer
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -13,9 +14,10 @@ from . import machine
 from .frames import api_versions_frame
 from .load import ask
 from .model import Aim, BenchError, Figure, Of, Sample, Work
-from .setting import Setting
+from .setting import Server, Setting
 
 _IDLE_SECONDS: Final = 1.0
+_CONNECTIONS: Final = 500
 _BARE: Final = "import asyncio, uvloop"
 _BARE_IDLE: Final = "import time; print('127.0.0.1:1', flush=True); time.sleep(60)"
 
@@ -62,6 +64,27 @@ def _idle(setting: Setting, command: list[str], directory: Path) -> Sample:
         return {"rss": machine.resident_mb(server.pid), "pss": machine.proportional_mb(server.pid)}
 
 
+def crowded_broker(setting: Setting) -> Sample:
+    with setting.broker() as server:
+        return _crowd(server)
+
+
+def crowded_echo(setting: Setting) -> Sample:
+    with setting.directory() as directory, setting.ceiling("echo", directory, "--reply", "16") as server:
+        return _crowd(server)
+
+
+def _crowd(server: Server) -> Sample:
+    """Memory that each connection takes when it has asked once and asks no more."""
+    with ExitStack() as sockets:
+        ask(sockets.enter_context(server.connect()), api_versions_frame())
+        before = machine.resident_mb(server.pid)
+        for _ in range(_CONNECTIONS):
+            ask(sockets.enter_context(server.connect()), api_versions_frame())
+        grown = machine.resident_mb(server.pid) - before
+    return {"kb": grown * 1e3 / _CONNECTIONS}
+
+
 def works() -> list[Work]:
     return [
         Work(
@@ -82,6 +105,15 @@ def works() -> list[Work]:
             ),
             broker=idle_broker,
             ceiling=idle_python,
+            rounds=1,
+        ),
+        Work(
+            name="connections",
+            title=f"memory of an idle connection, {_CONNECTIONS:,} open",
+            against="bare uvloop echo",
+            figures=(Figure(key="kb", label="RSS", unit="KB"),),
+            broker=crowded_broker,
+            ceiling=crowded_echo,
             rounds=1,
         ),
     ]

@@ -21,6 +21,12 @@ SESSION_MS = 10_000
 REBALANCE_MS = 30_000
 SETTINGS = ClassicSettings(initial_rebalance_delay_ms=3_000, max_size=5)
 INSTANCES = ("alpha", "beta")
+COMMIT_REFUSALS = (
+    ErrorCode.unknown_member_id,
+    ErrorCode.illegal_generation,
+    ErrorCode.fenced_instance_id,
+    ErrorCode.rebalance_in_progress,
+)
 
 
 @dataclass(eq=False)
@@ -219,6 +225,8 @@ class ClassicGroupMachine(RuleBasedStateMachine):
                 client.next_step = "join"
             elif code is not ErrorCode.none:
                 self._forget(client, code)
+            else:
+                assert client.generation == self.group.generation
 
         token = self._ask(client, "heartbeat", heard)
         instance = client.instance_id
@@ -242,12 +250,8 @@ class ClassicGroupMachine(RuleBasedStateMachine):
                 self.group.check_commit(client.member_id, client.instance_id, client.generation, self._now())
             )
         except CodedError as error:
-            assert error.code in (
-                ErrorCode.unknown_member_id,
-                ErrorCode.illegal_generation,
-                ErrorCode.fenced_instance_id,
-                ErrorCode.rebalance_in_progress,
-            )
+            if error.code not in COMMIT_REFUSALS:
+                raise
             return
         if client.generation >= 0:
             assert client.generation == self.group.generation

@@ -178,6 +178,13 @@ _OWN: Final = (
         "low",
     ),
     _broker(
+        "log.cleaner.backoff.ms",
+        Type.LONG,
+        "15000",
+        at_least(1),
+        "How often compacted logs are looked at for something to compact.",
+    ),
+    _broker(
         "log.retention.check.interval.ms",
         Type.LONG,
         "300000",

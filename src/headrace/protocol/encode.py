@@ -85,10 +85,10 @@ def write_count(out: bytearray, count: int, flexible: bool) -> None:
         out += _I32(count)
 
 
-def write_topic(out: bytearray, name: str, topic_id: UUID | None, *, by_id: bool, flexible: bool) -> None:
+def write_topic(out: bytearray, name: str, topic_id: bytes | None, *, by_id: bool, flexible: bool) -> None:
     """A topic as the version names it."""
     if by_id:
-        _write_uuid(out, topic_id)
+        out += topic_id or _ZERO_ID
     elif flexible:
         _write_compact(out, name)
     else:

@@ -128,7 +128,13 @@ def write_response(
         response.run.extend(_I32.pack(throttle_ms))
     write_count(response.run, len(topics), flexible)
     for topic in topics:
-        write_topic(response.run, topic.name, topic.id, by_id=version >= FIRST_WITH_IDS, flexible=flexible)
+        write_topic(
+            response.run,
+            topic.name,
+            topic.id.bytes if topic.id else None,
+            by_id=version >= FIRST_WITH_IDS,
+            flexible=flexible,
+        )
         write_count(response.run, len(topic.partitions), flexible)
         for partition in topic.partitions:
             _write_partition(response, partition, version, flexible)

@@ -63,14 +63,17 @@ class Inbox:
     def next_frame(self) -> memoryview | None:
         """The next whole frame without its length, or None until more bytes are received."""
         start = self._start
-        if self._end - start < 4:
+        body = start + 4
+        if body > self._end:
             return None
-        length = self._frame_length()
-        after = start + 4 + length
+        (length,) = _LENGTH.unpack_from(self._buffer, start)
+        if not 0 < length <= self._limit:
+            self._frame_length()
+        after = body + length
         if after > self._end:
             return None
         self._start = after
-        return self._view[start + 4 : after]
+        return self._view[body:after]
 
     def rest(self) -> None:
         """Give a grown buffer back, if nothing is in it."""

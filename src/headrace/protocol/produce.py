@@ -5,12 +5,13 @@ A partition's records come out as a writable view into the connection's buffer.
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from struct import Struct
+from struct import error as StructError  # noqa: N812 - an exception's name
 from typing import Final, NamedTuple
-from uuid import UUID
 
 from .encode import write_count, write_topic, write_uvarint
-from .errors import ErrorCode, ProtocolViolation
+from .errors import ProtocolViolation
 
 FIRST_FLEXIBLE: Final = 9
 FIRST_WITH_IDS: Final = 13
@@ -19,20 +20,21 @@ FIRST_WITH_ZSTD: Final = 7
 _I16: Final = Struct(">h")
 _I32: Final = Struct(">i")
 _ACKS_TIMEOUT: Final = Struct(">hi")
+_ACKS_TIMEOUT_COUNT: Final = Struct(">hii")
+_INDEX_SIZE: Final = Struct(">ii")
+_ONE_TOPIC: Final = Struct(">bhibb")
+_ONE_PARTITION: Final = Struct(">bi")
 
 
-class PartitionRecords(NamedTuple):
-    """What goes to one partition; None where the client sent null."""
-
-    partition: int
-    records: memoryview | None
+PartitionRecords = tuple[int, memoryview | None]
+"""What goes to one partition, by its index; None where the client sent null."""
 
 
 class TopicRecords(NamedTuple):
     """What goes to one topic, by name or (from version 13) by id."""
 
     name: str
-    id: UUID | None
+    id: bytes | None
     partitions: list[PartitionRecords]
 
 
@@ -56,97 +58,160 @@ class PartitionAnswer(NamedTuple):
     message: str | None = None
 
 
-class _Reader:
-    __slots__ = ("data", "end", "position")
-
-    def __init__(self, data: memoryview, position: int) -> None:
-        self.data = data
-        self.position = position
-        self.end = len(data)
-
-    def take(self, size: int) -> memoryview:
-        start = self.position
-        after = start + size
-        if size < 0 or after > self.end:
-            raise ProtocolViolation(f"a length of {size} where {self.end - start} bytes are left")
-        self.position = after
-        return self.data[start:after]
-
-    def i16(self) -> int:
-        return int(_I16.unpack(self.take(2))[0])
-
-    def i32(self) -> int:
-        return int(_I32.unpack(self.take(4))[0])
-
-    def uvarint(self) -> int:
-        value = shift = 0
-        position, data, end = self.position, self.data, self.end
-        while position < end and shift <= 28:
-            byte = data[position]
-            position += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                self.position = position
-                return value
-            shift += 7
-        raise ProtocolViolation("a varint that does not end")
-
-    def count(self, smallest: int, flexible: bool) -> int:
-        count = self.uvarint() - 1 if flexible else self.i32()
-        if count * smallest > self.end - self.position:
-            raise ProtocolViolation(f"an array of {count} where {self.end - self.position} bytes are left")
-        return max(count, 0)
-
-    def text(self, flexible: bool) -> str | None:
-        size = self.uvarint() - 1 if flexible else self.i16()
-        if size < 0:
-            return None
-        try:
-            return str(self.take(size), "utf-8")
-        except UnicodeDecodeError as error:
-            raise ProtocolViolation("a string that is not UTF-8") from error
-
-    def records(self, flexible: bool) -> memoryview | None:
-        size = self.uvarint() - 1 if flexible else self.i32()
-        return None if size < 0 else self.take(size)
-
-    def skip_tags(self) -> None:
-        for _ in range(self.uvarint()):
-            self.uvarint()
-            self.take(self.uvarint())
-
-
 def parse_request(data: memoryview, position: int, version: int) -> ProduceRequest:
-    """The request whose body starts at a position of a frame."""
-    flexible = version >= FIRST_FLEXIBLE
-    reader = _Reader(data, position)
-    transactional_id = reader.text(flexible)
-    acks, timeout_ms = _ACKS_TIMEOUT.unpack(reader.take(6))
-    topics = [_parse_topic(reader, version, flexible) for _ in range(reader.count(3, flexible))]
-    if flexible:
-        reader.skip_tags()
+    """The request whose body starts at a position of a frame.
+
+    Counts need no check of their own: each element is read, and one beyond the frame ends the reading.
+    """
+    try:
+        if version >= FIRST_FLEXIBLE:
+            return _parse_flexible(data, position, version)
+        return _parse_legacy(data, position)
+    except (IndexError, StructError):
+        raise ProtocolViolation("a produce request that ends too early") from None
+    except UnicodeDecodeError:
+        raise ProtocolViolation("a string that is not UTF-8") from None
+
+
+def _parse_one(data: memoryview, at: int, version: int) -> ProduceRequest | None:
+    """A request with one partition and nothing out of the ordinary, in few steps; None for any other."""
+    no_transaction, acks, timeout_ms, topics, size = _ONE_TOPIC.unpack_from(data, at)
+    if no_transaction or topics != 2 or size < 0:
+        return None
+    at += _ONE_TOPIC.size
+    name, topic_id = "", None
+    if version < FIRST_WITH_IDS:
+        name = str(data[at : at + size - 1], "utf-8")
+        at += size - 1
+    else:
+        topic_id = bytes(data[at - 1 : at + 15])
+        at += 15
+    partitions, index = _ONE_PARTITION.unpack_from(data, at)
+    size, at = _uvarint(data, at + 5)
+    after = at + size - 1
+    if partitions != 2 or size == 0 or data[after:].tobytes() != b"\0\0\0":
+        return None
+    return ProduceRequest(None, acks, timeout_ms, [TopicRecords(name, topic_id, [(index, data[at:after])])])
+
+
+def _parse_flexible(data: memoryview, at: int, version: int) -> ProduceRequest:
+    one = _parse_one(data, at, version)
+    if one is not None:
+        return one
+    size, at = _uvarint(data, at)
+    transactional_id, at = _text(data, at, size - 1)
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(data, at)
+    count, at = _uvarint(data, at + 6)
+    topics = []
+    for _ in range(count - 1):
+        name: str | None = ""
+        topic_id = None
+        if version >= FIRST_WITH_IDS:
+            topic_id = bytes(data[at : at + 16])
+            at += 16
+        else:
+            size, at = _uvarint(data, at)
+            name, at = _text(data, at, size - 1)
+        count, at = _uvarint(data, at)
+        partitions: list[PartitionRecords] = []
+        for _ in range(count - 1):
+            (index,) = _I32.unpack_from(data, at)
+            size, at = _uvarint(data, at + 4)
+            records, at = _records(data, at, size - 1)
+            partitions.append((index, records))
+            at = at + 1 if data[at] == 0 else _skip_tags(data, at)
+        at = at + 1 if data[at] == 0 else _skip_tags(data, at)
+        topics.append(TopicRecords(name or "", topic_id, partitions))
+    _skip_tags(data, at)
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
-def _parse_topic(reader: _Reader, version: int, flexible: bool) -> TopicRecords:
-    if version >= FIRST_WITH_IDS:
-        name, topic_id = "", UUID(bytes=bytes(reader.take(16)))
-    else:
-        name, topic_id = reader.text(flexible) or "", None
-    partitions = []
-    for _ in range(reader.count(5, flexible)):
-        partitions.append(PartitionRecords(reader.i32(), reader.records(flexible)))
-        if flexible:
-            reader.skip_tags()
-    if flexible:
-        reader.skip_tags()
-    return TopicRecords(name, topic_id, partitions)
+def _parse_legacy(data: memoryview, at: int) -> ProduceRequest:
+    (size,) = _I16.unpack_from(data, at)
+    transactional_id, at = _text(data, at + 2, size)
+    acks, timeout_ms, count = _ACKS_TIMEOUT_COUNT.unpack_from(data, at)
+    at += 10
+    topics = []
+    for _ in range(count):
+        (size,) = _I16.unpack_from(data, at)
+        name, at = _text(data, at + 2, size)
+        (count,) = _I32.unpack_from(data, at)
+        at += 4
+        partitions: list[PartitionRecords] = []
+        for _ in range(count):
+            index, size = _INDEX_SIZE.unpack_from(data, at)
+            records, at = _records(data, at + 8, size)
+            partitions.append((index, records))
+        topics.append(TopicRecords(name or "", None, partitions))
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _uvarint(data: memoryview, at: int) -> tuple[int, int]:
+    byte = data[at]
+    if byte < 0x80:
+        return byte, at + 1
+    value = byte & 0x7F
+    for shift in (7, 14, 21, 28):
+        at += 1
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at + 1
+    raise ProtocolViolation("a varint that does not end")
+
+
+def _text(data: memoryview, at: int, size: int) -> tuple[str | None, int]:
+    if size < 0:
+        return None, at
+    after = at + size
+    if after > len(data):
+        raise ProtocolViolation(f"a length of {size} where {len(data) - at} bytes are left")
+    return str(data[at:after], "utf-8"), after
+
+
+def _records(data: memoryview, at: int, size: int) -> tuple[memoryview | None, int]:
+    if size < 0:
+        return None, at
+    after = at + size
+    if after > len(data):
+        raise ProtocolViolation(f"a length of {size} where {len(data) - at} bytes are left")
+    return data[at:after], after
+
+
+def _skip_tags(data: memoryview, at: int) -> int:
+    count, at = _uvarint(data, at)
+    for _ in range(count):
+        _, at = _uvarint(data, at)
+        size, at = _uvarint(data, at)
+        at += size
+    return at
 
 
 _V2_PARTITION: Final = Struct(">ihqq")
 _V5_PARTITION: Final = Struct(">ihqqq")
 _NO_ERRORS_V8: Final = b"\0\0\0\0\xff\xff"
 _NO_ERRORS_V9: Final = b"\x01\0\0"
+
+
+def one_answer(version: int, topic: TopicRecords, answer: PartitionAnswer) -> bytes:
+    """The body of a response to a request with one partition, all well: what most requests get."""
+    before, after = _around_one(version, topic.name, topic.id)
+    if version >= 5:
+        return before + _V5_PARTITION.pack(*answer[:5]) + after
+    return before + _V2_PARTITION.pack(*answer[:4]) + after
+
+
+@lru_cache(maxsize=4096)
+def _around_one(version: int, name: str, topic_id: bytes | None) -> tuple[bytes, bytes]:
+    flexible = version >= FIRST_FLEXIBLE
+    before = bytearray()
+    write_count(before, 1, flexible)
+    write_topic(before, name, topic_id, by_id=version >= FIRST_WITH_IDS, flexible=flexible)
+    write_count(before, 1, flexible)
+    no_throttle = _I32.pack(0)
+    if flexible:
+        return bytes(before), _NO_ERRORS_V9 + b"\0" + no_throttle + b"\0"
+    return bytes(before), (_NO_ERRORS_V8 if version >= 8 else b"") + no_throttle
 
 
 def write_response(
@@ -186,8 +251,3 @@ def _write_partition(out: bytearray, answer: PartitionAnswer, version: int) -> N
         out.append(0)
     else:
         out += _I32.pack(0) + _I16.pack(len(message)) + message
-
-
-def refused(topic: TopicRecords, code: ErrorCode, message: str | None = None) -> list[PartitionAnswer]:
-    """The same error for every partition of a topic."""
-    return [PartitionAnswer(p.partition, code.value, message=message) for p in topic.partitions]

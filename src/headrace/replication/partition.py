@@ -72,13 +72,15 @@ class Partition:
         return appended
 
     def _after_append(self, count: int) -> None:
-        if self.is_durable:
-            self._flusher.request(self.log, self._synced)
+        log = self.log
+        limit = log.settings.flush_messages
+        if limit <= 1:
+            self._flusher.request(log, self._synced)
             return
         self._unsynced += count
-        if self._unsynced >= self.log.settings.flush_messages:
+        if self._unsynced >= limit:
             self.flush()
-        self._advance(self.log.log_end_offset)
+        self._advance(log.log_end_offset)
 
     def flush(self) -> None:
         """Bring the log to stable storage soon."""

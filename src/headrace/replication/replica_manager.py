@@ -4,7 +4,6 @@ Also the broker's house-keeping of logs: flushes by time, retention, checkpoints
 """
 
 from collections.abc import Iterator
-from uuid import UUID
 
 from headrace.cluster.image import Topic
 from headrace.cluster.log_settings import IntakeSettings, intake_settings, log_settings
@@ -34,7 +33,7 @@ class ReplicaManager:
         self._logs = logs
         self._flusher = flusher
         self._by_name: dict[str, dict[int, Partition]] = {}
-        self._names: dict[UUID, str] = {}
+        self._names: dict[bytes, str] = {}
 
     @property
     def log_directory(self) -> str:
@@ -51,7 +50,7 @@ class ReplicaManager:
             raise CodedError(ErrorCode.unknown_topic_or_partition, f"no partition {index} of topic {topic!r} here")
         return found
 
-    def name_of(self, topic_id: UUID) -> str | None:
+    def name_of(self, topic_id: bytes) -> str | None:
         """The name of a topic that is held here, by its id."""
         return self._names.get(topic_id)
 
@@ -62,7 +61,7 @@ class ReplicaManager:
     def apply_topic(self, topic: Topic) -> None:
         """Hold what the topic's new state says: open partitions that are new, renew the settings of the others."""
         held = self._by_name.setdefault(topic.name, {})
-        self._names[topic.id] = topic.name
+        self._names[topic.id.bytes] = topic.name
         settings = log_settings(topic, self._config)
         rules = intake_settings(topic, self._config)
         for index, state in enumerate(topic.partitions):
@@ -83,7 +82,7 @@ class ReplicaManager:
 
     def remove_topic(self, topic: Topic) -> None:
         """Stop serving a topic and delete its logs."""
-        self._names.pop(topic.id, None)
+        self._names.pop(topic.id.bytes, None)
         for index, partition in self._by_name.pop(topic.name, {}).items():
             partition.retire(ErrorCode.unknown_topic_or_partition)
             self._logs.delete(topic.name, index)

@@ -9,6 +9,7 @@ import gc
 import random
 import resource
 import signal
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack
@@ -29,6 +30,7 @@ from headrace.coordinator.service import GroupCoordinator
 from headrace.coordinator.settings import GroupSettings
 from headrace.net.clock import Clock, SystemClock
 from headrace.protocol.api import ApiKey
+from headrace.replication.cleaner import Cleaner
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.security.sasl import users_of
 from headrace.storage.disk import Disk, RealDisk
@@ -50,6 +52,7 @@ DRAIN_SECONDS: Final = 10.0
 SWEEP_SECONDS: Final = 1.0
 METADATA_FILE: Final = "metadata.db"
 _RESERVED_FILES: Final = 256
+_SWITCH_SECONDS: Final = 0.0005
 _COLLECT_AFTER: Final = (50_000, 20, 50)
 """Allocations between garbage collections: requests make no cycles, so that collecting often only costs latency."""
 
@@ -64,6 +67,7 @@ class Broker:
         self._clock = clock or SystemClock()
         self._disk = disk or RealDisk()
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sync")
+        self._cleaning = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compact")
         self._housekeeping = Housekeeping()
         self._held = AsyncExitStack()
         """What was taken so far, to be let go in the reverse order."""
@@ -101,6 +105,7 @@ class Broker:
         self._authenticator = self._make_authenticator()
         self._listener = self._make_listener(loop)
         self._held.callback(self._threads.shutdown)
+        self._held.callback(self._cleaning.shutdown, cancel_futures=True)
         self._held.callback(self._listener.close)
         self._port = self._listener.bind(config.listener.host, config.listener.port)
         logs = LogManager(self._disk, self._clock, data, broker_id=config.node_id)
@@ -176,6 +181,9 @@ class Broker:
         self._fetch = FetchHandler(loop, self._replicas, sessions, int(config["fetch.max.bytes"]))
         raw: dict[ApiKey, RawHandler] = {ApiKey.PRODUCE: ProduceHandler(self._replicas), ApiKey.FETCH: self._fetch}
         self._dispatcher = Dispatcher(loop, context, HANDLERS, raw, unsupported_api_versions, self._authenticator)
+        self._cleaner = Cleaner(
+            self._replicas, self._disk, self._clock, lambda work: loop.run_in_executor(self._cleaning, work)
+        )
         self._begin_chores(loop)
         self._listener.start(self._dispatcher.serve)
 
@@ -185,6 +193,7 @@ class Broker:
         every(SWEEP_SECONDS, "flush", self._replicas.flush_due)
         every(int(config["log.retention.check.interval.ms"]) / 1000, "retention", self._replicas.retain)
         every(int(config["offsets.retention.check.interval.ms"]) / 1000, "expire offsets", self._expire_offsets)
+        every(int(config["log.cleaner.backoff.ms"]) / 1000, "compaction", self._cleaner.clean)
         every(int(config["log.flush.offset.checkpoint.interval.ms"]) / 1000, "checkpoint", self._replicas.checkpoint)
 
     def apply_topic(self, topic: Topic) -> None:
@@ -220,15 +229,16 @@ async def _serve_until_stopped(config: BrokerConfig, on_ready: Callable[[str], N
         loop.add_signal_handler(number, stop.set)
     broker = Broker(config)
     await broker.start()
-    _tune_collector()
+    _tune()
     on_ready(broker.bootstrap)
     await stop.wait()
     await broker.stop()
     return 0
 
 
-def _tune_collector() -> None:
-    """What is there after the start stays: never look at it again."""
+def _tune() -> None:
+    """What is there after the start stays: never look at it again. Threads that work give way to the loop sooner."""
+    sys.setswitchinterval(_SWITCH_SECONDS)
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)

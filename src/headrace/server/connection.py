@@ -29,7 +29,8 @@ _RANGE_CHUNK: Final = 1 << 20
 log = structlog.get_logger(__name__)
 
 Parts = list[Part]
-Serve = Callable[["Connection", memoryview], None]
+Serve = Callable[["Connection", memoryview], Parts | None]
+"""Answers a frame whole, now (empty if it has no answer), or returns None and has opened a slot."""
 
 
 class Slot:
@@ -96,7 +97,6 @@ class Connection:
         """The next place in the order of answers."""
         slot = Slot(self)
         self._slots.append(slot)
-        self.requests += 1
         return slot
 
     def hold(self) -> None:
@@ -132,7 +132,7 @@ class Connection:
         """Read no more; answer what was asked, then close."""
         self._is_draining = True
         self._pause_reading()
-        if not self._slots and not self._out:
+        if not self._is_serving and not self._slots and not self._out:
             self.close()
 
     def close(self) -> None:
@@ -195,20 +195,30 @@ class Connection:
     def _serve_frames(self) -> None:
         inbox, serve, slots = self._inbox, self._serve_frame, self._slots
         while not self.is_held and len(slots) < MOST_PENDING and self._out_bytes < MOST_OUT and not self.is_closed:
+            if slots and slots[0].is_answered:
+                self._collect_answers()
             frame = inbox.next_frame()
             if frame is None:
                 return
-            serve(self, frame)
-            if slots and slots[0].is_answered:
-                self._collect_answers()
+            self.requests += 1
+            answer = serve(self, frame)
+            if answer is None:
+                continue
+            if slots:
+                self.open_slot().answer(answer)
+            else:
+                self._queue(answer)
 
     def _collect_answers(self) -> None:
-        slots, out = self._slots, self._out
+        slots = self._slots
         while slots and slots[0].is_answered:
-            for part in slots.popleft().parts or ():
-                out.append(part)
-                if isinstance(part, (bytes, bytearray)):
-                    self._out_bytes += len(part)
+            self._queue(slots.popleft().parts or [])
+
+    def _queue(self, parts: Parts) -> None:
+        for part in parts:
+            self._out.append(part)
+            if isinstance(part, (bytes, bytearray)):
+                self._out_bytes += len(part)
 
     def _regulate(self) -> None:
         if self._is_draining:

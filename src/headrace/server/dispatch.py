@@ -9,6 +9,7 @@ connection, anything else is a defect of ours: logged, answered with UNKNOWN_SER
 
 from asyncio import AbstractEventLoop, Task
 from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -16,14 +17,14 @@ import structlog
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 
-from headrace.protocol.api import SUPPORTED, ApiKey, Versions, response_header_is_flexible
+from headrace.protocol.api import SUPPORTED, ApiKey, response_header_is_flexible
 from headrace.protocol.encode import blank_response, encode_response
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
 from headrace.protocol.guard import Walk, check_request
 from headrace.protocol.schema import request_shape
 
 from .authentication import Authenticator
-from .connection import Connection, Slot
+from .connection import Connection, Parts, Slot
 from .context import Context, RequestInfo
 
 log = structlog.get_logger(__name__)
@@ -31,25 +32,48 @@ log = structlog.get_logger(__name__)
 Answer = Mapping[str, Any] | bytes | bytearray
 """A response's values, or its body in bytes where a handler keeps it encoded."""
 Handler = Callable[[Context, Any, RequestInfo], Awaitable[Answer]]
+_KNOWN: Final = frozenset(int(key) for key in ApiKey)
 _SASL: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 _HEAD: Final = Struct(">hhih")
-_HEAD_WITHOUT_CLIENT: Final = Struct(">hhi")
 _RESPONSE_HEAD: Final = Struct(">ii")
 _LENGTH: Final = Struct(">i")
 _UNSUPPORTED: Final = Struct(">iih")
 
 
-class Request(NamedTuple):
-    """A request whose body is still bytes: `frame` from `body` on."""
+class Request:
+    """A request whose body is still bytes: `frame` from `body` on, valid until the handler returns."""
 
-    info: RequestInfo
-    correlation_id: int
-    frame: memoryview
-    body: int
-    slot: Slot
+    __slots__ = ("api_key", "body", "connection", "correlation_id", "frame", "version")
+
+    def __init__(
+        self, api_key: int, version: int, correlation_id: int, connection: Connection, frame: memoryview, body: int
+    ) -> None:
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.connection = connection
+        self.frame = frame
+        self.body = body
+
+    def info(self) -> RequestInfo:
+        size = _HEAD.unpack_from(self.frame)[3]
+        try:
+            client_id = None if size < 0 else str(self.frame[_HEAD.size : _HEAD.size + size], "utf-8")
+        except UnicodeDecodeError:
+            raise ProtocolViolation("a client id that is not UTF-8") from None
+        connection = self.connection
+        return RequestInfo(self.api_key, self.version, client_id, connection.principal, connection.peer)
 
 
-RawHandler = Callable[[Request], None]
+RawHandler = Callable[[Request], Parts | None]
+"""Answers a request whole, now (empty for a request without an answer), or None and a slot later."""
+
+
+class Route(NamedTuple):
+    """How requests of one API and version are served."""
+
+    is_flexible: bool
+    raw: RawHandler | None
 
 
 class Dispatcher:
@@ -70,7 +94,7 @@ class Dispatcher:
         self._raw = raw_handlers
         self._unsupported_api_versions = unsupported_api_versions
         self._authenticator = authenticator
-        self._flexible: dict[tuple[int, int], bool] = {}
+        self._routes: dict[tuple[int, int], Route] = {}
         self._tasks: set[Task[None]] = set()
 
     @property
@@ -78,44 +102,56 @@ class Dispatcher:
         """The requests that run now."""
         return self._tasks
 
-    def serve(self, connection: Connection, frame: memoryview) -> None:
-        """Answer one frame, now or later."""
+    def serve(self, connection: Connection, frame: memoryview) -> Parts | None:
+        """Answer one frame: now, or later through a slot of the connection."""
         if not connection.is_known and self._take_bare_token(connection, frame):
-            return
-        if len(frame) < _HEAD_WITHOUT_CLIENT.size:
+            return None
+        if len(frame) < _HEAD.size:
             raise ProtocolViolation(f"a request of {len(frame)} bytes")
-        api_key, version, correlation_id = _HEAD_WITHOUT_CLIENT.unpack_from(frame)
+        api_key, version, correlation_id, client_size = _HEAD.unpack_from(frame)
         if not connection.is_known:
             assert self._authenticator is not None
             self._authenticator.check(connection, api_key)
-        versions = SUPPORTED.get(api_key)
-        if versions is None or not versions.min <= version <= versions.max:
-            self._refuse_version(connection, api_key, version, correlation_id, versions)
-            return
-        client_id, body = self._read_header(frame, api_key, version)
-        info = RequestInfo(api_key, version, client_id, connection.principal, connection.peer)
-        raw = self._raw.get(ApiKey(api_key))
-        request = Request(info, correlation_id, frame, body, connection.open_slot())
+        route = self._routes.get((api_key, version)) or self._find_route(api_key, version)
+        if route is None:
+            return self._refuse_version(connection, api_key, version, correlation_id)
+        body = _HEAD.size + client_size if client_size > 0 else _HEAD.size
+        if body > len(frame):
+            raise ProtocolViolation(f"a client id of {client_size} bytes in a frame of {len(frame)}")
+        is_flexible, raw = route
+        if is_flexible:
+            body = body + 1 if body < len(frame) and frame[body] == 0 else skip_tags(frame, body)
+        request = Request(api_key, version, correlation_id, connection, frame, body)
         if raw is not None:
-            self._serve_raw(raw, request)
-        elif api_key in _SASL:
-            self._serve_sasl(connection, request)
-        else:
-            self._serve_decoded(connection, request)
+            return self._serve_raw(raw, request)
+        if api_key in _SASL:
+            return self._serve_sasl(request)
+        self._serve_decoded(request)
+        return None
 
-    def _serve_raw(self, handler: RawHandler, request: Request) -> None:
+    def _find_route(self, api_key: int, version: int) -> Route | None:
+        versions = SUPPORTED.get(ApiKey(api_key)) if api_key in _KNOWN else None
+        if versions is None or not versions.min <= version <= versions.max:
+            return None
+        route = Route(request_shape(api_key, version).flexible, self._raw.get(ApiKey(api_key)))
+        self._routes[(api_key, version)] = route
+        return route
+
+    def _serve_raw(self, handler: RawHandler, request: Request) -> Parts | None:
         try:
-            handler(request)
+            return handler(request)
         except ProtocolViolation:
             raise
         except Exception:
-            log.exception("request failed", api=ApiKey(request.info.api_key).name, version=request.info.version)
+            log.exception("request failed", api=ApiKey(request.api_key).name, version=request.version)
             raise ProtocolViolation("the request could not be answered") from None
 
-    def _serve_decoded(self, connection: Connection, request: Request) -> None:
+    def _serve_decoded(self, request: Request) -> None:
         entity = decode(request)
-        connection.hold()
-        task = self._loop.create_task(self._run(connection, request, entity))
+        info = request.info()
+        request.connection.hold()
+        slot = request.connection.open_slot()
+        task = self._loop.create_task(self._run(info, request.correlation_id, slot, entity))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -126,68 +162,54 @@ class Dispatcher:
         self._authenticator.take_bare_token(connection, bytes(frame))
         return True
 
-    def _serve_sasl(self, connection: Connection, request: Request) -> None:
+    def _serve_sasl(self, request: Request) -> Parts:
         entity = decode(request)
+        connection = request.connection
         if connection.is_known and self._authenticator is not None:
             raise ProtocolViolation("the client has authenticated already")
         if self._authenticator is None:
-            values = blank_response(request.info.api_key, request.info.version, ErrorCode.illegal_sasl_state.value)
-        elif request.info.api_key == ApiKey.SASL_HANDSHAKE:
-            values = self._authenticator.handshake(connection, entity.mechanism, request.info.version)
+            values = blank_response(request.api_key, request.version, ErrorCode.illegal_sasl_state.value)
+        elif request.api_key == ApiKey.SASL_HANDSHAKE:
+            values = self._authenticator.handshake(connection, entity.mechanism, request.version)
         else:
             values = self._authenticator.authenticate(connection, entity.auth_bytes)
-        request.slot.answer([frame_response(request.info, request.correlation_id, values)])
+        return [frame_response(request.api_key, request.version, request.correlation_id, values)]
 
-    async def _run(self, connection: Connection, request: Request, entity: Any) -> None:
-        info = request.info
+    async def _run(self, info: RequestInfo, correlation_id: int, slot: Slot, entity: Any) -> None:
+        api_key, version = info.api_key, info.version
         try:
-            answer = await self._handlers[ApiKey(info.api_key)](self._context, entity, info)
-            frame = frame_response(info, request.correlation_id, answer)
+            answer = await self._handlers[ApiKey(api_key)](self._context, entity, info)
+            frame = frame_response(api_key, version, correlation_id, answer)
         except CodedError as error:
-            values = blank_response(info.api_key, info.version, error.code.value) | {"error_message": error.message}
-            frame = frame_response(info, request.correlation_id, values)
+            values = blank_response(api_key, version, error.code.value) | {"error_message": error.message}
+            frame = frame_response(api_key, version, correlation_id, values)
         except Exception:
-            log.exception("request failed", api=ApiKey(info.api_key).name, version=info.version, client=info.client_id)
-            values = blank_response(info.api_key, info.version, ErrorCode.unknown_server_error.value)
-            frame = frame_response(info, request.correlation_id, values)
-        if not connection.is_closed:
-            request.slot.answer([frame])
-            connection.release()
+            log.exception("request failed", api=ApiKey(api_key).name, version=version, client=info.client_id)
+            values = blank_response(api_key, version, ErrorCode.unknown_server_error.value)
+            frame = frame_response(api_key, version, correlation_id, values)
+        if not slot.connection.is_closed:
+            slot.answer([frame])
+            slot.connection.release()
 
-    def _read_header(self, frame: memoryview, api_key: int, version: int) -> tuple[str | None, int]:
-        if len(frame) < _HEAD.size:
-            raise ProtocolViolation("a request header that ends too early")
-        size = _HEAD.unpack_from(frame)[3]
-        position = _HEAD.size + max(size, 0)
-        if position > len(frame):
-            raise ProtocolViolation(f"a client id of {size} bytes in a frame of {len(frame)}")
-        try:
-            client_id = None if size < 0 else str(frame[_HEAD.size : position], "utf-8")
-        except UnicodeDecodeError:
-            raise ProtocolViolation("a client id that is not UTF-8") from None
-        flexible = self._flexible.get((api_key, version))
-        if flexible is None:
-            flexible = self._flexible[(api_key, version)] = request_shape(api_key, version).flexible
-        return client_id, skip_tags(frame, position) if flexible else position
-
-    def _refuse_version(
-        self, connection: Connection, api_key: int, version: int, correlation_id: int, versions: Versions | None
-    ) -> None:
-        log.info("unsupported version", api=api_key, version=version, supported=versions, peer=connection.peer)
+    def _refuse_version(self, connection: Connection, api_key: int, version: int, correlation_id: int) -> Parts:
+        log.info("unsupported version", api=api_key, version=version, peer=connection.peer)
         if api_key == ApiKey.API_VERSIONS:
             body = self._unsupported_api_versions()
-            answer = _RESPONSE_HEAD.pack(4 + len(body), correlation_id) + body
-        else:
-            answer = _UNSUPPORTED.pack(6, correlation_id, ErrorCode.unsupported_version.value)
-        connection.open_slot().answer([answer])
+            return [_RESPONSE_HEAD.pack(4 + len(body), correlation_id) + body]
+        return [_UNSUPPORTED.pack(6, correlation_id, ErrorCode.unsupported_version.value)]
+
+
+@cache
+def _reader(api_key: int, version: int) -> Callable[[memoryview | bytes, int], tuple[Any, int]]:
+    return entity_reader(load_request_schema(api_key, version))
 
 
 def decode(request: Request) -> Any:
     """The request as kio's entity of its version, with every length in it known to be within the frame."""
-    info = request.info
-    body = check_request(info.api_key, info.version, request.frame[request.body :].toreadonly())
+    api_key, version = request.api_key, request.version
+    body = check_request(api_key, version, request.frame[request.body :].toreadonly())
     try:
-        entity, _ = entity_reader(load_request_schema(info.api_key, info.version))(body, 0)
+        entity, _ = _reader(api_key, version)(body, 0)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic of the native decoder is not an Exception
@@ -197,14 +219,6 @@ def decode(request: Request) -> Any:
 
 def skip_tags(frame: memoryview, position: int) -> int:
     """The position after the tagged fields of a request header."""
-    if position >= len(frame):
-        raise ProtocolViolation("a request header that ends too early")
-    if frame[position] == 0:
-        return position + 1
-    return _skip_some_tags(frame, position)
-
-
-def _skip_some_tags(frame: memoryview, position: int) -> int:
     walk = Walk(frame)
     count, position = walk.uvarint(position)
     walk.count(position, count, 2)
@@ -215,18 +229,18 @@ def _skip_some_tags(frame: memoryview, position: int) -> int:
     return position
 
 
-def frame_response(info: RequestInfo, correlation_id: int, answer: Answer) -> bytearray:
+def frame_response(api_key: int, version: int, correlation_id: int, answer: Answer) -> bytearray:
     """A whole response frame from what a handler answered."""
-    body = encode_response(info.api_key, info.version, answer) if isinstance(answer, Mapping) else answer
-    head = response_head(info, correlation_id)
+    body = encode_response(api_key, version, answer) if isinstance(answer, Mapping) else answer
+    head = response_head(api_key, version, correlation_id)
     _LENGTH.pack_into(head, 0, len(head) - 4 + len(body))
     head += body
     return head
 
 
-def response_head(info: RequestInfo, correlation_id: int) -> bytearray:
+def response_head(api_key: int, version: int, correlation_id: int) -> bytearray:
     """The first bytes of a response frame; its length, at 0, is for the caller to fill in."""
     head = bytearray(_RESPONSE_HEAD.pack(0, correlation_id))
-    if response_header_is_flexible(info.api_key, info.version):
+    if response_header_is_flexible(api_key, version):
         head.append(0)
     return head

@@ -98,6 +98,15 @@ class Chain:
             self.active = self.segments[-1]
         return aside
 
+    def number_of(self, segments: list[Segment]) -> int | None:
+        """Where these segments stand in the chain, one after the other; None when they do not."""
+        for number, segment in enumerate(self.segments):
+            if segment is segments[0]:
+                found = self.segments[number : number + len(segments)]
+                same = len(found) == len(segments) and all(a is b for a, b in zip(found, segments, strict=True))
+                return number if same else None
+        return None
+
     def replace(self, start: int, count: int, segments: list[Segment]) -> None:
         """Put segments in the place of others, as compaction does; never of the active one."""
         self.segments[start : start + count] = segments

@@ -50,6 +50,7 @@ class LogCore:
 
     __slots__ = (
         "_chain",
+        "_closed",
         "_dirty_since_ms",
         "_disk",
         "_doomed",
@@ -61,6 +62,7 @@ class LogCore:
         "_unsynced",
         "directory",
         "findings",
+        "first_dirty_offset",
         "log_end_offset",
         "log_start_offset",
         "name",
@@ -91,8 +93,10 @@ class LogCore:
         self.log_end_offset = state.log_end_offset
         self.synced_offset = state.synced_offset
         self.findings = state.findings
+        self.first_dirty_offset = 0
         self._unsynced = state.unsynced
         self._ticket: SyncTicket | None = None
+        self._closed = False
         self._dirty_since_ms: int | None = None
         self._doomed: list[Doomed] = []
         self._on_recovery_point_lowered = on_recovery_point_lowered
@@ -111,7 +115,7 @@ class LogCore:
     @property
     def is_full(self) -> bool:
         """Whether appends wait for space on the disk."""
-        return self._refusal is not None and self.offline is None
+        return self._refusal is not None and self.offline is None and not self._closed
 
     def configure(self, settings: LogSettings) -> None:
         """Take new settings; they hold from the next append on."""
@@ -155,7 +159,7 @@ class LogCore:
         if isinstance(error, StorageError) and error.is_busy:
             raise CodedError(ErrorCode.kafka_storage_error, str(error)) from error
         if isinstance(error, StorageError) and error.is_full:
-            if self.offline is None:
+            if self._refusal is None:
                 self._refusal = f"no space left on {self.directory}; free space or shorten retention"
         else:
             self.fail(error)
@@ -176,7 +180,7 @@ class LogCore:
 
     def revive(self) -> None:
         """Let a full log take appends again; to be called when there is space."""
-        if self.offline is None:
+        if self.is_full:
             self._refusal = None
 
     # What follows from the batches
@@ -234,9 +238,11 @@ class LogCore:
 
     def begin_sync(self) -> SyncTicket | None:
         """What has to be synced now; None when everything is. One ticket at a time."""
+        if self.offline is not None:
+            return None
         if self._ticket is not None:
             raise RuntimeError(f"a sync of {self.name} is under way")
-        if self.offline is not None or not self.is_dirty:
+        if not self.is_dirty:
             return None
         file = self._chain.active.file
         if file is not None:

@@ -32,6 +32,11 @@ class StorageError(Exception):
         return self.errno in _FULL
 
     @property
+    def is_missing(self) -> bool:
+        """Whether there is no such file."""
+        return self.errno == errno.ENOENT
+
+    @property
     def is_busy(self) -> bool:
         """Whether the process is out of descriptors or memory: nothing is wrong with the disk."""
         return self.errno in _BUSY
@@ -94,8 +99,8 @@ class Disk(Protocol):
         """Names of everything in a directory, in no order."""
         ...
 
-    def sizes(self, path: str) -> dict[str, int]:
-        """Names and sizes of the plain files in a directory."""
+    def sizes(self, path: str, suffix: str = "") -> dict[str, int]:
+        """Names of the plain files in a directory, with their sizes; 0 for names that end otherwise."""
         ...
 
     def mkdir(self, path: str) -> None:
@@ -280,9 +285,13 @@ class RealDisk:
         with _translated(path):
             return os.listdir(path)
 
-    def sizes(self, path: str) -> dict[str, int]:
+    def sizes(self, path: str, suffix: str = "") -> dict[str, int]:
         with _translated(path), os.scandir(path) as entries:
-            return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+            return {
+                entry.name: entry.stat().st_size if entry.name.endswith(suffix) else 0
+                for entry in entries
+                if entry.is_file()
+            }
 
     def mkdir(self, path: str) -> None:
         with _translated(path):
@@ -326,8 +335,9 @@ class RealDisk:
         with _translated(path):
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
             with open(fd, "r+b", buffering=0) as file:
-                file.truncate(keep)
-                file.seek(keep)
+                if file.seek(0, os.SEEK_END) != keep:
+                    file.truncate(keep)
+                    file.seek(keep)
                 _write_all(file, data)
 
     def sync_file(self, path: str) -> None:

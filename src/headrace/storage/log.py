@@ -12,7 +12,7 @@ Rules that every method keeps:
 All methods run on the loop's thread except `SyncTicket.run`.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.protocol.batch import (
     HEADER_SIZE,
@@ -37,6 +37,12 @@ from .settings import LogSettings
 from .sync import SyncTicket
 
 __all__ = ["Appended", "FileSlice", "Log", "LogSettings", "LogState", "SyncTicket", "TimestampOffset"]
+
+
+_new_tuple: Final = tuple.__new__  # a third of what a NamedTuple's own constructor costs
+
+_FEW_PRODUCERS: Final = 1000
+"""Up to so many are written with every checkpoint; more only when a segment ends."""
 
 
 class Appended(NamedTuple):
@@ -71,7 +77,7 @@ class Log(LogCore):
         producer_id = header.producer_id
         if producer_id < 0:
             self._write(batch, header, base_offset, last_offset, leader_epoch)
-            return Appended(base_offset, last_offset, False)
+            return _new_tuple(Appended, (base_offset, last_offset, False))
         producers = self._history.producers
         if producers is None:
             producers = self._load_producers()
@@ -80,7 +86,7 @@ class Log(LogCore):
             return Appended(known.base_offset, known.last_offset, True)
         self._write(batch, header, base_offset, last_offset, leader_epoch)
         producers.note(header, base_offset)
-        return Appended(base_offset, last_offset, False)
+        return _new_tuple(Appended, (base_offset, last_offset, False))
 
     def append_control(self, batch: memoryview, header: BatchHeader, leader_epoch: int) -> Appended:
         """Write a control batch at the end, as the leader: the mark that ends a transaction."""
@@ -145,7 +151,14 @@ class Log(LogCore):
         max_timestamp = header.max_timestamp
         segment = self._chain.active
         file = segment.writer
-        if file is None or self._must_roll(segment, size, last_offset, max_timestamp):
+        settings = self.settings
+        if (
+            file is None
+            or segment.size + size > settings.segment_bytes
+            or max_timestamp - segment.first_timestamp > settings.segment_ms
+            or last_offset - segment.base_offset > LARGEST_RELATIVE_OFFSET
+            or (segment.since_index > segment.interval and segment.index_is_full(settings.segment_index_bytes))
+        ):
             segment, file = self._prepare(size, last_offset, max_timestamp)
         stamp(batch, base_offset, leader_epoch)
         try:
@@ -159,17 +172,15 @@ class Log(LogCore):
 
     def _must_roll(self, segment: Segment, size: int, last_offset: int, max_timestamp: int) -> bool:
         settings = self.settings
-        return (
+        return segment.size > 0 and (
             segment.size + size > settings.segment_bytes
             or max_timestamp - segment.first_timestamp > settings.segment_ms
             or last_offset - segment.base_offset > LARGEST_RELATIVE_OFFSET
-            or (
-                segment.since_index > settings.index_interval_bytes
-                and segment.index_is_full(settings.segment_index_bytes)
-            )
-        ) and segment.size > 0
+            or segment.index_is_full(settings.segment_index_bytes)
+        )
 
     def _prepare(self, size: int, last_offset: int, max_timestamp: int) -> tuple[Segment, File]:
+        """A segment that takes a batch: the active one, or a new one when that is full or too old."""
         try:
             segment = self._chain.active
             if segment.writer is None:
@@ -177,6 +188,8 @@ class Log(LogCore):
                 self._load_producers()
             if self._must_roll(segment, size, last_offset, max_timestamp):
                 segment = self._roll()
+                if self.offline is not None:
+                    raise self._refused()
             return segment, segment.ready()
         except (StorageError, BadBatch) as error:
             self._raise_failed(error)
@@ -267,6 +280,7 @@ class Log(LogCore):
             return
         try:
             self._lower_recovery_point(offset)
+            self.first_dirty_offset = min(self.first_dirty_offset, offset)
             self._history.cut(offset)
             self._unlink_later(self._chain.cut(offset))
             self.log_end_offset = self._chain.active.next_offset
@@ -289,6 +303,7 @@ class Log(LogCore):
             raise self._refused()
         try:
             self._lower_recovery_point(min(offset, self.log_start_offset))
+            self.first_dirty_offset = min(self.first_dirty_offset, offset)
             self._history.cut(-1)
             self.unlink_doomed(None)
             self._unlink_later(self._chain.restart(offset, self.settings.index_interval_bytes))
@@ -308,17 +323,18 @@ class Log(LogCore):
         """Let the log begin at an offset, as DeleteRecords asks; whole segments below it go."""
         if offset > self.log_start_offset:
             self._check_range(offset, offset)
-            self._move_start(offset)
+            self.log_start_offset = offset
         elif not self._doomed:
             return
         self._on_start_moved()
+        self._forget_early_epochs()
         segments = self._chain.segments
         self._doom(sum(1 for segment in segments[1:] if segment.base_offset <= offset), now_ms=0)
 
-    def _move_start(self, offset: int) -> None:
+    def _forget_early_epochs(self) -> None:
+        """Only once the disk knows the log's start: until then what lies before it may come back."""
         epochs = self._load_epochs()
-        self.log_start_offset = offset
-        if epochs.cut_start(offset):
+        if epochs.cut_start(self.log_start_offset):
             self._epochs_changed(epochs)
 
     def retain(self, now_ms: int, high_watermark: int) -> int:
@@ -337,10 +353,20 @@ class Log(LogCore):
                 high_watermark=high_watermark,
             )
             if count == len(self._chain):
-                self._roll()
+                count -= not self._could_roll()
         except (StorageError, BadBatch) as error:
             self._raise_failed(error)
         return self._doom(count, now_ms)
+
+    def _could_roll(self) -> bool:
+        """End the active segment so that it can go, unless the disk is too full for a new one."""
+        try:
+            self._roll()
+        except StorageError as error:
+            if not error.is_full:
+                raise
+            return False
+        return True
 
     def _doom(self, count: int, now_ms: int) -> int:
         """Take the oldest segments out of the log; their files go later, so that the disk need not hurry."""
@@ -350,8 +376,7 @@ class Log(LogCore):
         end = self._chain.segments[0].base_offset
         due_ms = now_ms + self.settings.file_delete_delay_ms
         self._doomed += [Doomed(due_ms, end, segment.files()) for segment in segments]
-        if end > self.log_start_offset:
-            self._move_start(end)
+        self.log_start_offset = max(self.log_start_offset, end)
         return sum(segment.size for segment in segments)
 
     def _unlink_later(self, paths: list[str]) -> None:
@@ -362,21 +387,60 @@ class Log(LogCore):
         """Where the log's start must be known on disk to be before `unlink_doomed` may be called; None for no need."""
         return max((doomed.end_offset for doomed in self._doomed if doomed.due_ms <= now_ms), default=None)
 
-    def unlink_doomed(self, now_ms: int | None) -> None:
-        """Unlink files that left the log and are due; all of them with None."""
+    def unlink_doomed(self, now_ms: int | None, *, in_order: bool = False) -> None:
+        """Unlink files that left the log and are due; all of them with None.
+
+        With `in_order` each segment is gone for good before the next one goes, so no gap can appear even when the
+        log's new start could not be written down: that is how a full disk is freed.
+        """
         due = [doomed for doomed in self._doomed if now_ms is None or doomed.due_ms <= now_ms]
         self._doomed = [doomed for doomed in self._doomed if doomed not in due]
         for doomed in due:
             for path in doomed.paths:
                 self._disk.unlink(path)
+            if in_order:
+                self._disk.sync_directory(self.directory)
+        if any(doomed.end_offset >= 0 for doomed in due) and now_ms is not None:
+            self._forget_early_epochs()
+
+    # Compaction
+
+    def inactive_segments(self) -> list[Segment]:
+        return self._chain.segments[:-1]
+
+    def holds(self, segments: list[Segment]) -> bool:
+        """Whether these are still, one after the other, finished segments of the log."""
+        if self.offline is not None or self._chain.active in segments:
+            return False
+        return self._chain.number_of(segments) is not None
+
+    def replace_segments(self, old: list[Segment], new: Segment) -> None:
+        """Let a cleaned segment take the place of others."""
+        number = self._chain.number_of(old)
+        assert number is not None
+
+        def remove_old() -> None:
+            for segment in reversed(old):
+                self._unlink_later(segment.set_aside(keep_snapshot=segment is old[0]))
+
+        try:
+            new.put_in_place(remove_old)
+        except StorageError as error:
+            self._raise_broken(error)
+        self._chain.replace(number, len(old), [new])
+        self._unsynced.add_directory(self.directory)
 
     # Ending
 
-    def save_indexes(self) -> None:
-        """Write index entries that the files do not have yet, so that a start need not make them anew."""
-        if self.offline is None:
-            self._save(self._chain.active.save_indexes)
-            self._chain.release_idle()
+    def save(self) -> None:
+        """Write index entries and producers that the files do not have yet, so that a start need not make them anew."""
+        if self.offline is not None:
+            return
+        self._save(self._chain.active.save_indexes)
+        producers = self._history.producers
+        if producers is not None and len(producers) <= _FEW_PRODUCERS:
+            self._save(lambda: self._history.save_snapshot(self.log_end_offset))
+        self._chain.release_idle()
 
     def close(self) -> None:
         """Sync everything, write indexes and producers, and let the files go."""
@@ -387,6 +451,7 @@ class Log(LogCore):
             self.fail(error)
         for segment in self._chain.segments:
             segment.close()
+        self._closed = True
         self._refusal = self._refusal or f"{self.name} is closed"
 
     def _settle(self) -> None:

@@ -73,7 +73,7 @@ def _latest_batch(segment: Segment, start_offset: int, end_offset: int) -> tuple
     for position, header in scan(segment.open(), start, segment.size, floor=segment.base_offset):
         if header.base_offset >= end_offset:
             break
-        if best is None or header.max_timestamp > best[1].max_timestamp:
+        if header.record_count and (best is None or header.max_timestamp > best[1].max_timestamp):
             best = (position, header)
     return best
 

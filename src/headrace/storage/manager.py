@@ -8,7 +8,7 @@ from headrace.net.clock import Clock
 
 from . import checkpoints
 from .checkpoints import Partition
-from .disk import DirectoryLocked, Disk, Lock, parent_of
+from .disk import DirectoryLocked, Disk, Lock, StorageError, parent_of
 from .log import Log
 from .recovery import Expected, open_log
 from .settings import LogSettings
@@ -100,7 +100,7 @@ class LogManager:
 
     def _check_owner(self) -> None:
         path = self._path(checkpoints.META_PROPERTIES)
-        found = checkpoints.decode_properties(self._disk.read(path)) if self._disk.exists(path) else {}
+        found = checkpoints.decode_properties(self._read(path))
         broker_id = found.get("node.id", found.get("broker.id"))
         if broker_id is not None and broker_id != str(self.broker_id):
             raise WrongDirectory(
@@ -130,7 +130,16 @@ class LogManager:
 
     def _read_offsets(self, name: str) -> dict[Partition, int]:
         path = self._path(name)
-        return checkpoints.decode_offsets(self._disk.read(path)) or {} if self._disk.exists(path) else {}
+        return checkpoints.decode_offsets(self._read(path)) or {}
+
+    def _read(self, path: str) -> bytes:
+        """What a file holds; nothing when there is none."""
+        try:
+            return self._disk.read(path)
+        except StorageError as error:
+            if not error.is_missing:
+                raise
+            return b""
 
     def _take_clean_marker(self) -> None:
         path = self._path(checkpoints.CLEAN_SHUTDOWN)
@@ -163,6 +172,7 @@ class LogManager:
             on_recovery_point_lowered=self._write_recovery_points,
             on_start_moved=self._write_log_starts,
         )
+        log.first_dirty_offset = min(self._cleaner_offsets.get(key, 0), log.log_end_offset)
         self._logs[key] = log
         self._topic_ids[key] = topic_id
         return log
@@ -179,7 +189,7 @@ class LogManager:
     def _belongs(self, directory: str, topic_id: uuid.UUID) -> bool:
         """Whether a directory is of the topic with this id; one that does not say is taken over."""
         path = f"{directory}/{checkpoints.PARTITION_METADATA}"
-        found = checkpoints.decode_partition_metadata(self._disk.read(path)) if self._disk.exists(path) else None
+        found = checkpoints.decode_partition_metadata(self._read(path))
         if found is None:
             self._disk.write_atomically(path, checkpoints.encode_partition_metadata(topic_id))
         return found is None or found == topic_id
@@ -262,22 +272,39 @@ class LogManager:
         for name in due:
             self._disk.rmtree(self._path(name))
         logs = [(key, log, log.doomed_end(now_ms)) for key, log in self._logs.items()]
+        in_order = False
         if any(end is not None and end > self._log_starts.get(key, 0) for key, log, end in logs):
-            self._write_log_starts()
+            in_order = not self._could_write_log_starts()
         for _, log, end in logs:
             if end is not None:
-                log.unlink_doomed(now_ms)
+                log.unlink_doomed(now_ms, in_order=in_order)
+
+    def _could_write_log_starts(self) -> bool:
+        try:
+            self._write_log_starts()
+        except StorageError as error:
+            if not error.is_full:
+                raise
+            return False
+        return True
 
     # Checkpoints
 
     def checkpoint(self, high_watermarks: Mapping[Partition, int]) -> None:
         """Write down how far each log is synced, where it starts, and how far it is committed."""
         for log in self._logs.values():
-            log.save_indexes()
+            log.save()
         self._write_recovery_points()
         self._high_watermarks.update(high_watermarks)
         self._write_offsets(checkpoints.HIGH_WATERMARKS, self._high_watermarks)
         self._write_log_starts()
+        self._write_cleaner_offsets()
+
+    def _write_cleaner_offsets(self) -> None:
+        offsets = {key: log.first_dirty_offset for key, log in self._logs.items() if log.first_dirty_offset}
+        if any(self._cleaner_offsets.get(key) != offset for key, offset in offsets.items()):
+            self._cleaner_offsets |= offsets
+            self._write_offsets(checkpoints.CLEANER_OFFSETS, self._cleaner_offsets)
 
     def _write_recovery_points(self) -> None:
         for key, log in self._logs.items():

@@ -15,7 +15,7 @@ from headrace.net.clock import Clock
 
 from .checkpoints import LEADER_EPOCHS, PARTITION_METADATA
 from .core import LogState
-from .disk import Disk, parent_of
+from .disk import Disk, StorageError, parent_of
 from .epochs import Epochs
 from .index import OffsetIndex, TimeIndex
 from .producer_state import Producers
@@ -63,6 +63,8 @@ class _Recovery:
     expected: Expected
     segments: list[Segment] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
+    epoch_starts: list[tuple[int, int]] = field(default_factory=list)
+    """Leader epochs met behind the recovery point, and where."""
     names_changed: bool = False
 
     def path(self, name: str) -> str:
@@ -76,11 +78,15 @@ class _Recovery:
 def open_log(disk: Disk, clock: Clock, directory: str, settings: LogSettings, expected: Expected) -> LogState:
     """The state of the log in an existing directory, which may be empty, after whatever happened to it."""
     recovery = _Recovery(disk=disk, clock=clock, directory=directory, settings=settings, expected=expected)
-    sizes = _finish_renames(recovery, disk.sizes(directory))
-    _find_segments(recovery, sizes)
+    sizes = disk.sizes(directory, LOG_SUFFIX)
     try:
+        _finish_renames(recovery, sizes)
+        _find_segments(recovery, sizes)
         state = _open(recovery, sizes)
     except (_Damaged, BadBatch) as error:
+        advice = "nothing was deleted: restore the file, or remove the directory to fetch it from a replica"
+        return _offline(recovery, f"{error}; {advice}")
+    except StorageError as error:
         return _offline(recovery, str(error))
     if recovery.names_changed:
         disk.sync_directory(directory)
@@ -98,17 +104,36 @@ def _open(recovery: _Recovery, sizes: dict[str, int]) -> LogState:
     return _recover(recovery, sizes)
 
 
-def _finish_renames(recovery: _Recovery, sizes: dict[str, int]) -> dict[str, int]:
+def _finish_renames(recovery: _Recovery, sizes: dict[str, int]) -> None:
     """Remove what was on its way out and let in what compaction had finished."""
     for name in list(sizes):
         if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, _TEMPORARY)):
             recovery.unlink(recovery.path(name))
             del sizes[name]
-    for name in list(sizes):
-        if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
-            recovery.unlink(recovery.path(name))
-            del sizes[name]
-    return sizes
+    for name in sorted(sizes):
+        if name.endswith(LOG_SUFFIX + SWAP_SUFFIX) and name in sizes:
+            _finish_swap(recovery, name, sizes)
+
+
+def _finish_swap(recovery: _Recovery, name: str, sizes: dict[str, int]) -> None:
+    """Put a cleaned segment in the place of all those whose offsets it covers; its indexes are made anew."""
+    target = name.removesuffix(SWAP_SUFFIX)
+    base = end = int(target.removesuffix(LOG_SUFFIX))
+    file = recovery.disk.open(recovery.path(name))
+    for _, header in scan(file, 0, file.size, floor=base):
+        end = header.last_offset + 1
+    for old in list(sizes):
+        stem, _, suffix = old.partition(".")
+        if old == name or not stem.isdecimal() or not base <= int(stem) < max(end, base + 1):
+            continue
+        if suffix != "snapshot" or int(stem) != base:
+            recovery.unlink(recovery.path(old))
+            del sizes[old]
+    recovery.disk.sync_directory(recovery.directory)
+    recovery.disk.rename(recovery.path(name), recovery.path(target))
+    recovery.names_changed = True
+    del sizes[name]
+    sizes[target] = file.size
 
 
 def _find_segments(recovery: _Recovery, sizes: dict[str, int]) -> None:
@@ -182,7 +207,7 @@ def _offline(recovery: _Recovery, reason: str) -> LogState:
         _start_empty_in_memory(recovery)
     end = max(recovery.segments[-1].next_offset, recovery.expected.recovery_point)
     state = _state(recovery, end, end)
-    state.offline = f"{reason}; nothing was deleted: restore the file, or remove the directory to fetch from a replica"
+    state.offline = reason
     state.findings.append(reason)
     return state
 
@@ -231,18 +256,9 @@ def _check_gaps(recovery: _Recovery) -> None:
     for segment, after in zip(recovery.segments, recovery.segments[1:], strict=False):
         if after.base_offset > recovery.expected.recovery_point:
             return
-        end = _end_of(segment)
-        if end != after.base_offset:
-            raise _Damaged(f"a segment is missing between {segment.path}, which ends at offset {end}, and {after.path}")
-
-
-def _end_of(segment: Segment) -> int:
-    index = segment.index
-    start = index.positions[-1] if len(index) else 0
-    end = segment.base_offset
-    for _, header in scan(segment.open(), start, segment.size, floor=segment.base_offset):
-        end = header.last_offset + 1
-    return end
+        last = after.base_offset - 1
+        if segment.position_of(last) == segment.size:
+            raise _Damaged(f"a segment is missing between {segment.path}, which has no offset {last}, and {after.path}")
 
 
 def _recover_tail(recovery: _Recovery) -> int:
@@ -282,18 +298,32 @@ def _recover_segment(recovery: _Recovery, segment: Segment) -> tuple[int, bool]:
     """Where a segment ends after its tail was checked, and whether it was sound to its last byte."""
     point = recovery.expected.recovery_point
     size = segment.size
+    known = segment.read_index_files()
     start = _resume(segment, point)
     segment.next_offset = segment.base_offset
     try:
+        epoch = None
         for _, header in scan(segment.open(), start, size, floor=segment.base_offset, checked_from=point):
             segment.take(header)
+            if header.leader_epoch != epoch and header.base_offset >= point:
+                epoch = header.leader_epoch
+                recovery.epoch_starts.append((epoch, header.base_offset))
     except BadBatch as error:
         if segment.next_offset < point:
             raise
         _cut_tail(recovery, segment, size, error)
         return segment.next_offset, False
-    segment.finish()
+    _finish(segment, known)
     return segment.next_offset, True
+
+
+def _finish(segment: Segment, known: tuple[bytes | None, bytes | None] = (None, None)) -> None:
+    """Write the indexes if they are not as they were; a start does not need space for that."""
+    try:
+        segment.finish(known)
+    except StorageError as error:
+        if not error.is_full:
+            raise
 
 
 def _resume(segment: Segment, point: int) -> int:
@@ -316,7 +346,7 @@ def _resume(segment: Segment, point: int) -> int:
 def _cut_tail(recovery: _Recovery, segment: Segment, size: int, error: BadBatch) -> None:
     lost = size - segment.size
     recovery.findings.append(f"{segment.path} was cut by {lost} bytes at {segment.size}: {error.reason}")
-    segment.finish()
+    _finish(segment)
     file = segment.open()
     file.truncate(segment.size)
     file.datasync()
@@ -343,12 +373,8 @@ def _recover_epochs(recovery: _Recovery, state: LogState) -> Epochs:
     epochs = load_epochs(recovery.disk, recovery.directory, recovery.segments, state.log_end_offset)
     known = epochs.encode()
     epochs.cut_end(max(point, state.log_start_offset + 1))
-    for segment in recovery.segments:
-        if segment.next_offset <= point or not segment.size:
-            continue
-        start = segment.position_of(point) if point > segment.base_offset else 0
-        for _, header in scan(segment.open(), start, segment.size, floor=segment.base_offset):
-            epochs.assign(header.leader_epoch, header.base_offset)
+    for epoch, offset in recovery.epoch_starts:
+        epochs.assign(epoch, offset)
     if epochs.encode() != known:
         state.unsynced.add_document(recovery.path(LEADER_EPOCHS), epochs.encode())
     return epochs

@@ -9,11 +9,12 @@ The last few batches are remembered one by one, because most readers are near th
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import Final
 
 from headrace.protocol.batch import NO_TIMESTAMP, BatchHeader
 
-from .disk import Disk, File
+from .disk import Disk, File, StorageError, parent_of
 from .index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeEntry, TimeIndex
 from .scan import BadBatch, scan
 
@@ -106,8 +107,11 @@ class Segment:
     def create(self) -> None:
         """Make the empty file; indexes follow when they have something to say."""
         self.file = self.writer = self._disk.create(self.path)
-        self._index = OffsetIndex()
-        self._times = TimeIndex()
+        self.begin()
+
+    def begin(self) -> None:
+        """Start with empty indexes: nothing has been noted yet."""
+        self._index, self._times = OffsetIndex(), TimeIndex()
 
     def open(self) -> File:
         """The segment's file, opened when it is not yet."""
@@ -240,15 +244,23 @@ class Segment:
 
     def read_indexes(self) -> tuple[OffsetIndex | None, TimeIndex | None]:
         """What the index files hold; None for one that is missing or damaged."""
-        offsets, times = self._read(INDEX_SUFFIX), self._read(TIME_INDEX_SUFFIX)
+        offsets, times = self.read_index_files()
         return (
             None if offsets is None else OffsetIndex.decode(offsets, self.size),
             None if times is None else TimeIndex.decode(times),
         )
 
+    def read_index_files(self) -> tuple[bytes | None, bytes | None]:
+        """The bytes of the index files; None for one that is missing."""
+        return self._read(INDEX_SUFFIX), self._read(TIME_INDEX_SUFFIX)
+
     def _read(self, suffix: str) -> bytes | None:
-        path = self.prefix + suffix
-        return self._disk.read(path) if self._disk.exists(path) else None
+        try:
+            return self._disk.read(self.prefix + suffix)
+        except StorageError as error:
+            if not error.is_missing:
+                raise
+            return None
 
     def _is_complete(self, index: OffsetIndex, times: TimeIndex) -> bool:
         span = self.next_offset - self.base_offset
@@ -309,10 +321,15 @@ class Segment:
             self.take(header)
         self.next_offset = offset
 
-    def finish(self) -> bool:
-        """Write the indexes in full, so that the last entry of the time index names the largest timestamp."""
-        if self._index is not None:
+    def finish(self, known: tuple[bytes | None, bytes | None] = (None, None)) -> bool:
+        """Write the indexes in full, so that the last entry of the time index names the largest timestamp.
+
+        Not when the files are known to say the same already. Whether anything was written.
+        """
+        if self._index is not None and self._times is not None:
             self._add_time_entry()
+            if known == (self._index.encode(), self._times.encode()):
+                self._index_saved, self._times_saved = len(self._index), len(self._times)
         return self.save_indexes()
 
     def save_indexes(self) -> bool:
@@ -332,6 +349,26 @@ class Segment:
             self._disk.patch(self.prefix + TIME_INDEX_SUFFIX, keep * TIME_ENTRY.size, self._times.encode(keep))
             self._times_saved = len(self._times)
         return True
+
+    def save_cleaned_indexes(self) -> None:
+        """Write the indexes, complete and synced, under the names that `put_in_place` expects."""
+        self._add_time_entry()
+        index, times = self.index, self.times
+        for path, data in zip(self.index_paths(), (index.encode(), times.encode()), strict=True):
+            self._disk.write(path + CLEANED_SUFFIX, data)
+            self._disk.sync_file(path + CLEANED_SUFFIX)
+        self._index_saved, self._times_saved = len(index), len(times)
+
+    def put_in_place(self, remove_old: Callable[[], None]) -> None:
+        """Take the place of other segments: once this one is `.swap`, recovery would finish what is begun here."""
+        directory = parent_of(self.path)
+        self._disk.rename(self.path + CLEANED_SUFFIX, self.path + SWAP_SUFFIX)
+        self._disk.sync_directory(directory)
+        remove_old()
+        self._disk.sync_directory(directory)
+        for path in self.index_paths():
+            self._disk.rename(path + CLEANED_SUFFIX, path)
+        self._disk.rename(self.path + SWAP_SUFFIX, self.path)
 
     def release(self) -> None:
         """Let go of the file and the indexes when nobody has used them since the last call."""
@@ -357,11 +394,11 @@ class Segment:
     def index_paths(self) -> list[str]:
         return [self.prefix + INDEX_SUFFIX, self.prefix + TIME_INDEX_SUFFIX]
 
-    def set_aside(self) -> list[str]:
+    def set_aside(self, *, keep_snapshot: bool = False) -> list[str]:
         """Rename the segment's files, so that another can have its name; the new paths."""
         aside = []
         for path in reversed(self.files()):
-            if self._disk.exists(path):
+            if self._disk.exists(path) and not (keep_snapshot and path == self.snapshot_path):
                 self._disk.rename(path, path + DELETED_SUFFIX)
                 aside.append(path + DELETED_SUFFIX)
         return aside

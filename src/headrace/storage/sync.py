@@ -6,6 +6,7 @@ files, `Log.finish_sync` takes note on the loop.
 
 from collections.abc import Callable
 from functools import partial
+from threading import Lock
 
 from .disk import Disk, File
 
@@ -15,16 +16,30 @@ Step = Callable[[], None]
 class SyncTicket:
     """A blocking piece of work; when it is done, everything below `end_offset` is on stable storage."""
 
-    __slots__ = ("_steps", "end_offset")
+    __slots__ = ("_error", "_lock", "_steps", "end_offset")
 
     def __init__(self, steps: list[Step], end_offset: int) -> None:
         self._steps = steps
+        self._error: BaseException | None = None
+        self._lock = Lock()
         self.end_offset = end_offset
 
     def run(self) -> None:
-        """Block until all is synced; `StorageError` when the disk refuses."""
-        for step in self._steps:
-            step()
+        """Block until all is synced; `StorageError` when the disk refuses.
+
+        Whoever comes second (a log that is closed while the worker is at it) waits, and gets the same answer: a
+        sync is never tried twice.
+        """
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            steps, self._steps = self._steps, []
+            try:
+                for step in steps:
+                    step()
+            except BaseException as error:
+                self._error = error
+                raise
 
 
 class Unsynced:

@@ -351,9 +351,10 @@ class SimulatedDisk:
         self._require_directory(path)
         return [os.path.basename(name) for name in self._names if name != "/" and os.path.dirname(name) == path]
 
-    def sizes(self, path: str) -> dict[str, int]:
+    def sizes(self, path: str, suffix: str = "") -> dict[str, int]:
         nodes = {name: self._names[os.path.join(path, name)] for name in self.listdir(path)}
-        return {name: len(node.data) for name, node in nodes.items() if node is not None}
+        files = {name: node for name, node in nodes.items() if node is not None}
+        return {name: len(node.data) if name.endswith(suffix) else 0 for name, node in files.items()}
 
     def mkdir(self, path: str) -> None:
         if path in self._names:

@@ -18,18 +18,18 @@ from headrace.protocol.errors import ErrorCode, ProtocolViolation
 TOPIC_ID = UUID(int=77)
 
 
-def encode_produce(version: int) -> bytes:
+def encode_produce(version: int, partitions: int = 2, transactional: bool = True) -> bytes:
     module: Any = load_payload_module(0, version, EntityType.request)
-    partitions = (
+    data = (
         module.PartitionProduceData(index=3, records=b"abc"),
         module.PartitionProduceData(index=4, records=None),
     )
     topic = {"topic_id": TOPIC_ID} if version >= 13 else {"name": "orders"}
     request = module.ProduceRequest(
-        transactional_id="t" if version % 2 else None,
+        transactional_id="t" if version % 2 and transactional else None,
         acks=-1,
         timeout=datetime.timedelta(milliseconds=1500),
-        topic_data=(module.TopicProduceData(**topic, partition_data=partitions),),
+        topic_data=(module.TopicProduceData(**topic, partition_data=data[:partitions]),),
     )
     out = io.BytesIO()
     entity_writer(module.ProduceRequest)(out, request)
@@ -41,18 +41,31 @@ def test_a_produce_request_of_every_version_is_parsed(version: int) -> None:
     parsed = produce.parse_request(memoryview(b"head" + encode_produce(version)), 4, version)
     assert (parsed.transactional_id, parsed.acks, parsed.timeout_ms) == ("t" if version % 2 else None, -1, 1500)
     (topic,) = parsed.topics
-    assert (topic.name, topic.id) == (("", TOPIC_ID) if version >= 13 else ("orders", None))
-    first, second = topic.partitions
-    assert first.partition == 3
-    assert first.records is not None
-    assert bytes(first.records) == b"abc"
-    assert (second.partition, second.records) == (4, None)
+    assert (topic.name, topic.id) == (("", TOPIC_ID.bytes) if version >= 13 else ("orders", None))
+    (first, records), second = topic.partitions
+    assert first == 3
+    assert records is not None
+    assert bytes(records) == b"abc"
+    assert second == (4, None)
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_a_request_with_one_partition_is_parsed_alike(version: int) -> None:
+    body = encode_produce(version, partitions=1, transactional=False)
+    parsed = produce.parse_request(memoryview(body), 0, version)
+    assert (parsed.transactional_id, parsed.acks, parsed.timeout_ms) == (None, -1, 1500)
+    (topic,) = parsed.topics
+    assert (topic.name, topic.id) == (("", TOPIC_ID.bytes) if version >= 13 else ("orders", None))
+    ((index, records),) = topic.partitions
+    assert index == 3
+    assert records is not None
+    assert bytes(records) == b"abc"
 
 
 @pytest.mark.parametrize("version", range(3, 14))
 @given(data=st.data())
 def test_a_damaged_produce_request_is_a_violation_or_parses(version: int, data: st.DataObject) -> None:
-    body = bytearray(encode_produce(version))
+    body = bytearray(encode_produce(version, data.draw(st.integers(1, 2)), data.draw(st.booleans())))
     for _ in range(data.draw(st.integers(1, 3))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     cut = body[: data.draw(st.integers(0, len(body)))]
@@ -64,7 +77,7 @@ def test_a_damaged_produce_request_is_a_violation_or_parses(version: int, data: 
 
 @pytest.mark.parametrize("version", range(3, 14))
 def test_a_produce_response_of_every_version_is_read_by_kio(version: int) -> None:
-    topic = produce.TopicRecords("orders", TOPIC_ID, [])
+    topic = produce.TopicRecords("orders", TOPIC_ID.bytes, [])
     answers = [
         produce.PartitionAnswer(3, 0, 500, 1234, 7),
         produce.PartitionAnswer(4, ErrorCode.message_too_large.value, message="too large"),
@@ -82,6 +95,15 @@ def test_a_produce_response_of_every_version_is_read_by_kio(version: int) -> Non
         assert good.log_start_offset == 7
     if version >= 8:
         assert bad.error_message == "too large"
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_the_short_way_to_answer_one_partition_writes_the_same(version: int) -> None:
+    topic = produce.TopicRecords("orders", TOPIC_ID.bytes, [])
+    answer = produce.PartitionAnswer(3, 0, 500, 1234, 7)
+    out = bytearray()
+    produce.write_response(out, version, [(topic, [answer])])
+    assert produce.one_answer(version, topic, answer) == bytes(out)
 
 
 class Bytes:

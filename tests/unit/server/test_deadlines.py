@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from headrace.server.connection import Connection
+from headrace.server.connection import Connection, Parts
 from headrace.server.listener import HANDSHAKE_SECONDS, STALL_SECONDS, Listener
 
 IDLE_SECONDS = 600.0
@@ -17,8 +17,8 @@ async def settled(listener: Listener, count: int) -> None:
     raise AssertionError(f"{len(listener.connections)} connections, not {count}")
 
 
-def answer(connection: Connection, frame: memoryview) -> None:
-    connection.open_slot().answer([b"ok"])
+def answer(connection: Connection, frame: memoryview) -> Parts:
+    return [b"ok"]
 
 
 async def swept(sent: bytes, later: float) -> bool:

@@ -15,13 +15,14 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.fetch import FetchedPartition, FetchedTopic, Response, write_response
 from headrace.replication.partition import Partition
 from headrace.replication.purgatory import DelayedFetch
 from headrace.replication.replica_manager import ReplicaManager
 
-from ..connection import Slot
+from ..connection import Parts, Slot
 from ..dispatch import Request, decode, response_head
 from .fetch_sessions import FetchSessions, Interest, View
 
@@ -49,14 +50,14 @@ class FetchHandler:
         self.waiting: set[DelayedFetch] = set()
         """The fetches that wait now."""
 
-    def __call__(self, request: Request) -> None:
+    def __call__(self, request: Request) -> Parts | None:
         entity = decode(request)
         fetch = Fetch(self, request, entity)
         try:
             _refuse_replicas(entity)
-            fetch.start(self._sessions.view(entity, request.info.version, self.loop.time()))
+            return fetch.start(self._sessions.view(entity, request.version, self.loop.time()))
         except CodedError as error:
-            fetch.respond([], code=error.code.value)
+            return fetch.response([], code=error.code.value)
 
     def wake_all(self) -> None:
         """Answer every fetch that waits, with what there is: the broker stops."""
@@ -67,7 +68,7 @@ class FetchHandler:
         topic, index = interest.key
         if isinstance(topic, str):
             return self._replicas.partition(topic, index)
-        name = self._replicas.name_of(topic) if topic is not None else None
+        name = self._replicas.name_of(topic.bytes) if topic is not None else None
         if name is None:
             raise CodedError(ErrorCode.unknown_topic_id)
         return self._replicas.partition(name, index)
@@ -107,23 +108,25 @@ class Fetch:
 
     __slots__ = (
         "_committed_only",
+        "_connection",
         "_correlation_id",
         "_delayed",
         "_handler",
-        "_info",
         "_max_bytes",
         "_max_wait",
         "_min_bytes",
         "_slot",
         "_timer",
+        "_version",
         "_view",
     )
 
     def __init__(self, handler: FetchHandler, request: Request, entity: Any) -> None:
         self._handler = handler
-        self._info = request.info
+        self._version = request.version
         self._correlation_id = request.correlation_id
-        self._slot: Slot = request.slot
+        self._connection = request.connection
+        self._slot: Slot
         self._max_wait = entity.max_wait.total_seconds()
         self._min_bytes: int = entity.min_bytes
         self._max_bytes: int = entity.max_bytes
@@ -132,26 +135,26 @@ class Fetch:
         self._delayed: DelayedFetch | None = None
         self._timer: TimerHandle | None = None
 
-    def start(self, view: View) -> None:
-        """Answer now if there is enough, else wait."""
+    def start(self, view: View) -> Parts | None:
+        """The answer if there is enough now, else None and a slot."""
         self._view = view
         reads, total = self._handler.read(view, self._max_bytes, self._committed_only)
         is_urgent = any(read.answer.code or read.answer.diverging is not None for read in reads)
         if total >= self._min_bytes or self._max_wait <= 0 or is_urgent or not reads:
-            self._respond_with(reads)
-        else:
-            self._wait([self._handler.partition(read.interest) for read in reads])
+            return self._respond_with(reads)
+        self._wait([self._handler.partition(read.interest) for read in reads])
+        return None
 
-    def respond(self, topics: list[FetchedTopic], *, code: int = 0, session_id: int = 0) -> None:
-        response = Response(bytes(response_head(self._info, self._correlation_id)))
-        write_response(response, self._info.version, topics, code=code, session_id=session_id)
+    def response(self, topics: list[FetchedTopic], *, code: int = 0, session_id: int = 0) -> Parts:
+        response = Response(bytes(response_head(ApiKey.FETCH, self._version, self._correlation_id)))
+        write_response(response, self._version, topics, code=code, session_id=session_id)
         parts = response.finish()
         head = parts[0]
         assert isinstance(head, bytearray)
         _LENGTH.pack_into(head, 0, response.length - 4)
-        self._slot.answer(parts)
+        return parts
 
-    def _respond_with(self, reads: list[Read]) -> None:
+    def _respond_with(self, reads: list[Read]) -> Parts:
         view = self._view
         topics: dict[str | UUID | None, FetchedTopic] = {}
         for interest, answer in reads:
@@ -163,9 +166,10 @@ class Fetch:
                 name, topic_id = (key, None) if isinstance(key, str) else ("", key)
                 topic = topics[key] = FetchedTopic(name, topic_id, [])
             topic.partitions.append(answer)
-        self.respond(list(topics.values()), session_id=view.session_id)
+        return self.response(list(topics.values()), session_id=view.session_id)
 
     def _wait(self, partitions: list[Partition]) -> None:
+        self._slot = self._connection.open_slot()
         delayed = DelayedFetch(partitions, self._has_enough, self._wake)
         self._delayed = delayed
         self._handler.waiting.add(delayed)
@@ -195,9 +199,9 @@ class Fetch:
 
     def _wake(self) -> None:
         self._stop_waiting()
-        if not self._slot.connection.is_closed:
+        if not self._connection.is_closed:
             reads, _ = self._handler.read(self._view, self._max_bytes, self._committed_only)
-            self._respond_with(reads)
+            self._slot.answer(self._respond_with(reads))
 
 
 def _refuse_replicas(entity: Any) -> None:

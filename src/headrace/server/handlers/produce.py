@@ -12,40 +12,45 @@ order of the request. One partition's error never stops the others.
 from struct import Struct
 from typing import Final
 
+from headrace.protocol.api import ApiKey
 from headrace.protocol.batch import TRANSACTIONAL_BIT, check_batch
-from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
 from headrace.protocol.produce import (
+    FIRST_FLEXIBLE,
     FIRST_WITH_IDS,
     PartitionAnswer,
-    PartitionRecords,
     ProduceRequest,
     TopicRecords,
+    one_answer,
     parse_request,
-    refused,
     write_response,
 )
+from headrace.replication.partition import Partition
 from headrace.replication.purgatory import Committed
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.storage.log import Appended
 
-from ..connection import Slot
+from ..connection import Connection, Parts, Slot
 from ..dispatch import Request, response_head
 
 _LENGTH: Final = Struct(">i")
+_HEAD: Final = Struct(">ii")
+_FLEXIBLE_HEAD: Final = Struct(">iib")
 _ACKS: Final = (-1, 0, 1)
+
+Answered = tuple[TopicRecords, list[PartitionAnswer]]
 
 
 class Pending:
     """A produce request under way: its answers so far, and how many partitions are not committed yet."""
 
-    __slots__ = ("_head", "_slot", "_topics", "_version", "_waiting")
+    __slots__ = ("_request", "_slot", "_topics", "_waiting")
 
     def __init__(self, request: Request) -> None:
-        self._slot: Slot = request.slot
-        self._version = request.info.version
-        self._head = response_head(request.info, request.correlation_id)
-        self._topics: list[tuple[TopicRecords, list[PartitionAnswer]]] = []
-        self._waiting = 1
-        """One for the parsing itself, so that nothing is answered before every partition was appended."""
+        self._request = (request.version, request.correlation_id)
+        self._slot: Slot | None = None
+        self._topics: list[Answered] = []
+        self._waiting = 0
 
     def add(self, topic: TopicRecords, answers: list[PartitionAnswer]) -> None:
         self._topics.append((topic, answers))
@@ -58,17 +63,18 @@ class Pending:
         def committed(error: CodedError | None) -> None:
             if error is not None:
                 answers[at] = PartitionAnswer(answers[at].partition, error.code.value, message=error.message)
-            self.done()
+            self._waiting -= 1
+            if not self._waiting and self._slot is not None and not self._slot.connection.is_closed:
+                self._slot.answer([response(*self._request, self._topics)])
 
         return committed
 
-    def done(self) -> None:
-        self._waiting -= 1
-        if not self._waiting and not self._slot.connection.is_closed:
-            out = self._head
-            write_response(out, self._version, self._topics)
-            _LENGTH.pack_into(out, 0, len(out) - 4)
-            self._slot.answer([out])
+    def finish(self, connection: Connection) -> Parts | None:
+        """Every partition was appended: the answer, or None where it comes later."""
+        if not self._waiting:
+            return [response(*self._request, self._topics)]
+        self._slot = connection.open_slot()
+        return None
 
 
 class ProduceHandler:
@@ -78,69 +84,109 @@ class ProduceHandler:
         self._replicas = replicas
         self._clock = replicas.clock
 
-    def __call__(self, request: Request) -> None:
-        version = request.info.version
+    def __call__(self, request: Request) -> Parts | None:
+        version = request.version
         produce = parse_request(request.frame, request.body, version)
         if produce.acks == 0:
-            self._serve_without_answer(request, produce)
-            return
+            return self._serve_without_answer(request, produce)
+        topics = produce.topics
+        if len(topics) == 1 and len(topics[0].partitions) == 1:
+            return self._serve_one(request, topics[0], produce.acks)
         pending = Pending(request)
-        for topic in produce.topics:
-            pending.add(topic, self._append_topic(topic, produce, version, pending))
-        pending.done()
+        for topic in topics:
+            pending.add(topic, self._append_topic(topic, produce.acks, version, pending))
+        return pending.finish(request.connection)
 
-    def _serve_without_answer(self, request: Request, produce: ProduceRequest) -> None:
-        request.slot.answer(None)
+    def _serve_without_answer(self, request: Request, produce: ProduceRequest) -> Parts:
         for topic in produce.topics:
-            for answer in self._append_topic(topic, produce, request.info.version, None):
+            for answer in self._append_topic(topic, 0, request.version, None):
                 if answer.code:
-                    request.slot.connection.close()
-                    return
+                    raise ProtocolViolation(f"a record without acks could not be written: {answer.message}")
+        return []
+
+    def _serve_one(self, request: Request, topic: TopicRecords, acks: int) -> Parts | None:
+        version, correlation_id = request.version, request.correlation_id
+        index, records = topic.partitions[0]
+        try:
+            partition = self._find(topic, index, acks, version)
+            appended, answer = self._append(partition, records, version)
+        except CodedError as error:
+            failed = PartitionAnswer(index, error.code.value, message=error.message)
+            return [response(version, correlation_id, [(topic, [failed])])]
+        end = appended.last_offset + 1
+        if end <= partition.high_watermark:
+            return [one_response(version, correlation_id, topic, answer)]
+        slot = request.connection.open_slot()
+
+        def committed(error: CodedError | None) -> None:
+            if error is None:
+                slot.answer([one_response(version, correlation_id, topic, answer)])
+            else:
+                failed = PartitionAnswer(index, error.code.value, message=error.message)
+                slot.answer([response(version, correlation_id, [(topic, [failed])])])
+
+        partition.commits.wait(end, committed)
+        return None
 
     def _append_topic(
-        self, topic: TopicRecords, produce: ProduceRequest, version: int, pending: Pending | None
+        self, topic: TopicRecords, acks: int, version: int, pending: Pending | None
     ) -> list[PartitionAnswer]:
-        if produce.acks not in _ACKS:
-            return refused(topic, ErrorCode.invalid_required_acks, f"acks is {produce.acks}; it can be -1, 0 or 1")
+        answers: list[PartitionAnswer] = []
+        for index, records in topic.partitions:
+            try:
+                partition = self._find(topic, index, acks, version)
+                appended, answer = self._append(partition, records, version)
+            except CodedError as error:
+                answers.append(PartitionAnswer(index, error.code.value, message=error.message))
+                continue
+            answers.append(answer)
+            if pending is not None and appended.last_offset >= partition.high_watermark:
+                partition.commits.wait(appended.last_offset + 1, pending.expect(answers))
+        return answers
+
+    def _find(self, topic: TopicRecords, index: int, acks: int, version: int) -> Partition:
+        if acks not in _ACKS:
+            raise CodedError(ErrorCode.invalid_required_acks, f"acks is {acks}; it can be -1, 0 or 1")
         name: str | None = topic.name
         if version >= FIRST_WITH_IDS:
             name = self._replicas.name_of(topic.id) if topic.id is not None else None
             if name is None:
-                return refused(topic, ErrorCode.unknown_topic_id)
+                raise CodedError(ErrorCode.unknown_topic_id)
         assert name is not None
-        answers: list[PartitionAnswer] = []
-        for data in topic.partitions:
-            try:
-                self._append(name, data, produce, version, pending, answers)
-            except CodedError as error:
-                answers.append(PartitionAnswer(data.partition, error.code.value, message=error.message))
-        return answers
-
-    def _append(
-        self,
-        topic: str,
-        data: PartitionRecords,
-        produce: ProduceRequest,
-        version: int,
-        pending: Pending | None,
-        answers: list[PartitionAnswer],
-    ) -> None:
-        partition = self._replicas.partition(topic, data.partition)
-        if data.records is None:
-            raise CodedError(ErrorCode.invalid_record, "no record batch")
-        header = check_batch(data.records)
-        if header.attributes & TRANSACTIONAL_BIT:
-            raise CodedError(ErrorCode.invalid_txn_state, "transactions are not available on this broker")
-        if produce.acks == -1 and partition.rules.min_insync_replicas > 1:
+        partition = self._replicas.partition(name, index)
+        if acks == -1 and partition.rules.min_insync_replicas > 1:
             raise CodedError(
                 ErrorCode.not_enough_replicas,
                 f"1 replica is in sync, min.insync.replicas is {partition.rules.min_insync_replicas}",
             )
+        return partition
+
+    def _append(
+        self, partition: Partition, records: memoryview | None, version: int
+    ) -> tuple[Appended, PartitionAnswer]:
+        if records is None:
+            raise CodedError(ErrorCode.invalid_record, "no record batch")
+        header = check_batch(records)
+        if header.attributes & TRANSACTIONAL_BIT:
+            raise CodedError(ErrorCode.invalid_txn_state, "transactions are not available on this broker")
         now_ms = self._clock.now_ms()
-        appended = partition.append(data.records, header, now_ms=now_ms, version=version)
+        appended = partition.append(records, header, now_ms=now_ms, version=version)
         append_time = now_ms if partition.rules.append_time else -1
         start = partition.log.log_start_offset
-        answers.append(PartitionAnswer(data.partition, 0, appended.base_offset, append_time, start))
-        end = appended.last_offset + 1
-        if pending is not None and end > partition.high_watermark:
-            partition.commits.wait(end, pending.expect(answers))
+        return appended, PartitionAnswer(partition.index, 0, appended.base_offset, append_time, start)
+
+
+def response(version: int, correlation_id: int, topics: list[Answered]) -> bytearray:
+    """The whole frame of any answer."""
+    out = response_head(ApiKey.PRODUCE, version, correlation_id)
+    write_response(out, version, topics)
+    _LENGTH.pack_into(out, 0, len(out) - 4)
+    return out
+
+
+def one_response(version: int, correlation_id: int, topic: TopicRecords, answer: PartitionAnswer) -> bytes:
+    """The whole frame of what most requests get."""
+    body = one_answer(version, topic, answer)
+    if version >= FIRST_FLEXIBLE:
+        return _FLEXIBLE_HEAD.pack(5 + len(body), correlation_id, 0) + body
+    return _HEAD.pack(4 + len(body), correlation_id) + body

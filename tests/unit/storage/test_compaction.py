@@ -1,0 +1,278 @@
+"""Compaction keeps the latest record of every key, every offset, and its head in a crash."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from headrace.protocol.batch import read_header
+from headrace.protocol.records import Record, decode_records, encode_batch, encode_marker
+from headrace.storage import compaction
+from headrace.testing.disk import PowerLost
+
+from .support import SMALL, Store, append, read_all, sync
+
+COMPACT = replace(SMALL, cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.0, segment_bytes=600)
+DAY = 86_400_000
+
+
+def write(store: Store, *items: tuple[str, str | None], codec: int = 0, **fields: int | bool) -> None:
+    now = store.clock.now_ms()
+    records = [Record(0, now, key.encode(), None if value is None else value.encode()) for key, value in items]
+    append(store.log, encode_batch(records, codec=codec, **fields))  # type: ignore[arg-type]
+
+
+def end_segment(store: Store) -> None:
+    """Write until what came before is in a finished segment."""
+    count = store.log.segment_count
+    while store.log.segment_count == count:
+        write(store, ("filler", "x" * 100))
+    sync(store.log)
+
+
+def clean(store: Store, most_keys: int = 1000) -> bool:
+    plan = compaction.plan(store.disk, store.log, now_ms=store.clock.now_ms(), high_watermark=store.log.log_end_offset)
+    if plan is None:
+        return False
+    return compaction.swap(compaction.rewrite(plan, most_keys), store.log)
+
+
+def contents(store: Store) -> dict[int, tuple[str, str | None]]:
+    """Keys and values by offset, without the filler."""
+    batches = [batch for batch in read_all(store.log) if not read_header(batch).is_control]
+    found = [record for batch in batches for record in decode_records(batch)]
+    return {
+        record.offset: (record.key.decode(), record.value.decode() if record.value is not None else None)
+        for record in found
+        if record.key is not None and record.key != b"filler"
+    }
+
+
+def store_of(*batches: Sequence[tuple[str, str | None]], codec: int = 0) -> Store:
+    store = Store(COMPACT)
+    for batch in batches:
+        write(store, *batch, codec=codec)
+    end_segment(store)
+    return store
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_the_latest_record_of_each_key_stays_at_its_offset(codec: int) -> None:
+    store = store_of([("a", "1"), ("b", "1")], [("a", "2"), ("c", "1")], [("b", "2")], codec=codec)
+    assert clean(store)
+    assert contents(store) == {2: ("a", "2"), 3: ("c", "1"), 4: ("b", "2")}
+
+
+def test_a_batch_that_loses_records_keeps_its_first_and_last_offset() -> None:
+    store = store_of([("a", "1"), ("b", "1"), ("a", "2"), ("c", "1")], [("c", "2")])
+    clean(store)
+    header = read_header(read_all(store.log)[0])
+    assert (header.base_offset, header.last_offset, header.record_count) == (0, 3, 2)
+
+
+def test_every_offset_can_still_be_asked_for() -> None:
+    store = store_of(*[[("a", str(number))] for number in range(40)])
+    end = store.log.log_end_offset
+    clean(store)
+    for offset in range(end):
+        piece = store.log.read(offset, 1, end)
+        assert piece is not None
+        assert read_header(piece.file.pread(piece.length, piece.position)).last_offset >= offset
+
+
+def test_the_active_segment_and_what_is_not_committed_stay() -> None:
+    store = store_of([("a", "1")], [("a", "2")])
+    write(store, ("a", "3"))
+    before = contents(store)
+    plan = compaction.plan(store.disk, store.log, now_ms=store.clock.now_ms(), high_watermark=1)
+    assert plan is None
+    clean(store)
+    assert 1 in before
+    assert contents(store)[1] == ("a", "2")
+
+
+def test_a_tombstone_removes_its_key_and_goes_itself_after_a_while() -> None:
+    store = store_of([("a", "1"), ("b", "1")], [("a", None)])
+    clean(store)
+    assert contents(store) == {1: ("b", "1"), 2: ("a", None)}
+    store.clock.advance(DAY + 1)
+    end_segment(store)
+    clean(store)
+    assert contents(store) == {1: ("b", "1")}
+
+
+def test_a_tombstone_keeps_its_timestamp_while_it_waits() -> None:
+    store = store_of([("a", None)])
+    written = store.clock.now_ms()
+    store.clock.advance(1000)
+    clean(store)
+    batch = read_all(store.log)[0]
+    header = read_header(batch)
+    assert header.attributes & compaction.DELETE_HORIZON_BIT
+    assert header.base_timestamp == written + 1000 + DAY
+    assert decode_records(batch)[0].timestamp == written
+    assert header.max_timestamp == written
+
+
+def test_records_without_a_key_go() -> None:
+    store = Store(COMPACT)
+    append(store.log, encode_batch([Record(0, 1, None, b"x"), Record(0, 1, b"a", b"1")]))
+    end_segment(store)
+    clean(store)
+    assert contents(store) == {1: ("a", "1")}
+
+
+def test_small_neighbours_are_merged() -> None:
+    store = store_of(*[[("a", "x" * 50)] for _ in range(30)])
+    before = store.log.segment_count
+    size = store.log.size_bytes
+    clean(store)
+    assert store.log.size_bytes < size
+    end_segment(store)
+    clean(store)
+    assert store.log.segment_count < before
+
+
+def test_a_clean_log_is_left_alone_until_it_is_dirty_enough() -> None:
+    store = store_of([("a", "1")], [("a", "2")])
+    store.log.configure(replace(COMPACT, min_cleanable_dirty_ratio=0.9))
+    assert clean(store)
+    assert not clean(store)
+    end_segment(store)
+    assert not clean(store)
+    store.log.configure(replace(COMPACT, min_cleanable_dirty_ratio=0.9, max_compaction_lag_ms=1000))
+    store.clock.advance(2000)
+    assert clean(store)
+
+
+def test_young_records_wait_for_the_compaction_lag() -> None:
+    store = store_of([("a", "1")], [("a", "2")])
+    store.log.configure(replace(COMPACT, min_compaction_lag_ms=5000))
+    assert not clean(store)
+    store.clock.advance(5000)
+    assert clean(store)
+
+
+def test_a_cleaning_with_few_keys_goes_on_where_it_stopped() -> None:
+    store = store_of(*[[(f"key-{number % 7}", str(number))] for number in range(50)])
+    rounds = 0
+    while clean(store, most_keys=1) and rounds < 100:
+        rounds += 1
+    assert rounds > 1
+    assert sorted(contents(store).values()) == [
+        (f"key-{n % 7}", str(n)) for n in sorted(range(43, 50), key=lambda n: n % 7)
+    ]
+
+
+def test_aborted_records_do_not_hide_committed_ones() -> None:
+    store = Store(COMPACT)
+    write(store, ("a", "committed"))
+    write(store, ("a", "aborted"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    mark(store, committed=False)
+    end_segment(store)
+    clean(store)
+    assert contents(store)[0] == ("a", "committed")
+    write(store, ("a", "decided"), producer_id=7, producer_epoch=0, base_sequence=1, transactional=True)
+    mark(store, committed=True)
+    end_segment(store)
+    clean(store)
+    assert next(iter(contents(store).values())) == ("a", "decided")
+
+
+def mark(store: Store, *, committed: bool) -> None:
+    view = memoryview(
+        encode_marker(committed=committed, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp=1)
+    )
+    store.log.append_control(view, read_header(view), 0)
+
+
+def test_an_open_transaction_holds_the_cleaning_back() -> None:
+    store = Store(COMPACT)
+    write(store, ("a", "open"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    end_segment(store)
+    assert not clean(store)
+
+
+def test_a_producers_sequence_survives_the_loss_of_its_records() -> None:
+    store = Store(COMPACT)
+    write(store, ("a", "1"), producer_id=7, producer_epoch=0, base_sequence=0)
+    write(store, ("a", "2"))
+    end_segment(store)
+    clean(store)
+    for path in store.disk.paths():
+        if path.endswith(".snapshot"):
+            store.disk.unlink(path)
+    store.kill()
+    assert store.log.producers()[7].last_sequence == 0
+
+
+def test_a_truncated_log_is_not_given_old_segments() -> None:
+    store = store_of([("a", "1")], [("a", "2")])
+    plan = compaction.plan(store.disk, store.log, now_ms=store.clock.now_ms(), high_watermark=1 << 60)
+    assert plan is not None
+    rewritten = compaction.rewrite(plan)
+    store.log.truncate_to(1)
+    assert not compaction.swap(rewritten, store.log)
+    assert contents(store) == {0: ("a", "1")}
+    assert not [path for path in store.disk.paths() if path.endswith(".cleaned")]
+
+
+def test_lookups_by_time_see_the_cleaned_log() -> None:
+    store = Store(COMPACT)
+    for number in range(30):
+        store.clock.advance(10)
+        write(store, (f"key-{number % 3}", str(number)))
+    start = store.clock.now_ms() - 290
+    end_segment(store)
+    clean(store)
+    found = store.log.offset_for_timestamp(start, store.log.log_end_offset)
+    assert found is not None
+    assert found[:2] == (27, start + 270)
+
+
+def test_the_clean_part_is_remembered() -> None:
+    store = store_of([("a", "1")], [("a", "2")])
+    clean(store)
+    clean_offset = store.log.first_dirty_offset
+    store.restart()
+    assert store.log.first_dirty_offset == clean_offset > 0
+    expected = f"0\n1\nevents 0 {clean_offset}\n".encode()
+    assert store.disk.content("/data/cleaner-offset-checkpoint") == expected
+
+
+def test_gaps_of_compaction_are_no_damage_even_under_another_policy() -> None:
+    store = store_of(*[[("a", str(number))] for number in range(40)])
+    clean(store)
+    store.checkpoint()
+    store.settings = SMALL
+    store.kill()
+    assert store.log.offline is None
+
+
+def test_a_crash_at_any_step_leaves_the_latest_records() -> None:
+    expected = {f"key-{n % 5}": str(n) for n in range(35, 40)}
+    operation = 0
+    finished = False
+    while not finished:
+        for seed in range(2):
+            store = store_of(*[[(f"key-{number % 5}", str(number))] for number in range(40)])
+            store.checkpoint()
+            end = store.log.log_end_offset
+            store.disk.lose_power(operation)
+            try:
+                clean(store)
+                finished = True
+            except PowerLost:
+                pass
+            log = store.crash(random.Random(1000 * seed + operation))
+            assert log.offline is None, log.offline
+            assert log.log_end_offset == end
+            found = contents(store)
+            assert list(found) == sorted(found)
+            assert dict(found.values()) == expected
+            store.log.verify()
+            assert clean(store) or log.first_dirty_offset > 0
+            assert dict(contents(store).values()) == expected
+        operation += 1
+    assert operation > 10

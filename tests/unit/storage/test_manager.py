@@ -1,0 +1,179 @@
+"""A data directory: whose it is, what it holds, what is written down about it."""
+
+import uuid
+
+import pytest
+
+from headrace.storage.disk import DirectoryLocked
+from headrace.storage.log import LogSettings
+from headrace.storage.manager import LogManager, WrongDirectory
+from headrace.testing.clock import SimulatedClock
+from headrace.testing.disk import SimulatedDisk
+
+from .support import TOPIC_ID, Store, append, read_all, sync
+
+
+def manager(disk: SimulatedDisk, *, broker_id: int = 1, cluster_id: str | None = "here") -> LogManager:
+    return LogManager(disk, SimulatedClock(), "/data", cluster_id=cluster_id, broker_id=broker_id)
+
+
+def opened(disk: SimulatedDisk) -> LogManager:
+    one = manager(disk)
+    one.open()
+    return one
+
+
+def test_a_directory_is_used_by_one_broker_at_a_time() -> None:
+    disk = SimulatedDisk()
+    opened(disk)
+    with pytest.raises(DirectoryLocked, match="/data is in use by another broker"):
+        manager(disk).open()
+
+
+def test_a_directory_belongs_to_its_broker_and_cluster() -> None:
+    disk = SimulatedDisk()
+    opened(disk).close({})
+    assert disk.content("/data/meta.properties") == b"version=1\nnode.id=1\ncluster.id=here\n"
+    with pytest.raises(WrongDirectory, match="belongs to broker 1, this is broker 2"):
+        manager(disk, broker_id=2).open()
+    with pytest.raises(WrongDirectory, match="belongs to cluster here, this broker to cluster there"):
+        manager(disk, cluster_id="there").open()
+    nobody = manager(disk, cluster_id=None)
+    nobody.open()
+    assert nobody.cluster_id == "here"
+
+
+def test_kafkas_own_meta_properties_are_understood() -> None:
+    disk = SimulatedDisk()
+    disk.mkdir("/data")
+    disk.write("/data/meta.properties", b"#Mon Jan 01\nbroker.id=1\nversion=0\ncluster.id=here\n")
+    opened(disk)
+
+
+def test_a_partition_says_which_topic_it_is_of() -> None:
+    store = Store()
+    expected = b"version: 0\ntopic_id: a6e4EJ2tEdGAtADAT9QwyA\n"
+    assert store.disk.content("/data/events-0/partition.metadata") == expected
+
+
+def test_checkpoints_are_kafkas() -> None:
+    store = Store()
+    for _ in range(5):
+        append(store.log)
+    sync(store.log)
+    append(store.log)
+    store.log.advance_start(2)
+    store.manager.checkpoint({("events", 0): 4})
+    assert store.disk.content("/data/recovery-point-offset-checkpoint") == b"0\n1\nevents 0 5\n"
+    assert store.disk.content("/data/replication-offset-checkpoint") == b"0\n1\nevents 0 4\n"
+    assert store.disk.content("/data/log-start-offset-checkpoint") == b"0\n1\nevents 0 2\n"
+    store.kill()
+    assert store.manager.high_watermark("events", 0) == 4
+    assert store.manager.high_watermark("events", 1) == 0
+
+
+def test_checkpoints_keep_partitions_that_are_not_loaded() -> None:
+    store = Store()
+    append(store.log)
+    store.manager.close({("events", 0): 1})
+    other = opened(store.disk)
+    other.checkpoint({})
+    other.close({})
+    assert store.disk.content("/data/recovery-point-offset-checkpoint") == b"0\n1\nevents 0 1\n"
+    assert store.start().log_end_offset == 1
+
+
+def test_a_clean_shutdown_is_marked_until_the_next_start() -> None:
+    store = Store()
+    append(store.log)
+    store.manager.close({})
+    assert store.disk.exists("/data/.kafka_cleanshutdown")
+    store.start()
+    assert not store.disk.exists("/data/.kafka_cleanshutdown")
+    store.crash()
+    assert not store.disk.exists("/data/.kafka_cleanshutdown")
+
+
+def test_loading_twice_gives_the_same_log() -> None:
+    store = Store()
+    assert store.manager.load("events", 0, TOPIC_ID, LogSettings()) is store.log
+    assert store.manager.get("events", 0) is store.log
+    assert list(store.manager.logs()) == [store.log]
+    assert store.manager.get("events", 1) is None
+
+
+def test_a_deleted_partition_is_set_aside_then_removed() -> None:
+    store = Store()
+    append(store.log)
+    store.manager.delete("events", 0)
+    names = store.disk.listdir("/data")
+    aside = [name for name in names if name.endswith("-delete")]
+    assert aside == [f"events-0.{TOPIC_ID.hex}-delete"]
+    assert "events-0" not in names
+    store.manager.delete_files(store.clock.now_ms())
+    assert store.disk.exists(f"/data/{aside[0]}")
+    store.manager.delete_files(store.clock.now_ms() + 60_000)
+    assert not store.disk.exists(f"/data/{aside[0]}")
+
+
+def test_a_deletion_cut_short_is_finished_by_the_next_start() -> None:
+    store = Store()
+    append(store.log)
+    sync(store.log)
+    store.manager.delete("events", 0)
+    store.disk.crash()
+    again = opened(store.disk)
+    again.delete_files(0)
+    assert [name for name in store.disk.listdir("/data") if "events" in name] == []
+
+
+def test_a_topic_of_the_same_name_starts_empty() -> None:
+    store = Store()
+    for _ in range(5):
+        append(store.log)
+    store.manager.close({("events", 0): 5})
+    again = opened(store.disk)
+    log = again.load("events", 0, uuid.UUID(int=77), LogSettings())
+    assert (log.log_start_offset, log.log_end_offset) == (0, 0)
+    assert again.high_watermark("events", 0) == 0
+    again.delete_files(store.clock.now_ms())
+    assert [name for name in store.disk.listdir("/data") if name.endswith("-delete")] == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_checkpoints_of_a_deleted_topic_do_not_bind_a_new_one(seed: int) -> None:
+    """The old recovery point would vouch for batches of the new log that nobody has synced."""
+    store = Store()
+    for _ in range(9):
+        append(store.log)
+    store.checkpoint()
+    sync(store.log)
+    store.checkpoint()
+    store.manager.delete("events", 0)
+    log = store.manager.load("events", 0, uuid.UUID(int=5), store.settings)
+    append(log)
+    sync(log)
+    append(log)
+    store.disk.crash(cut=lambda _, lost: lost[: 10 * seed])
+    again = opened(store.disk)
+    log = again.load("events", 0, uuid.UUID(int=5), store.settings)
+    assert log.offline is None
+    assert log.log_end_offset == 1
+
+
+def test_strays_are_directories_that_nobody_loaded() -> None:
+    store = Store()
+    store.manager.load("other", 3, uuid.UUID(int=9), LogSettings())
+    store.manager.close({})
+    again = opened(store.disk)
+    again.load("events", 0, TOPIC_ID, LogSettings())
+    assert again.strays() == ["other-3"]
+
+
+def test_a_lost_partition_metadata_is_written_again() -> None:
+    store = Store()
+    append(store.log)
+    store.manager.close({})
+    store.disk.unlink("/data/events-0/partition.metadata")
+    assert len(read_all(store.start())) == 1
+    assert store.disk.exists("/data/events-0/partition.metadata")

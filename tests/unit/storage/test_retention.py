@@ -1,0 +1,132 @@
+"""Segments go when they are too old, too many, or before the log's start."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.records import encode_batch
+from headrace.storage.retention import count_expired
+from headrace.storage.settings import LogSettings
+
+from .support import SMALL, Store, append, idempotent, read_all, records, sync
+
+HOUR = 3_600_000
+
+
+class Aged(NamedTuple):
+    next_offset: int
+    size: int
+    age_timestamp: int
+
+
+SEGMENTS = [Aged(10, 100, 1000), Aged(20, 100, 2000), Aged(30, 100, 3000)]
+
+
+def expired(now_ms: int = 0, start: int = 0, high_watermark: int = 30, **settings: object) -> int:
+    policy = LogSettings(**settings)  # type: ignore[arg-type]
+    return count_expired(SEGMENTS, policy, now_ms=now_ms, log_start_offset=start, high_watermark=high_watermark)
+
+
+def test_segments_older_than_retention_ms_go() -> None:
+    assert expired(2600, retention_ms=500) == 2
+    assert expired(2500, retention_ms=500) == 1
+    assert expired(9000, retention_ms=500) == 3
+    assert expired(9000, retention_ms=-1) == 0
+
+
+def test_the_oldest_go_while_the_rest_is_large_enough() -> None:
+    assert [expired(retention_bytes=size) for size in (0, 99, 100, 199, 200, 300)] == [3, 2, 2, 1, 1, 0]
+
+
+def test_nothing_goes_beyond_the_high_watermark() -> None:
+    assert expired(9000, retention_ms=500, high_watermark=19) == 1
+    assert expired(9000, retention_ms=500, high_watermark=20) == 2
+
+
+def test_what_lies_before_the_start_goes_whatever_the_policy() -> None:
+    assert expired(start=20, cleanup_policy=frozenset({"compact"})) == 2
+    assert expired(9000, retention_ms=500, cleanup_policy=frozenset({"compact"})) == 0
+
+
+def old_store() -> Store:
+    store = Store()
+    for _ in range(30):
+        append(store.log, encode_batch(records(1, timestamp=store.clock.now_ms())))
+        store.clock.advance(HOUR)
+    sync(store.log)
+    return store
+
+
+def test_expired_segments_leave_the_log_at_once_and_the_disk_later() -> None:
+    store = old_store()
+    files = len(store.disk.paths())
+    store.log.configure(replace(SMALL, retention_ms=15 * HOUR))
+    freed = store.log.retain(store.clock.now_ms(), 30)
+    assert freed > 0
+    assert 0 < store.log.log_start_offset <= 15
+    assert len(read_all(store.log)) == 30 - store.log.log_start_offset
+    store.manager.delete_files(store.clock.now_ms())
+    assert len(store.disk.paths()) == files
+    store.clock.advance(60_000)
+    store.manager.delete_files(store.clock.now_ms())
+    assert len(store.disk.paths()) < files
+
+
+def test_a_log_that_expired_as_a_whole_is_rolled_and_emptied() -> None:
+    store = old_store()
+    store.log.configure(replace(SMALL, retention_ms=1))
+    store.log.retain(store.clock.now_ms(), 30)
+    assert (store.log.log_start_offset, store.log.log_end_offset, store.log.size_bytes) == (30, 30, 0)
+    store.manager.delete_files(store.clock.now_ms() + 60_000)
+    assert append(store.log).base_offset == 30
+    sync(store.log)
+    assert store.crash().log_start_offset == 30
+
+
+def test_idle_producers_are_forgotten() -> None:
+    store = Store(replace(SMALL, producer_id_expiration_ms=HOUR))
+    append(store.log, idempotent(1, sequence=0, timestamp=store.clock.now_ms()))
+    store.log.retain(store.clock.now_ms() + HOUR - 1, 0)
+    assert 7 in store.log.producers()
+    store.log.retain(store.clock.now_ms() + HOUR, 0)
+    assert 7 not in store.log.producers()
+
+
+@pytest.mark.parametrize("how", ["restart", "kill", "crash"])
+def test_deleted_records_stay_deleted(how: str) -> None:
+    store = old_store()
+    store.log.advance_start(17)
+    getattr(store, how)()
+    assert store.log.log_start_offset == 17
+    assert len(read_all(store.log)) >= 13
+    with pytest.raises(CodedError) as caught:
+        store.log.read(16, 100, 30)
+    assert caught.value.code is ErrorCode.offset_out_of_range
+
+
+def test_records_that_are_not_there_cannot_be_deleted() -> None:
+    store = old_store()
+    with pytest.raises(CodedError) as caught:
+        store.log.advance_start(31)
+    assert caught.value.code is ErrorCode.offset_out_of_range
+    store.log.advance_start(30)
+    assert read_all(store.log) == []
+
+
+def test_segments_half_deleted_at_a_crash_leave_no_gap() -> None:
+    store = old_store()
+    store.checkpoint()
+    store.log.configure(replace(SMALL, retention_ms=5 * HOUR))
+    store.log.retain(store.clock.now_ms(), 30)
+    store.manager.delete_files(store.clock.now_ms() + 60_000)
+    for names_kept in range(12):
+        again = old_store()
+        again.checkpoint()
+        again.log.configure(replace(SMALL, retention_ms=5 * HOUR))
+        again.log.retain(again.clock.now_ms(), 30)
+        again.manager.delete_files(again.clock.now_ms() + 60_000)
+        again.crash(names_kept=names_kept)
+        assert again.log.offline is None
+        assert again.log.log_start_offset == store.log.log_start_offset
