@@ -10,7 +10,7 @@ import typer
 
 from headrace import __version__
 
-from . import broker, consume, doctor, gateway, produce, topic, up
+from . import broker, consume, doctor, gateway, group, produce, topic, up
 from .console import FriendlyGroup, examples, say
 
 app = typer.Typer(
@@ -44,6 +44,7 @@ up.register(app)
 broker.register(app)
 gateway.register(app)
 app.add_typer(topic.app, name="topic")
+app.add_typer(group.app, name="group")
 produce.register(app)
 consume.register(app)
 doctor.register(app)

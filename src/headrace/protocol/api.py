@@ -16,6 +16,15 @@ class ApiKey(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
@@ -28,9 +37,13 @@ class ApiKey(IntEnum):
     DESCRIBE_LOG_DIRS = 35
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
@@ -53,6 +66,15 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
     ApiKey.FETCH: _range(4, 18),
     ApiKey.LIST_OFFSETS: _range(1, 11),
     ApiKey.METADATA: _range(0, 13),
+    ApiKey.OFFSET_COMMIT: _range(2, 10),
+    ApiKey.OFFSET_FETCH: _range(1, 10),
+    ApiKey.FIND_COORDINATOR: _range(0, 6),
+    ApiKey.JOIN_GROUP: _range(0, 9),
+    ApiKey.HEARTBEAT: _range(0, 4),
+    ApiKey.LEAVE_GROUP: _range(0, 5),
+    ApiKey.SYNC_GROUP: _range(0, 5),
+    ApiKey.DESCRIBE_GROUPS: _range(0, 6),
+    ApiKey.LIST_GROUPS: _range(0, 5),
     ApiKey.SASL_HANDSHAKE: _range(0, 1),
     ApiKey.API_VERSIONS: _range(0, 4),
     ApiKey.CREATE_TOPICS: _range(2, 7),
@@ -65,9 +87,13 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
     ApiKey.DESCRIBE_LOG_DIRS: _range(1, 5),
     ApiKey.SASL_AUTHENTICATE: _range(0, 2),
     ApiKey.CREATE_PARTITIONS: _range(0, 3),
+    ApiKey.DELETE_GROUPS: _range(0, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _range(0, 1),
+    ApiKey.OFFSET_DELETE: _range(0, 0),
     ApiKey.DESCRIBE_CLUSTER: _range(0, 2),
     ApiKey.DESCRIBE_PRODUCERS: _range(0, 0),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _range(0, 1),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _range(0, 1),
     ApiKey.LIST_CONFIG_RESOURCES: _range(0, 1),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _range(0, 0),
 }

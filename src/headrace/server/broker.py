@@ -15,16 +15,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 import structlog
 import uvloop
 
 from headrace.cluster.controller import Controller
 from headrace.cluster.identity import cluster_id
-from headrace.cluster.image import BrokerNode, ClusterImage
+from headrace.cluster.image import BrokerNode, ClusterImage, Topic
 from headrace.cluster.sqlite import SqliteStore
 from headrace.cluster.store import StoreError
 from headrace.config import PLAIN_USERS, SASL_PLAINTEXT, BrokerConfig, ConfigError
+from headrace.coordinator.expiry import expire, forget_topic
+from headrace.coordinator.service import GroupCoordinator
+from headrace.coordinator.settings import GroupSettings
 from headrace.net.clock import Clock, SystemClock
 from headrace.protocol.api import ApiKey
 from headrace.replication.cleaner import Cleaner
@@ -88,6 +92,7 @@ class Broker:
         self._listener.stop_listening()
         await self._housekeeping.stop()
         self._fetch.wake_all()
+        await self._groups.close()
         await self._listener.drain(DRAIN_SECONDS)
         await self._controller.close()
         try:
@@ -124,9 +129,7 @@ class Broker:
             flusher=Flusher(self._run_in_thread),
         )
         node = BrokerNode(id=config.node_id, host=config.advertised.host, port=self._port, rack=config["broker.rack"])
-        self._controller = Controller(
-            store=store, image=image, config=config, node=node, rng=rng, listeners=self._replicas
-        )
+        self._controller = Controller(store=store, image=image, config=config, node=node, rng=rng, listeners=self)
         await self._controller.load()
         self._open_logs(image)
         await self._replicas.settle()
@@ -168,10 +171,26 @@ class Broker:
 
     def _begin_serving(self, loop: asyncio.AbstractEventLoop, image: ClusterImage) -> None:
         config = self.config
-        context = Context(
-            config=config, clock=self._clock, image=image, controller=self._controller, replicas=self._replicas
-        )
         rng = random.SystemRandom()
+        self._groups = GroupCoordinator(
+            broker_id=config.node_id,
+            settings=GroupSettings.of(config),
+            image=image,
+            controller=self._controller,
+            replicas=self._replicas,
+            clock=self._clock,
+            scheduler=loop,
+            new_id=lambda: str(UUID(int=rng.getrandbits(128), version=4)),
+        )
+        self._groups.start()
+        context = Context(
+            config=config,
+            clock=self._clock,
+            image=image,
+            controller=self._controller,
+            replicas=self._replicas,
+            groups=self._groups,
+        )
         sessions = FetchSessions(
             int(config["max.incremental.fetch.session.cache.slots"]), lambda: rng.randrange(1, 2**31)
         )
@@ -189,8 +208,21 @@ class Broker:
         every(SWEEP_SECONDS, "sweep connections", lambda: self._listener.sweep(loop.time()))
         every(SWEEP_SECONDS, "flush", self._replicas.flush_due)
         every(int(config["log.retention.check.interval.ms"]) / 1000, "retention", self._replicas.retain)
+        every(int(config["offsets.retention.check.interval.ms"]) / 1000, "expire offsets", self._expire_offsets)
         every(int(config["log.cleaner.backoff.ms"]) / 1000, "compaction", self._cleaner.clean)
         every(int(config["log.flush.offset.checkpoint.interval.ms"]) / 1000, "checkpoint", self._replicas.checkpoint)
+
+    def apply_topic(self, topic: Topic) -> None:
+        """A topic was made or changed."""
+        self._replicas.apply_topic(topic)
+
+    def remove_topic(self, topic: Topic) -> None:
+        """A topic was deleted: its logs go, and what groups have committed for it."""
+        self._replicas.remove_topic(topic)
+        self._groups.spawn(forget_topic(self._groups, topic.name))
+
+    async def _expire_offsets(self) -> None:
+        await expire(self._groups, self._clock.now_ms())
 
     def _run_in_thread(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
         loop = asyncio.get_running_loop()

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from headrace.cluster.controller import Controller
 from headrace.cluster.image import ClusterImage
 from headrace.config import BrokerConfig
+from headrace.coordinator.service import GroupCoordinator
 from headrace.net.clock import Clock
 from headrace.replication.replica_manager import ReplicaManager
 
@@ -19,6 +20,7 @@ class Context:
     image: ClusterImage
     controller: Controller
     replicas: ReplicaManager
+    groups: GroupCoordinator
 
 
 class RequestInfo(NamedTuple):

@@ -16,6 +16,8 @@ from headrace.cluster.controller import Controller, TopicSpec
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
 from headrace.cluster.sqlite import SqliteStore
 from headrace.config import BrokerConfig
+from headrace.coordinator.service import GroupCoordinator
+from headrace.coordinator.settings import GroupSettings
 from headrace.net.clock import SystemClock
 from headrace.protocol.api import SUPPORTED, ApiKey
 from headrace.protocol.encode import encode_response
@@ -163,8 +165,21 @@ class Harness:
             image=self.image,
             controller=self.controller,
             replicas=cast(Any, self.replicas),
+            groups=self._make_groups(),
         )
         self.run(self.controller.load())
+
+    def _make_groups(self) -> GroupCoordinator:
+        return GroupCoordinator(
+            broker_id=1,
+            settings=GroupSettings.of(self.config),
+            image=self.image,
+            controller=self.controller,
+            replicas=cast(Any, self.replicas),
+            clock=SystemClock(),
+            scheduler=self.loop,
+            new_id=lambda: "id",
+        )
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(work)

@@ -3,12 +3,28 @@
 from headrace.protocol.api import ApiKey
 
 from ..dispatch import Handler
-from . import api_versions, cluster, configs, metadata, offsets, producer_ids, topics
+from . import (
+    api_versions,
+    cluster,
+    configs,
+    consumer_groups,
+    groups,
+    groups_admin,
+    groups_offsets,
+    metadata,
+    offsets,
+    producer_ids,
+    topics,
+)
 
 HANDLERS: dict[ApiKey, Handler] = {
     **api_versions.HANDLERS,
     **cluster.HANDLERS,
     **configs.HANDLERS,
+    **consumer_groups.HANDLERS,
+    **groups.HANDLERS,
+    **groups_admin.HANDLERS,
+    **groups_offsets.HANDLERS,
     **metadata.HANDLERS,
     **offsets.HANDLERS,
     **producer_ids.HANDLERS,

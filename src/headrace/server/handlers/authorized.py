@@ -36,6 +36,13 @@ TOPIC_OPERATIONS: Final = _bits(
     AclOperation.DESCRIBE_CONFIGS,
     AclOperation.ALTER_CONFIGS,
 )
+GROUP_OPERATIONS: Final = _bits(
+    AclOperation.READ,
+    AclOperation.DELETE,
+    AclOperation.DESCRIBE,
+    AclOperation.DESCRIBE_CONFIGS,
+    AclOperation.ALTER_CONFIGS,
+)
 CLUSTER_OPERATIONS: Final = _bits(
     AclOperation.CREATE,
     AclOperation.ALTER,

@@ -1,0 +1,229 @@
+"""`headrace group`: list, describe, move and delete consumer groups."""
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from headrace.client.errors import ClientError
+from headrace.client.groups import GroupAdmin, GroupDescription, Place
+
+from .console import ExitCode, Failure, bad_input, examples, note, say, say_json, say_table
+from .group_moves import Move, TopicChoice, parse_topic, plan
+from .options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, bootstrap_list, pairs
+from .positions import parse_position
+
+app = typer.Typer(
+    help="List, describe, move and delete consumer groups.",
+    epilog=examples("headrace group describe billing", "headrace group reset billing --topic orders --to earliest"),
+    no_args_is_help=True,
+)
+
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group, by its group.id.")]
+Groups = Annotated[list[str], typer.Argument(metavar="GROUP", help="Groups, by their group.id.")]
+
+
+def _admin(bootstrap: str, properties: list[str] | None) -> GroupAdmin:
+    return GroupAdmin(bootstrap_list(bootstrap), pairs(properties, "--property"))
+
+
+@app.command("list", epilog=examples("headrace group list", "headrace group list --state empty --json"))
+def list_(
+    state: Annotated[
+        list[str] | None, typer.Option("--state", help="Only groups in this state; may be repeated.")
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: ClientProperties = None,
+    json: Json = False,
+) -> None:
+    """List groups with their state."""
+    wanted = {each.lower() for each in state or ()}
+    groups = [g for g in _admin(bootstrap, properties).list_groups() if not wanted or g.state.lower() in wanted]
+    if json:
+        say_json([asdict(group) for group in groups])
+    elif groups:
+        say_table(("GROUP", "STATE", "TYPE"), [(group.group, group.state, group.type) for group in groups])
+    else:
+        note(
+            f"no groups in state {', '.join(state)}" if state else "no groups yet; they come with their first consumer"
+        )
+
+
+@app.command(epilog=examples("headrace group describe billing", "headrace group describe billing --json"))
+def describe(
+    groups: Groups,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: ClientProperties = None,
+    json: Json = False,
+) -> None:
+    """Show members, what each of them reads, and the lag per partition and in total."""
+    admin = _admin(bootstrap, properties)
+    described = [admin.describe_group(group) for group in dict.fromkeys(groups)]
+    if json:
+        say_json([_as_json(group) for group in described])
+        return
+    for position, group in enumerate(described):
+        if position:
+            say("")
+        _show(group)
+
+
+def _as_json(group: GroupDescription) -> dict[str, object]:
+    partitions = [{**asdict(progress), "lag": progress.lag} for progress in group.partitions]
+    return {**asdict(group), "partitions": partitions, "lag": group.lag}
+
+
+def _show(group: GroupDescription) -> None:
+    say(f"group        {group.group}")
+    say(f"state        {group.state} ({group.type})")
+    if group.assignor:
+        say(f"assignor     {group.assignor}")
+    say(f"coordinator  {group.coordinator}")
+    say(f"lag          {group.lag}")
+    if group.members:
+        say_table(
+            ("MEMBER", "CLIENT", "HOST", "PARTITIONS"),
+            [(m.member, m.client, m.host, _shown(m.partitions)) for m in group.members],
+        )
+    if group.partitions:
+        say_table(
+            ("TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER"),
+            [
+                (p.topic, p.partition, _or_dash(p.committed), _or_dash(p.end), _or_dash(p.lag), p.member or "-")
+                for p in group.partitions
+            ],
+        )
+
+
+def _shown(partitions: tuple[Place, ...]) -> str:
+    topics: dict[str, list[str]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(str(partition))
+    return "  ".join(f"{topic}:{','.join(numbers)}" for topic, numbers in topics.items()) or "-"
+
+
+def _or_dash(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+@app.command(
+    epilog=examples(
+        "headrace group reset billing --topic orders --to earliest",
+        "headrace group reset billing --topic orders:0,2-4 --to 2026-01-31T12:00 --execute",
+        "headrace group reset billing --all-topics --shift -100 --execute",
+    )
+)
+def reset(
+    group: Group,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic", "-t", metavar="TOPIC[:PARTITIONS]", help="A topic, or some partitions of it; may be repeated."
+        ),
+    ] = None,
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="Every topic the group has committed for.")] = False,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="POSITION",
+            help="earliest, latest, an offset, the last N (-10), a time, or a time ago (-1h).",
+        ),
+    ] = None,
+    shift: Annotated[
+        int | None, typer.Option("--shift", metavar="N", help="By N records from where the group is; -N goes back.")
+    ] = None,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Do it. Without, it only shows what would change.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change; the default.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: ClientProperties = None,
+    json: Json = False,
+) -> None:
+    """Move a group that has no members to other offsets."""
+    if execute and dry_run:
+        raise bad_input("--execute and --dry-run exclude each other; keep one")
+    if (to is None) == (shift is None):
+        raise bad_input("say where to: either --to POSITION or --shift N")
+    if bool(topic) == all_topics:
+        raise bad_input("say which topics: either --topic TOPIC or --all-topics")
+    position = None if to is None else parse_position(to, "--to", time.time_ns() // 1_000_000)
+    choices: list[TopicChoice] = [parse_topic(each, "--topic") for each in topic or ()]
+    admin = _admin(bootstrap, properties)
+    moves = plan(admin, group, choices, position, shift)
+    if execute:
+        _refuse_members(admin, group)
+        admin.move(group, {(move.topic, move.partition): move.to for move in moves if move.changes})
+    _report_moves(moves, execute, json)
+
+
+def _refuse_members(admin: GroupAdmin, group: str) -> None:
+    count = admin.member_count(group)
+    if count:
+        raise Failure(f"group '{group}' has {count} member(s), whose own commits would undo this; stop them first")
+
+
+def _report_moves(moves: list[Move], executed: bool, json: bool) -> None:
+    if json:
+        say_json({"executed": executed, "partitions": [{**asdict(move), "change": move.change} for move in moves]})
+        return
+    say_table(
+        ("TOPIC", "PARTITION", "FROM", "TO", "CHANGE"),
+        [(m.topic, m.partition, _or_dash(m.at), m.to, "-" if m.change is None else f"{m.change:+d}") for m in moves],
+    )
+    if not executed:
+        note("nothing was changed; add --execute to do it")
+
+
+@app.command(epilog=examples("headrace group delete billing", "headrace group delete billing audit --yes"))
+def delete(
+    groups: Groups,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: ClientProperties = None,
+    json: Json = False,
+) -> None:
+    """Delete groups that have no members, and what they have committed."""
+    names = list(dict.fromkeys(groups))
+    if not yes:
+        _confirm(names)
+    _report_deleted(_admin(bootstrap, properties).delete_groups(names), json)
+
+
+def _confirm(names: list[str]) -> None:
+    if not sys.stdin.isatty():
+        raise bad_input(f"deleting {', '.join(names)} needs --yes, as there is no terminal to ask on")
+    what = f"group '{names[0]}'" if len(names) == 1 else f"{len(names)} groups ({', '.join(names)})"
+    if not typer.confirm(f"Delete {what} and the offsets committed?", err=True):
+        raise Failure("nothing was deleted")
+
+
+def _report_deleted(results: Mapping[str, ClientError | None], json: bool) -> None:
+    if json:
+        say_json(
+            [
+                {"group": name, "state": "deleted"}
+                if error is None
+                else {"group": name, "state": "failed", "error": _reason(error), "code": error.code}
+                for name, error in results.items()
+            ]
+        )
+    for name, error in results.items():
+        if error is not None:
+            note(f"headrace: group '{name}': {_reason(error)}")
+        elif not json:
+            say(f"{name}: deleted")
+    if any(results.values()):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _reason(error: ClientError) -> str:
+    if error.code == "NON_EMPTY_GROUP":
+        return "it has members; stop them first"
+    if error.code == "GROUP_ID_NOT_FOUND":
+        return "it does not exist; `headrace group list` shows those that do"
+    return error.message

@@ -1,0 +1,92 @@
+"""What operators ask of groups: to list, describe and delete them, and to delete single offsets."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from headrace.protocol.errors import CodedError, ErrorCode
+
+from .classic import ClassicGroup
+from .group import Group
+from .journal import Pair
+from .service import GroupCoordinator
+from .shard import Shard
+
+Codes = dict[str, dict[int, ErrorCode]]
+"""Codes by topic and partition."""
+
+
+def list_groups(coordinator: GroupCoordinator, states: Iterable[str], types: Iterable[str]) -> list[Group]:
+    """The groups that are in one of the states and of one of the types, whatever their case; none stands for any."""
+    wanted_states = {state.strip().lower() for state in states}
+    wanted_types = {kind.strip().lower() for kind in types}
+    return [
+        group
+        for group in _all_groups(coordinator)
+        if (not wanted_states or group.state_name.lower() in wanted_states)
+        and (not wanted_types or group.type.value.lower() in wanted_types)
+    ]
+
+
+def _all_groups(coordinator: GroupCoordinator) -> Iterator[Group]:
+    for shard in coordinator.shards():
+        yield from shard.groups.values()
+        for group_id in shard.offsets.groups():
+            if group_id not in shard.groups:
+                simple = coordinator.group(shard, group_id)
+                assert simple is not None
+                yield simple
+
+
+async def describe_classic(coordinator: GroupCoordinator, group_id: str) -> Mapping[str, Any] | None:
+    """A classic group in the words of DescribeGroups; None when there is none of that id."""
+    shard = coordinator.shard(group_id)
+    group = coordinator.group(shard, group_id)
+    if not isinstance(group, ClassicGroup):
+        return None
+    described = group.describe()
+    await coordinator.committed(shard)
+    return described
+
+
+async def delete_group(coordinator: GroupCoordinator, group_id: str) -> None:
+    """Delete a group without members, and its offsets."""
+    shard = coordinator.shard(group_id)
+    group = coordinator.group(shard, group_id)
+    if group is None:
+        raise CodedError(ErrorCode.group_id_not_found)
+    group.check_delete()
+    remove(coordinator, shard, group)
+    await coordinator.committed(shard)
+
+
+def remove(coordinator: GroupCoordinator, shard: Shard, group: Group) -> None:
+    """Write a group and its offsets out of the log, and forget them."""
+    offsets = shard.offsets.all_tombstones(group.group_id)
+    own: list[Pair] = [(write.key, write.value) for write in group.tombstones()]
+    coordinator.write(shard, [*offsets, *own])
+    shard.offsets.forget(offsets)
+    shard.forget(group.group_id)
+
+
+async def delete_offsets(
+    coordinator: GroupCoordinator, group_id: str, partitions: Mapping[str, Sequence[int]]
+) -> Codes:
+    """Delete offsets of topics that no member reads; the code of each partition."""
+    shard = coordinator.shard(group_id)
+    group = coordinator.group(shard, group_id)
+    if group is None:
+        raise CodedError(ErrorCode.group_id_not_found)
+    group.check_offset_delete()
+    codes: Codes = {}
+    tombstones: list[Pair] = []
+    for topic, indexes in partitions.items():
+        subscribed = group.is_subscribed(topic)
+        code = ErrorCode.group_subscribed_to_topic if subscribed else ErrorCode.none
+        codes[topic] = dict.fromkeys(indexes, code)
+        if not subscribed:
+            tombstones += shard.offsets.tombstones(group_id, topic, dict.fromkeys(indexes))
+    if tombstones:
+        coordinator.write(shard, tombstones)
+        shard.offsets.forget(tombstones)
+    await coordinator.committed(shard)
+    return codes

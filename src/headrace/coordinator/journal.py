@@ -1,0 +1,144 @@
+"""Batches of the internal topic: many small records in, keys and values out, both as fast as Python allows.
+
+A commit of a thousand offsets is one batch; a start reads millions of records. So the general record code
+(`protocol.records`), which knows headers and codecs, is used only where a batch has them.
+"""
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import Final
+
+from headrace.protocol.batch import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    BatchHeader,
+    crc_matches,
+    read_header,
+    seal,
+)
+from headrace.protocol.records import decode_records
+
+from .records import BadRecord
+
+Pair = tuple[bytes, bytes | None]
+"""A record's key and value."""
+
+_HEADER: Final = Struct(">qiibIhiqqqhii")
+
+
+def _zigzag(value: int) -> bytes:
+    value <<= 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+_SMALL: Final = tuple(_zigzag(number) for number in range(1 << 11))
+_KNOWN: Final = len(_SMALL)
+_START: Final = b"\0\0"
+"""A record's attributes and its timestamp's distance from the batch's: none."""
+_NO_HEADERS: Final = b"\0"
+_NULL: Final = b"\1"
+
+
+def build_batch(pairs: Sequence[Pair], timestamp: int) -> memoryview:
+    """A sealed batch of these records."""
+    parts: list[bytes] = []
+    for delta, (key, value) in enumerate(pairs):
+        size = len(key)
+        number = _SMALL[delta] if delta < _KNOWN else _zigzag(delta)
+        key_size = _SMALL[size] if size < _KNOWN else _zigzag(size)
+        if value is None:
+            value_size, value = _NULL, b""
+        else:
+            value_size = _SMALL[len(value)] if len(value) < _KNOWN else _zigzag(len(value))
+        size += 3 + len(number) + len(key_size) + len(value_size) + len(value)
+        parts += (
+            _SMALL[size] if size < _KNOWN else _zigzag(size),
+            _START,
+            number,
+            key_size,
+            key,
+            value_size,
+            value,
+            _NO_HEADERS,
+        )
+    body = b"".join(parts)
+    batch = memoryview(bytearray(HEADER_SIZE + len(body)))
+    batch[HEADER_SIZE:] = body
+    count = len(pairs)
+    length = len(batch) - LOG_OVERHEAD
+    _HEADER.pack_into(batch, 0, 0, length, -1, MAGIC, 0, 0, count - 1, timestamp, timestamp, -1, -1, -1, count)
+    seal(batch)
+    return batch
+
+
+def read_batches(data: bytes) -> Iterator[tuple[BatchHeader, list[Pair]]]:
+    """The whole batches at the start of some bytes of a log. Batches that mark the end of a transaction are empty."""
+    position = 0
+    while position + HEADER_SIZE <= len(data):
+        header = read_header(data, position)
+        end = position + header.size
+        if end > len(data):
+            return
+        batch = memoryview(data)[position:end]
+        if not crc_matches(batch, header.crc):
+            raise BadRecord(f"the batch at offset {header.base_offset} does not match its CRC-32C")
+        if header.attributes & CONTROL_BIT:
+            yield header, []
+        elif header.attributes & CODEC_MASK:
+            yield header, [(record.key or b"", record.value) for record in decode_records(batch)]
+        else:
+            yield header, _plain_pairs(data, position + HEADER_SIZE, header.record_count)
+        position = end
+
+
+def _plain_pairs(data: bytes, position: int, count: int) -> list[Pair]:
+    """The records of a sound batch that is not compressed. Its CRC was checked, so its lengths are ours."""
+    pairs: list[Pair] = []
+    for _ in range(count):
+        size = data[position]
+        position += 1
+        if size > 0x7F:
+            size, position = _longer(size, data, position)
+        end = position + (size >> 1)
+        position += 1
+        while data[position] > 0x7F:
+            position += 1
+        position += 1
+        while data[position] > 0x7F:
+            position += 1
+        position += 1
+        size = data[position]
+        position += 1
+        if size > 0x7F:
+            size, position = _longer(size, data, position)
+        start = position
+        position += size >> 1
+        key = data[start:position]
+        size = data[position]
+        position += 1
+        if size > 0x7F:
+            size, position = _longer(size, data, position)
+        pairs.append((key, None if size & 1 else data[position : position + (size >> 1)]))
+        position = end
+    return pairs
+
+
+def _longer(first: int, data: bytes, position: int) -> tuple[int, int]:
+    """A varint of more than one byte, still zigzag-coded, and the position after it."""
+    value = first & 0x7F
+    shift = 7
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7

@@ -1,0 +1,378 @@
+"""The group coordinator of one broker: finds the shard of a group, asks the group, and lets the shard act.
+
+A shard is a partition of `__consumer_offsets` that this broker leads. It is read when the broker starts, or when it
+comes to lead it; until then its groups answer COORDINATOR_LOAD_IN_PROGRESS, and those of other shards go on.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from headrace.cluster.controller import Controller, TopicSpec
+from headrace.cluster.image import BrokerNode, ClusterImage, Topic
+from headrace.net.clock import Clock
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.replication.partition import Partition
+from headrace.replication.replica_manager import ReplicaManager
+
+from .alarms import Scheduler
+from .classic import ClassicGroup, JoinRequest, LeavingMember, SyncRequest
+from .consumer import CONSUMER_KEYS, ConsumerGroup, ConsumerSettings
+from .effects import Effect
+from .group import Group
+from .journal import Pair
+from .partitions import OFFSETS_TOPIC, partition_of
+from .records import CLASSIC_KEY, LARGEST_TEXT, Committed, decode_offset, offset_key, offset_prefix
+from .settings import GroupSettings
+from .shard import Phase, Shard
+
+log = structlog.get_logger(__name__)
+
+Answer = Mapping[str, Any]
+Fetched = dict[str, dict[int, Committed | None]]
+"""Committed offsets by topic and partition; None where there is none."""
+
+
+class GroupCoordinator:
+    """Speaks for the groups of the shards that this broker leads."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        settings: GroupSettings,
+        image: ClusterImage,
+        controller: Controller,
+        replicas: ReplicaManager,
+        clock: Clock,
+        scheduler: Scheduler,
+        new_id: Callable[[], str],
+    ) -> None:
+        self.settings = settings
+        self._broker_id = broker_id
+        self._image = image
+        self._controller = controller
+        self._replicas = replicas
+        self._clock = clock
+        self._scheduler = scheduler
+        self._new_id = new_id
+        self._consumer_settings = settings.consumer({})
+        self._shards: dict[int, Shard] = {}
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._is_closed = False
+
+    # Shards
+
+    def start(self) -> None:
+        """Begin to load every shard that is here, the smallest first."""
+        topic = self._image.topic(OFFSETS_TOPIC)
+        if topic is None:
+            return
+        here = [partition for partition in map(self._led, range(len(topic.partitions))) if partition is not None]
+        shards = [self._open(partition) for partition in sorted(here, key=lambda p: p.log.size_bytes)]
+        self.spawn(self._load_all([shard for shard in shards if shard.phase is Phase.LOADING]))
+
+    async def close(self) -> None:
+        """Answer everyone who waits, and load no more."""
+        self._is_closed = True
+        for shard in self._shards.values():
+            shard.close(ErrorCode.not_coordinator)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def find(self, group_id: str) -> BrokerNode:
+        """The broker that speaks for a group. The internal topic is made when the first group is looked for."""
+        topic = self._image.topic(OFFSETS_TOPIC) or await self._create_topic()
+        leader = topic.partitions[partition_of(group_id, len(topic.partitions))].leader
+        node = self._image.brokers.get(leader)
+        if node is None:
+            raise CodedError(ErrorCode.coordinator_not_available, "the group's partition has no leader")
+        return node
+
+    def shard(self, group_id: str) -> Shard:
+        """The shard of a group, ready to act; `CodedError` with what the client is to be told otherwise."""
+        topic = self._image.topic(OFFSETS_TOPIC)
+        if topic is None or self._is_closed:
+            raise CodedError(ErrorCode.not_coordinator)
+        index = partition_of(group_id, len(topic.partitions))
+        partition = self._led(index)
+        if partition is None:
+            raise CodedError(ErrorCode.not_coordinator)
+        shard = self._shards.get(index)
+        if shard is None or shard.partition is not partition or shard.leader_epoch != partition.leader_epoch:
+            shard = self._open(partition)
+            if shard.phase is Phase.LOADING:
+                self.spawn(shard.load())
+        if shard.phase is Phase.FAILED:
+            self._revive(shard)
+        if shard.phase is Phase.LOADING:
+            raise CodedError(ErrorCode.coordinator_load_in_progress)
+        return shard
+
+    def shards(self) -> list[Shard]:
+        """Every shard that is here; `CodedError` while one of them cannot speak yet."""
+        if any(shard.phase is Phase.LOADING for shard in self._shards.values()):
+            raise CodedError(ErrorCode.coordinator_load_in_progress)
+        return self.active_shards()
+
+    def active_shards(self) -> list[Shard]:
+        """Those that can speak now."""
+        return [shard for shard in self._shards.values() if shard.phase is Phase.ACTIVE]
+
+    def _led(self, index: int) -> Partition | None:
+        try:
+            return self._replicas.partition(OFFSETS_TOPIC, index)
+        except CodedError:
+            return None
+
+    def _open(self, partition: Partition) -> Shard:
+        former = self._shards.get(partition.index)
+        if former is not None:
+            former.close(ErrorCode.not_coordinator)
+        shard = Shard(partition, self._clock, self._scheduler, self._make_group)
+        self._shards[partition.index] = shard
+        return shard
+
+    def _revive(self, shard: Shard) -> None:
+        if shard.partition.log.offline is not None:
+            raise CodedError(ErrorCode.coordinator_not_available, shard.partition.log.offline)
+        shard.phase = Phase.LOADING
+        self.spawn(shard.load())
+
+    async def _load_all(self, shards: Sequence[Shard]) -> None:
+        started = self._clock.monotonic()
+        for shard in shards:
+            await shard.load()
+        log.info(
+            "groups loaded",
+            groups=sum(len(shard.groups) for shard in shards),
+            offsets=sum(len(shard.offsets) for shard in shards),
+            seconds=round(self._clock.monotonic() - started, 3),
+        )
+
+    def spawn(self, work: Coroutine[Any, Any, object]) -> None:
+        """Let work run beside the requests, until it ends or the coordinator closes."""
+        if self._is_closed:
+            work.close()
+            return
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _create_topic(self) -> Topic:
+        settings = self.settings
+        spec = TopicSpec(
+            name=OFFSETS_TOPIC,
+            partitions=settings.topic_partitions,
+            replication_factor=min(settings.topic_replication_factor, max(len(self._image.brokers), 1)),
+            configs={
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(settings.topic_segment_bytes),
+            },
+        )
+        try:
+            return await self._controller.create_topic(spec)
+        except CodedError as error:
+            topic = self._image.topic(OFFSETS_TOPIC)
+            if topic is not None:
+                return topic
+            raise CodedError(ErrorCode.coordinator_not_available, error.message) from error
+
+    # Groups
+
+    def group(self, shard: Shard, group_id: str) -> Group | None:
+        """The group of that id. One that has only offsets is an empty classic group: Kafka calls it simple."""
+        found = shard.groups.get(group_id)
+        if found is None and group_id in shard.offsets:
+            found = self._new_classic(group_id)
+        return found
+
+    def _make_group(self, kind: int, group_id: str) -> Group | None:
+        if kind in CONSUMER_KEYS:
+            return self.new_consumer(group_id)
+        return self._new_classic(group_id) if kind == CLASSIC_KEY else None
+
+    def consumer_settings(self, group_id: str) -> ConsumerSettings:
+        """What a group of the new protocol goes by now."""
+        given = self._image.group_configs.get(group_id)
+        return self.settings.consumer(given) if given else self._consumer_settings
+
+    def new_consumer(self, group_id: str) -> ConsumerGroup:
+        """A group of the new protocol, without members."""
+        return ConsumerGroup(
+            group_id,
+            image=self._image,
+            settings=lambda: self.consumer_settings(group_id),
+            new_id=self._new_id,
+            new_classic=self._new_classic,
+        )
+
+    def _new_classic(self, group_id: str) -> ClassicGroup:
+        return ClassicGroup(group_id, self.settings.classic, wall_ms=self._clock.now_ms, new_id=self._new_id)
+
+    def _joined(self, shard: Shard, group_id: str) -> ClassicGroup | ConsumerGroup | None:
+        """A group that classic members may be in."""
+        group = self.group(shard, group_id)
+        return group if isinstance(group, ClassicGroup | ConsumerGroup) else None
+
+    async def join(self, group_id: str, request: JoinRequest) -> Answer:
+        """JoinGroup; the answer comes when the group has its next generation."""
+        check_group_id(group_id)
+        classic = self.settings.classic
+        if not classic.min_session_timeout_ms <= request.session_timeout_ms <= classic.max_session_timeout_ms:
+            raise CodedError(ErrorCode.invalid_session_timeout)
+        shard = self.shard(group_id)
+        group = self._joined(shard, group_id)
+        effects: list[Effect] = []
+        if isinstance(group, ConsumerGroup) and group.is_empty:
+            effects += group.tombstones()
+            group = None
+        if group is None:
+            if request.member_id:
+                raise CodedError(ErrorCode.unknown_member_id)
+            group = self._new_classic(group_id)
+        token = self.token()
+        effects += group.join(replace(request, token=token), shard.now_ms())
+        if not group.is_blank:
+            shard.groups[group_id] = group
+        shard.carry_out(group, effects)
+        return await token
+
+    async def sync(self, group_id: str, request: SyncRequest) -> Answer:
+        """SyncGroup; the answer comes when the leader has assigned."""
+        check_group_id(group_id)
+        shard = self.shard(group_id)
+        group = self._joined(shard, group_id)
+        if group is None:
+            raise CodedError(ErrorCode.unknown_member_id)
+        token = self.token()
+        shard.carry_out(group, group.sync(replace(request, token=token), shard.now_ms()))
+        return await token
+
+    async def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Answer:
+        """Heartbeat. A group that is being loaded cannot be asked, and members are not to fear for that."""
+        check_group_id(group_id)
+        try:
+            shard = self.shard(group_id)
+        except CodedError as error:
+            if error.code is not ErrorCode.coordinator_load_in_progress:
+                raise
+            return {"throttle_time": 0, "error_code": ErrorCode.none}
+        group = self._joined(shard, group_id)
+        if group is None:
+            raise CodedError(ErrorCode.unknown_member_id)
+        token = self.token()
+        beat = group.heartbeat if isinstance(group, ClassicGroup) else group.classic_heartbeat
+        shard.carry_out(group, beat(token, member_id, instance_id, generation, shard.now_ms()))
+        return await token
+
+    async def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> Answer:
+        """LeaveGroup, with the answer of each member."""
+        check_group_id(group_id)
+        shard = self.shard(group_id)
+        group = self._joined(shard, group_id) or self._new_classic(group_id)
+        token = self.token()
+        shard.carry_out(group, group.leave(token, leaving, shard.now_ms()))
+        return await token
+
+    def new_member_id(self) -> str:
+        """An id for a member that cannot make one itself."""
+        return self._new_id()
+
+    def token(self) -> "asyncio.Future[Answer]":
+        """What a group is given with a request, and what its answer comes by."""
+        return asyncio.get_running_loop().create_future()
+
+    async def committed(self, shard: Shard) -> None:
+        """Returns once everything that was written so far is committed."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def committed(error: CodedError | None) -> None:
+            if not done.done():
+                done.set_exception(error) if error is not None else done.set_result(None)
+
+        shard.after_commit(committed)
+        await done
+
+    # Offsets
+
+    async def commit(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        offsets: Mapping[str, Mapping[int, bytes]],
+        *,
+        names_missing_groups: bool = True,
+    ) -> None:
+        """Keep encoded offsets by topic and partition. A group that is not there is made, for commits without members.
+
+        Clients of v9 and later understand that a group is missing; older ones are told of a wrong generation.
+        """
+        check_text(group_id)
+        shard = self.shard(group_id)
+        group = self.group(shard, group_id)
+        if group is not None:
+            effects = group.check_commit(member_id, instance_id, generation, shard.now_ms())
+            shard.carry_out(group, effects)
+        elif generation >= 0:
+            raise CodedError(ErrorCode.group_id_not_found if names_missing_groups else ErrorCode.illegal_generation)
+        pairs: list[Pair] = []
+        for topic, values in offsets.items():
+            prefix = offset_prefix(group_id, topic)
+            pairs += [(offset_key(prefix, partition), value) for partition, value in values.items()]
+        if pairs:
+            self.write(shard, pairs)
+            shard.offsets.update(group_id, offsets)
+        await self.committed(shard)
+
+    def write(self, shard: Shard, pairs: Sequence[Pair]) -> None:
+        """Write records that no group decided on: offsets, tombstones. If they cannot be written nothing changes."""
+        try:
+            shard.append(pairs)
+        except CodedError as error:
+            raise CodedError(ErrorCode.coordinator_not_available, error.message) from error
+
+    async def fetch(
+        self,
+        group_id: str,
+        topics: Mapping[str, Sequence[int]] | None,
+        member_id: str | None = None,
+        member_epoch: int = -1,
+    ) -> Fetched:
+        """Committed offsets, of some partitions or of all. A group that is not there has committed nothing."""
+        shard = self.shard(group_id)
+        group = self.group(shard, group_id)
+        if group is not None:
+            group.check_fetch(member_id, member_epoch)
+        elif member_epoch >= 0:
+            raise CodedError(ErrorCode.group_id_not_found)
+        kept = shard.offsets.topics(group_id)
+        found: Fetched = {}
+        if topics is None:
+            found = {topic: {p: decode_offset(v) for p, v in values.items()} for topic, values in kept.items()}
+        else:
+            for topic, partitions in topics.items():
+                values = kept.get(topic, {})
+                found[topic] = {p: decode_offset(values[p]) if p in values else None for p in partitions}
+        await self.committed(shard)
+        return found
+
+
+def check_text(text: str) -> None:
+    """Refuse a group id that the internal topic cannot hold."""
+    if len(text) > LARGEST_TEXT // 4 and len(text.encode()) > LARGEST_TEXT:
+        raise CodedError(ErrorCode.invalid_group_id, f"a group id of {len(text)} characters; at most {LARGEST_TEXT}")
+
+
+def check_group_id(group_id: str) -> None:
+    """Refuse a group id that cannot have members."""
+    if not group_id:
+        raise CodedError(ErrorCode.invalid_group_id, "the group id is empty")
+    check_text(group_id)

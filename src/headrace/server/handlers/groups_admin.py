@@ -1,0 +1,115 @@
+"""DescribeGroups, versions 0-6, ListGroups, 0-5, DeleteGroups, 0-2, and OffsetDelete, 0.
+
+- DescribeGroups knows classic groups. One that is not there is in the state Dead; from v6 on it is
+  GROUP_ID_NOT_FOUND. Members' metadata and assignments are shown of a stable group only, as with Kafka.
+- ListGroups: v4 filters by state, v5 by type, both whatever their case. COORDINATOR_LOAD_IN_PROGRESS while groups are
+  being read, as a list that lacks some would look complete.
+- DeleteGroups takes groups without members (else NON_EMPTY_GROUP), with their offsets.
+- OffsetDelete refuses partitions of a topic that members read (GROUP_SUBSCRIBED_TO_TOPIC), and groups whose members
+  are no consumers, of which nobody can tell (NON_EMPTY_GROUP).
+"""
+
+from collections import defaultdict
+from typing import Any, Final
+
+from headrace.coordinator import admin
+from headrace.protocol.api import ApiKey
+from headrace.protocol.errors import CodedError, ErrorCode
+
+from ..context import Context, RequestInfo
+from .authorized import GROUP_OPERATIONS, NOT_ASKED
+
+_FIRST_WITH_MISSING_GROUPS: Final = 6
+
+
+async def handle_describe_groups(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
+    asked = getattr(request, "include_authorized_operations", False)
+    operations = GROUP_OPERATIONS if asked else NOT_ASKED
+    groups = [await _describe(ctx, group_id, info.version) for group_id in request.groups or ()]
+    return {"throttle_time": 0, "groups": [{**group, "authorized_operations": operations} for group in groups]}
+
+
+async def _describe(ctx: Context, group_id: str, version: int) -> dict[str, Any]:
+    code, message, state = ErrorCode.none, None, ""
+    try:
+        described = await admin.describe_classic(ctx.groups, group_id)
+        if described is not None:
+            return dict(described)
+        state = "Dead"
+        if version >= _FIRST_WITH_MISSING_GROUPS:
+            code, message = ErrorCode.group_id_not_found, f"Group {group_id} not found."
+    except CodedError as error:
+        code = error.code
+    return {
+        "error_code": code,
+        "error_message": message,
+        "group_id": group_id,
+        "group_state": state,
+        "protocol_type": "",
+        "protocol_data": "",
+        "members": (),
+    }
+
+
+async def handle_list_groups(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+    states = getattr(request, "states_filter", None) or ()
+    types = getattr(request, "types_filter", None) or ()
+    return {
+        "throttle_time": 0,
+        "error_code": ErrorCode.none,
+        "groups": [
+            {
+                "group_id": group.group_id,
+                "protocol_type": group.protocol_type or "",
+                "group_state": group.state_name,
+                "group_type": group.type.value,
+            }
+            for group in admin.list_groups(ctx.groups, states, types)
+        ],
+    }
+
+
+async def handle_delete_groups(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+    results = []
+    for group_id in dict.fromkeys(request.groups_names or ()):
+        code = ErrorCode.none
+        try:
+            await admin.delete_group(ctx.groups, group_id)
+        except CodedError as error:
+            code = error.code
+        results.append({"group_id": group_id, "error_code": code})
+    return {"throttle_time": 0, "results": results}
+
+
+async def handle_offset_delete(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+    known: dict[str, list[int]] = defaultdict(list)
+    answers: dict[str, dict[int, ErrorCode]] = {}
+    for topic in request.topics or ():
+        found = ctx.image.topic(topic.name)
+        count = 0 if found is None else len(found.partitions)
+        codes = answers.setdefault(topic.name, {})
+        for asked in topic.partitions or ():
+            codes[asked.partition_index] = ErrorCode.unknown_topic_or_partition
+            if 0 <= asked.partition_index < count:
+                known[topic.name].append(asked.partition_index)
+    for name, codes in (await admin.delete_offsets(ctx.groups, request.group_id, known)).items():
+        answers[name].update(codes)
+    return {
+        "error_code": ErrorCode.none,
+        "throttle_time": 0,
+        "topics": [
+            {
+                "name": name,
+                "partitions": [{"partition_index": index, "error_code": code} for index, code in codes.items()],
+            }
+            for name, codes in answers.items()
+        ],
+    }
+
+
+HANDLERS: Final = {
+    ApiKey.DESCRIBE_GROUPS: handle_describe_groups,
+    ApiKey.LIST_GROUPS: handle_list_groups,
+    ApiKey.DELETE_GROUPS: handle_delete_groups,
+    ApiKey.OFFSET_DELETE: handle_offset_delete,
+}

@@ -1,0 +1,181 @@
+"""OffsetCommit, versions 2-10, and OffsetFetch, 1-10.
+
+OffsetCommit keeps one offset per partition, and answers once all of a request are committed. Each partition has its
+own code: UNKNOWN_TOPIC_OR_PARTITION, OFFSET_METADATA_TOO_LARGE; what concerns the group (a stale generation, say)
+stands at every partition, as there is no other place for it.
+
+- A commit with generation -1 and no member is taken for an empty group, which is made where it does not exist: that
+  is how consumers without a group, and tools, commit. The empty group id is allowed there, as with Kafka.
+- v2-4 may bring a retention time of their own; v6 leader epoch; v7 instance id; v9 tells a missing group
+  (GROUP_ID_NOT_FOUND, before ILLEGAL_GENERATION); v10 topic ids.
+- OffsetFetch answers -1 for what was never committed, also for a group that does not exist. v2 null topics for all;
+  v7 require_stable: every answer here is stable, until transactions bring offsets that are not; v8 many groups;
+  v10 topic ids (UNKNOWN_TOPIC_ID).
+"""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from headrace.coordinator.records import NONE, Committed, encode_offset
+from headrace.protocol.api import ApiKey
+from headrace.protocol.errors import CodedError, ErrorCode
+
+from ..context import Context, RequestInfo
+
+_FIRST_COMMIT_WITH_IDS: Final = 10
+_FIRST_FETCH_WITH_IDS: Final = 10
+_FIRST_WITH_MISSING_GROUPS: Final = 9
+_FIRST_FETCH_WITH_GROUPS: Final = 8
+_FIRST_FETCH_WITH_CODE: Final = 2
+_MS: Final = timedelta(milliseconds=1)
+
+
+class _Commit:
+    """An OffsetCommit under way: what is to be kept, and the answer so far."""
+
+    def __init__(self, ctx: Context, request: Any, info: RequestInfo) -> None:
+        self.offsets: dict[str, dict[int, bytes]] = {}
+        self.answers: list[dict[str, Any]] = []
+        self._ctx = ctx
+        self._by_id = info.version >= _FIRST_COMMIT_WITH_IDS
+        self._now_ms = ctx.clock.now_ms()
+        retention = getattr(request, "retention_time", None)
+        self._expires = NONE if retention is None or retention < timedelta() else self._now_ms + retention // _MS
+        for topic in request.topics or ():
+            self._take(topic)
+
+    def _take(self, topic: Any) -> None:
+        known = self._ctx.image.topic_by_id(topic.topic_id) if self._by_id else self._ctx.image.topic(topic.name)
+        heading = {"topic_id": topic.topic_id} if self._by_id else {"name": topic.name}
+        unknown = ErrorCode.unknown_topic_id if self._by_id else ErrorCode.unknown_topic_or_partition
+        if known is None:
+            codes = [{"partition_index": asked.partition_index, "error_code": unknown} for asked in topic.partitions]
+            self.answers.append({**heading, "partitions": codes})
+            return
+        count = len(known.partitions)
+        values = self.offsets.setdefault(known.name, {})
+        answers: list[dict[str, Any]] = []
+        for asked in topic.partitions:
+            index = asked.partition_index
+            code = ErrorCode.none
+            if not 0 <= index < count:
+                code = ErrorCode.unknown_topic_or_partition
+            elif len(asked.committed_metadata or "") > self._ctx.groups.settings.max_metadata:
+                code = ErrorCode.offset_metadata_too_large
+            else:
+                values[index] = encode_offset(
+                    asked.committed_offset,
+                    getattr(asked, "committed_leader_epoch", NONE),
+                    asked.committed_metadata or "",
+                    self._now_ms,
+                    self._expires,
+                )
+            answers.append({"partition_index": index, "error_code": code})
+        self.answers.append({**heading, "partitions": answers})
+
+    def fail(self, code: ErrorCode) -> None:
+        """What was to be kept was not."""
+        for topic in self.answers:
+            for partition in topic["partitions"]:
+                if partition["error_code"] is ErrorCode.none:
+                    partition["error_code"] = code
+
+
+async def handle_offset_commit(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
+    commit = _Commit(ctx, request, info)
+    if any(commit.offsets.values()):
+        try:
+            await ctx.groups.commit(
+                request.group_id,
+                request.member_id,
+                getattr(request, "group_instance_id", None),
+                request.generation_id_or_member_epoch,
+                commit.offsets,
+                names_missing_groups=info.version >= _FIRST_WITH_MISSING_GROUPS,
+            )
+        except CodedError as error:
+            commit.fail(error.code)
+    return {"throttle_time": 0, "topics": commit.answers}
+
+
+async def handle_offset_fetch(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
+    if info.version >= _FIRST_FETCH_WITH_GROUPS:
+        groups = [await _fetch_group(ctx, group, info) for group in request.groups or ()]
+        return {"throttle_time": 0, "groups": groups}
+    answer = await _fetch_group(ctx, request, info)
+    return {"throttle_time": 0, "error_code": answer["error_code"], "topics": answer["topics"]}
+
+
+async def _fetch_group(ctx: Context, group: Any, info: RequestInfo) -> dict[str, Any]:
+    asked = group.topics
+    if asked is None and info.version < _FIRST_FETCH_WITH_CODE:
+        asked = ()
+    by_id = info.version >= _FIRST_FETCH_WITH_IDS
+    topics = None if asked is None else [(_name_of(ctx, topic, by_id), topic) for topic in asked]
+    named = None if topics is None else {name: topic.partition_indexes or () for name, topic in topics if name}
+    answer: dict[str, Any] = {"group_id": group.group_id, "error_code": ErrorCode.none}
+    try:
+        found: Mapping[str, Mapping[int, Committed | None]] = await ctx.groups.fetch(
+            group.group_id, named, getattr(group, "member_id", None), getattr(group, "member_epoch", NONE)
+        )
+    except CodedError as error:
+        refused = [_refused(topic, error.code, by_id) for _, topic in topics or ()]
+        return {**answer, "error_code": error.code, "topics": refused if info.version < _FIRST_FETCH_WITH_CODE else ()}
+    if topics is None:
+        return {**answer, "topics": list(_all_topics(ctx, found, by_id))}
+    return {
+        **answer,
+        "topics": [
+            _refused(topic, ErrorCode.unknown_topic_id, by_id)
+            if name is None
+            else {**_heading(topic, by_id), "partitions": _partitions(found[name], topic.partition_indexes or ())}
+            for name, topic in topics
+        ],
+    }
+
+
+def _name_of(ctx: Context, topic: Any, by_id: bool) -> str | None:
+    if not by_id:
+        return str(topic.name)
+    known = ctx.image.topic_by_id(topic.topic_id) if topic.topic_id is not None else None
+    return None if known is None else known.name
+
+
+def _heading(topic: Any, by_id: bool) -> dict[str, UUID | str]:
+    return {"topic_id": topic.topic_id} if by_id else {"name": topic.name}
+
+
+def _all_topics(ctx: Context, found: Mapping[str, Mapping[int, Committed | None]], by_id: bool) -> Any:
+    for name, partitions in found.items():
+        known = ctx.image.topic(name)
+        if by_id and known is None:
+            continue
+        heading = {"topic_id": known.id} if by_id and known is not None else {"name": name}
+        yield {**heading, "partitions": _partitions(partitions, partitions)}
+
+
+def _partitions(found: Mapping[int, Committed | None], asked: Any) -> list[dict[str, Any]]:
+    return [_partition(index, found[index], ErrorCode.none) for index in asked]
+
+
+def _partition(index: int, committed: Committed | None, code: ErrorCode) -> dict[str, Any]:
+    return {
+        "partition_index": index,
+        "committed_offset": NONE if committed is None else committed.offset,
+        "committed_leader_epoch": NONE if committed is None else committed.leader_epoch,
+        "metadata": "" if committed is None else committed.metadata,
+        "error_code": code,
+    }
+
+
+def _refused(topic: Any, code: ErrorCode, by_id: bool) -> dict[str, Any]:
+    partitions = [_partition(index, None, code) for index in topic.partition_indexes or ()]
+    return {**_heading(topic, by_id), "partitions": partitions}
+
+
+HANDLERS: Final = {
+    ApiKey.OFFSET_COMMIT: handle_offset_commit,
+    ApiKey.OFFSET_FETCH: handle_offset_fetch,
+}

@@ -1,0 +1,226 @@
+"""A coordinator on a simulated disk and in simulated time: everything but sockets is the broker's own."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from random import Random
+from typing import Any, TypeVar, cast
+
+from kio.index import load_response_schema
+from kio.serial import entity_reader
+
+from headrace.cluster.controller import Controller, TopicSpec
+from headrace.cluster.image import BrokerNode, ClusterImage, Topic
+from headrace.cluster.sqlite import SqliteStore
+from headrace.config import BrokerConfig
+from headrace.coordinator.expiry import forget_topic
+from headrace.coordinator.service import GroupCoordinator
+from headrace.coordinator.settings import GroupSettings
+from headrace.protocol.api import ApiKey
+from headrace.protocol.encode import blank_response, encode_response
+from headrace.protocol.errors import CodedError
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.server.context import Context, RequestInfo
+from headrace.server.handlers import HANDLERS
+from headrace.storage.flusher import Flusher
+from headrace.storage.manager import LogManager
+from headrace.testing.clock import SimulatedClock
+from headrace.testing.disk import SimulatedDisk
+from tests.unit.handlers.harness import through_the_wire
+
+T = TypeVar("T")
+Work = tuple[Callable[[], None], Callable[[BaseException | None], None]]
+
+
+class ManualScheduler:
+    """Timers that go off when the clock is moved."""
+
+    def __init__(self, clock: SimulatedClock) -> None:
+        self._clock = clock
+        self._timers: list[_Timer] = []
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> "_Timer":
+        timer = _Timer(self._clock.monotonic() + delay, callback)
+        self._timers.append(timer)
+        return timer
+
+    @property
+    def due(self) -> list[float]:
+        return sorted(timer.at for timer in self._timers if not timer.cancelled)
+
+    def advance(self, milliseconds: int) -> None:
+        """Let time pass, with every timer at its time."""
+        end = self._clock.monotonic() + milliseconds / 1000
+        while True:
+            waiting = [timer for timer in self._timers if not timer.cancelled and timer.at <= end]
+            if not waiting:
+                break
+            first = min(waiting, key=lambda timer: timer.at)
+            self._timers.remove(first)
+            self._clock.advance(max(round((first.at - self._clock.monotonic()) * 1000), 0))
+            first.callback()
+        self._clock.advance(max(round((end - self._clock.monotonic()) * 1000), 0))
+
+
+class _Timer:
+    def __init__(self, at: float, callback: Callable[[], None]) -> None:
+        self.at = at
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class World:
+    """A lone broker's groups. With `holds_syncs`, nothing reaches stable storage until `sync` is called."""
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.config = BrokerConfig.parse({"offsets.topic.num.partitions": "2", **(settings or {})})
+        self.clock = SimulatedClock()
+        self.scheduler = ManualScheduler(self.clock)
+        self.disk = SimulatedDisk()
+        self.holds_syncs = False
+        self._held: list[Work] = []
+        self._numbers = iter(range(1, 10**9))
+        self.store = self.run(SqliteStore.open(":memory:"))
+        self.start()
+
+    def start(self, *, load: bool = True) -> None:
+        """Begin a life on what the disk has."""
+        self.scheduler = ManualScheduler(self.clock)
+        self._held.clear()
+        logs = LogManager(self.disk, self.clock, "/data", cluster_id="here", broker_id=1)
+        logs.open()
+        self.image = ClusterImage(cluster_id="here", controller_id=1)
+        self.replicas = ReplicaManager(
+            broker_id=1, config=self.config, clock=self.clock, logs=logs, flusher=Flusher(self._sync_later)
+        )
+        self.controller = Controller(
+            store=self.store,
+            image=self.image,
+            config=self.config,
+            node=BrokerNode(id=1, host="localhost", port=9092),
+            rng=Random(1),
+            listeners=self,
+        )
+        self.run(self.controller.load())
+        for topic in self.image.topics():
+            self.replicas.apply_topic(topic)
+        self.run(self._start_groups())
+        if load:
+            self.settle()
+
+    async def _start_groups(self) -> None:
+        self.groups = GroupCoordinator(
+            broker_id=1,
+            settings=GroupSettings.of(self.config),
+            image=self.image,
+            controller=self.controller,
+            replicas=self.replicas,
+            clock=self.clock,
+            scheduler=self.scheduler,
+            new_id=lambda: str(next(self._numbers)),
+        )
+        self.groups.start()
+        self.context = Context(
+            config=self.config,
+            clock=self.clock,
+            image=self.image,
+            controller=self.controller,
+            replicas=self.replicas,
+            groups=self.groups,
+        )
+
+    def apply_topic(self, topic: Topic) -> None:
+        self.replicas.apply_topic(topic)
+
+    def remove_topic(self, topic: Topic) -> None:
+        self.replicas.remove_topic(topic)
+        self.groups.spawn(forget_topic(self.groups, topic.name))
+
+    def kill(self, *, load: bool = True) -> None:
+        """Die by `kill -9` and start."""
+        self._cancel_all()
+        self.disk.kill()
+        self.start(load=load)
+
+    def crash(self) -> None:
+        """Lose power and start."""
+        self._cancel_all()
+        self.disk.crash(Random(1))
+        self.start()
+
+    def close(self) -> None:
+        self.run(self.groups.close())
+        self.settle()
+        left = asyncio.all_tasks(self.loop)
+        self._cancel_all()
+        self.run(self.store.close())
+        self.loop.close()
+        assert not left, f"tasks are left: {left}"
+
+    def _cancel_all(self) -> None:
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.settle()
+
+    def _sync_later(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
+        self._held.append((work, done))
+        if not self.holds_syncs:
+            self.loop.call_soon(self.sync)
+
+    def sync(self) -> None:
+        """Bring what was written to stable storage, and tell those who wait."""
+        while self._held:
+            work, done = self._held.pop(0)
+            error: BaseException | None = None
+            try:
+                work()
+            except Exception as raised:
+                error = raised
+            done(error)
+
+    # Requests
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(work)
+
+    def settle(self) -> None:
+        """Let everything run that can."""
+
+        async def turns() -> None:
+            for _ in range(200):
+                await asyncio.sleep(0)
+
+        self.run(turns())
+
+    def advance(self, milliseconds: int) -> None:
+        self.settle()
+        self.scheduler.advance(milliseconds)
+        self.settle()
+
+    def topic(self, name: str, partitions: int = 4) -> Topic:
+        return self.run(self.controller.create_topic(TopicSpec(name=name, partitions=partitions)))
+
+    def send(self, api_key: ApiKey, version: int, **values: Any) -> "asyncio.Task[Any]":
+        """A request under way."""
+        task = self.loop.create_task(self._serve(api_key, version, values))
+        self.settle()
+        return task
+
+    def ask(self, api_key: ApiKey, version: int, **values: Any) -> Any:
+        """The answer to a request."""
+        return self.run(cast(Any, self._serve(api_key, version, values)))
+
+    async def _serve(self, api_key: ApiKey, version: int, values: Mapping[str, Any]) -> Any:
+        entity = through_the_wire(api_key, version, values)
+        info = RequestInfo(api_key, version, "tests", "User:ANONYMOUS", "127.0.0.1")
+        try:
+            answer: Any = await HANDLERS[api_key](self.context, entity, info)
+        except CodedError as error:
+            answer = blank_response(api_key, version, error.code.value) | {"error_message": error.message}
+        body = encode_response(api_key, version, answer)
+        decoded, end = entity_reader(load_response_schema(api_key, version))(bytes(body), 0)
+        assert end == len(body), "the answer has bytes that no client expects"
+        return decoded

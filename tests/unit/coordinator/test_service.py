@@ -1,0 +1,189 @@
+"""The coordinator: what it promises when disks fail, brokers die, and logs are long."""
+
+import asyncio
+import errno
+from datetime import timedelta
+
+import pytest
+
+from headrace.coordinator import shard
+from headrace.coordinator.expiry import expire
+from headrace.coordinator.partitions import OFFSETS_TOPIC, partition_of
+from headrace.protocol.api import ApiKey
+from headrace.protocol.errors import ErrorCode
+
+from .consumers import commit, commit_values, fetch, find, heartbeat, join, lone_member, start_join, subscription, sync
+from .support import World
+
+DAY_MS = 86_400_000
+
+
+def group_in(number: int) -> str:
+    """A group id whose shard is that one of two."""
+    return next(name for name in map(str, range(100)) if partition_of(name, 2) == number)
+
+
+def test_the_internal_topic_is_made_when_the_first_group_is_looked_for(world: World) -> None:
+    world.topic("t")
+    assert commit(world, 1) is ErrorCode.not_coordinator
+    found = find(world)
+    assert (found.error_code, found.node_id, found.host, found.port) == (ErrorCode.none, 1, "localhost", 9092)
+    topic = world.image.topic(OFFSETS_TOPIC)
+    assert topic is not None
+    assert (topic.internal, len(topic.partitions), topic.configs["cleanup.policy"]) == (True, 2, "compact")
+    assert commit(world, 1) is ErrorCode.none
+
+
+def test_commits_survive_a_kill_and_a_loss_of_power(world: World) -> None:
+    world.topic("t")
+    find(world)
+    assert commit(world, 7) is ErrorCode.none
+    world.kill()
+    assert fetch(world) == 7
+    assert commit(world, 8) is ErrorCode.none
+    world.crash()
+    assert fetch(world) == 8
+
+
+def test_nothing_is_heard_before_it_is_on_stable_storage(world: World) -> None:
+    world.topic("t")
+    find(world)
+    world.holds_syncs = True
+    committing = world.send(ApiKey.OFFSET_COMMIT, 9, **commit_values(7))
+    topics = [{"name": "t", "partition_indexes": [0]}]
+    fetching = world.send(ApiKey.OFFSET_FETCH, 9, groups=[{"group_id": "g", "topics": topics}])
+    assert not committing.done()
+    assert not fetching.done()
+    world.sync()
+    world.settle()
+    assert committing.result().topics[0].partitions[0].error_code is ErrorCode.none
+    assert fetching.result().groups[0].topics[0].partitions[0].committed_offset == 7
+
+
+def test_members_and_their_assignments_survive_a_kill(world: World) -> None:
+    joined = lone_member(world, b"mine")
+    world.kill()
+    assert heartbeat(world, joined) is ErrorCode.none
+    assert sync(world, joined).assignment == b"mine"
+
+
+def test_members_that_stay_silent_after_a_start_are_out(world: World) -> None:
+    joined = lone_member(world)
+    world.kill()
+    world.advance(10_001)
+    assert heartbeat(world, joined) is ErrorCode.unknown_member_id
+
+
+def test_a_commit_that_cannot_be_written_changes_nothing(world: World) -> None:
+    world.topic("t")
+    find(world)
+    assert commit(world, 7) is ErrorCode.none
+    world.disk.fail(errno.ENOSPC, kind="append", path=OFFSETS_TOPIC)
+    assert commit(world, 8) is ErrorCode.coordinator_not_available
+    assert fetch(world) == 7
+    world.replicas.revive()
+    assert commit(world, 9) is ErrorCode.none
+    assert fetch(world) == 9
+
+
+def test_a_decision_that_cannot_be_written_never_happened(world: World) -> None:
+    joined = lone_member(world, b"first")
+    again = start_join(world, joined.member_id)
+    world.advance(0)
+    world.disk.fail(errno.ENOSPC, kind="append", path=OFFSETS_TOPIC)
+    answer = sync(world, again.result(), {joined.member_id: b"second"})
+    assert answer.error_code is ErrorCode.coordinator_not_available
+    world.replicas.revive()
+    heartbeat(world, joined)
+    world.settle()
+    assert heartbeat(world, joined) is ErrorCode.none
+    assert sync(world, joined).assignment == b"first"
+
+
+def test_a_log_that_fails_to_sync_takes_its_groups_out_of_service(world: World) -> None:
+    world.topic("t")
+    find(world)
+    world.disk.fail(kind="datasync", path=OFFSETS_TOPIC)
+    assert commit(world, 7) is ErrorCode.coordinator_not_available
+    assert commit(world, 8) is ErrorCode.coordinator_not_available
+    world.crash()
+    assert commit(world, 9) is ErrorCode.none
+    assert fetch(world) == 9
+
+
+def test_a_shard_that_is_being_loaded_does_not_hold_up_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard, "SLICE_BYTES", 1_000)
+    long, short = group_in(0), group_in(1)
+    world.topic("t")
+    find(world)
+    for offset in range(2_000):
+        commit(world, offset, group_id=long, partition=offset % 4)
+    assert commit(world, 5, group_id=short) is ErrorCode.none
+    world.kill(load=False)
+    world.run(asyncio.sleep(0))
+    assert world.ask(ApiKey.LIST_GROUPS, 5).error_code is ErrorCode.coordinator_load_in_progress
+    assert commit(world, 1, group_id=long) is ErrorCode.coordinator_load_in_progress
+    beat = {"group_id": long, "generation_id": 1, "member_id": "m"}
+    assert world.ask(ApiKey.HEARTBEAT, 4, **beat).error_code is ErrorCode.none, "members are not to fear for that"
+    assert commit(world, 6, group_id=short) is ErrorCode.none
+    assert commit(world, 1, group_id=long) is ErrorCode.coordinator_load_in_progress
+    world.settle()
+    world.settle()
+    assert fetch(world, long, partition=3) == 1999
+    assert fetch(world, short) == 6
+
+
+def test_offsets_of_a_deleted_topic_go_with_it(world: World) -> None:
+    world.topic("t")
+    world.topic("u")
+    find(world)
+    commit(world, 7)
+    commit(world, 8, topic="u")
+    world.run(world.controller.delete_topic("t"))
+    world.settle()
+    world.topic("t")
+    assert (fetch(world), fetch(world, topic="u")) == (-1, 8)
+    world.kill()
+    assert (fetch(world), fetch(world, topic="u")) == (-1, 8)
+
+
+def test_offsets_expire_when_their_group_was_empty_for_long_enough(world: World) -> None:
+    world.topic("t")
+    joined = lone_member(world, protocols=[{"name": "range", "metadata": subscription("another")}])
+    member = {"generation_id_or_member_epoch": joined.generation_id, "member_id": joined.member_id}
+    assert commit(world, 7, **member) is ErrorCode.none
+    world.clock.jump(30 * DAY_MS)
+    assert world.run(expire(world.groups, world.clock.now_ms())) == 1, "the topic is not subscribed to"
+    assert commit(world, 8, **member) is ErrorCode.none
+    world.ask(ApiKey.LEAVE_GROUP, 4, group_id="g", members=[{"member_id": joined.member_id}])
+    world.clock.jump(6 * DAY_MS)
+    assert world.run(expire(world.groups, world.clock.now_ms())) == 0
+    world.clock.jump(DAY_MS)
+    assert world.run(expire(world.groups, world.clock.now_ms())) == 2, "the offset, and the group with it"
+    assert world.ask(ApiKey.LIST_GROUPS, 5).groups == ()
+    world.kill()
+    assert fetch(world) == -1
+    assert world.ask(ApiKey.LIST_GROUPS, 5).groups == ()
+
+
+def test_a_commits_own_retention_comes_before_the_brokers(world: World) -> None:
+    world.topic("t")
+    find(world)
+    commit(world, 7, version=3, retention_time=timedelta(hours=1))
+    world.clock.jump(3_600_000 - 1)
+    assert world.run(expire(world.groups, world.clock.now_ms())) == 0
+    world.clock.jump(1)
+    assert world.run(expire(world.groups, world.clock.now_ms())) == 1
+    assert fetch(world) == -1
+
+
+def test_closing_answers_everyone_who_waits(world: World) -> None:
+    lone_member(world)
+    waiting = start_join(world, version=3)
+    assert not waiting.done()
+    world.run(world.groups.close())
+    world.settle()
+    assert waiting.result().error_code is ErrorCode.not_coordinator
+    assert join(world).error_code is ErrorCode.not_coordinator
