@@ -21,6 +21,8 @@ from headrace.protocol.framing import Inbox
 
 MOST_OUT: Final = 4 * 1024 * 1024
 MOST_PENDING: Final = 2_000
+_FRAMES_PER_TURN: Final = 64
+"""Requests of one connection served before the others get their turn."""
 _RUN: Final = 256 * 1024
 """Bytes of answers joined for one `send`."""
 _RANGE_CHUNK: Final = 1 << 20
@@ -138,7 +140,7 @@ class Connection:
         """Read no more; answer what was asked, then close."""
         self._is_draining = True
         self._pause_reading()
-        if not self._is_serving and not self._slots and not self._out:
+        if not self._is_serving and not self._slots and not self._out and not self._wake_is_due:
             self.close()
 
     def close(self) -> None:
@@ -157,7 +159,7 @@ class Connection:
         self._on_close(self)
 
     def _readable(self) -> None:
-        if self.is_closed:
+        if self.is_closed or self._wake_is_due:  # what was read before comes first; there may be no space for more
             return
         try:
             count = self._sock.recv_into(self._inbox.space())
@@ -200,9 +202,14 @@ class Connection:
 
     def _serve_frames(self) -> None:
         inbox, serve, slots = self._inbox, self._serve_frame, self._slots
+        left = _FRAMES_PER_TURN
         while not self.is_held and len(slots) < MOST_PENDING and self._out_bytes < MOST_OUT and not self.is_closed:
             if slots and slots[0].is_answered:
                 self._collect_answers()
+            if not left:
+                self._wake_soon()
+                return
+            left -= 1
             frame = inbox.next_frame()
             if frame is None:
                 return
@@ -228,7 +235,7 @@ class Connection:
 
     def _regulate(self) -> None:
         if self._is_draining:
-            if not self._slots and not self._out:
+            if not self._slots and not self._out and not self._wake_is_due:
                 self.close()
             return
         if self.is_held or len(self._slots) >= MOST_PENDING or self._out_bytes >= MOST_OUT:
