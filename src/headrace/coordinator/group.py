@@ -29,6 +29,11 @@ class Group(Protocol):
     def type(self) -> GroupType: ...
 
     @property
+    def successor(self) -> "Group | None":
+        """What the group has become by its last decision: one of the other protocol, which takes its place."""
+        ...
+
+    @property
     def protocol_type(self) -> str | None:
         """What its members are: `consumer`, `connect`, …; None when it never had any."""
         ...

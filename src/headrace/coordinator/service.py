@@ -20,6 +20,7 @@ from headrace.replication.replica_manager import ReplicaManager
 
 from .alarms import Scheduler
 from .classic import ClassicGroup, JoinRequest, LeavingMember, SyncRequest
+from .consumer import CONSUMER_KEYS, ConsumerGroup, ConsumerSettings
 from .effects import Effect
 from .group import Group
 from .journal import Pair
@@ -58,6 +59,7 @@ class GroupCoordinator:
         self._clock = clock
         self._scheduler = scheduler
         self._new_id = new_id
+        self._consumer_settings = settings.consumer({})
         self._shards: dict[int, Shard] = {}
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_closed = False
@@ -191,14 +193,32 @@ class GroupCoordinator:
         return found
 
     def _make_group(self, kind: int, group_id: str) -> Group | None:
+        if kind in CONSUMER_KEYS:
+            return self.new_consumer(group_id)
         return self._new_classic(group_id) if kind == CLASSIC_KEY else None
+
+    def consumer_settings(self, group_id: str) -> ConsumerSettings:
+        """What a group of the new protocol goes by now."""
+        given = self._image.group_configs.get(group_id)
+        return self.settings.consumer(given) if given else self._consumer_settings
+
+    def new_consumer(self, group_id: str) -> ConsumerGroup:
+        """A group of the new protocol, without members."""
+        return ConsumerGroup(
+            group_id,
+            image=self._image,
+            settings=lambda: self.consumer_settings(group_id),
+            new_id=self._new_id,
+            new_classic=self._new_classic,
+        )
 
     def _new_classic(self, group_id: str) -> ClassicGroup:
         return ClassicGroup(group_id, self.settings.classic, wall_ms=self._clock.now_ms, new_id=self._new_id)
 
-    def _classic(self, shard: Shard, group_id: str) -> ClassicGroup | None:
+    def _joined(self, shard: Shard, group_id: str) -> ClassicGroup | ConsumerGroup | None:
+        """A group that classic members may be in."""
         group = self.group(shard, group_id)
-        return group if isinstance(group, ClassicGroup) else None
+        return group if isinstance(group, ClassicGroup | ConsumerGroup) else None
 
     async def join(self, group_id: str, request: JoinRequest) -> Answer:
         """JoinGroup; the answer comes when the group has its next generation."""
@@ -207,18 +227,16 @@ class GroupCoordinator:
         if not classic.min_session_timeout_ms <= request.session_timeout_ms <= classic.max_session_timeout_ms:
             raise CodedError(ErrorCode.invalid_session_timeout)
         shard = self.shard(group_id)
-        group = self.group(shard, group_id)
+        group = self._joined(shard, group_id)
         effects: list[Effect] = []
-        if group is not None and not isinstance(group, ClassicGroup):
-            if not group.is_empty:
-                raise CodedError(ErrorCode.inconsistent_group_protocol)
+        if isinstance(group, ConsumerGroup) and group.is_empty:
             effects += group.tombstones()
             group = None
         if group is None:
             if request.member_id:
                 raise CodedError(ErrorCode.unknown_member_id)
             group = self._new_classic(group_id)
-        token = self._token()
+        token = self.token()
         effects += group.join(replace(request, token=token), shard.now_ms())
         if not group.is_blank:
             shard.groups[group_id] = group
@@ -229,10 +247,10 @@ class GroupCoordinator:
         """SyncGroup; the answer comes when the leader has assigned."""
         check_group_id(group_id)
         shard = self.shard(group_id)
-        group = self._classic(shard, group_id)
+        group = self._joined(shard, group_id)
         if group is None:
             raise CodedError(ErrorCode.unknown_member_id)
-        token = self._token()
+        token = self.token()
         shard.carry_out(group, group.sync(replace(request, token=token), shard.now_ms()))
         return await token
 
@@ -245,23 +263,29 @@ class GroupCoordinator:
             if error.code is not ErrorCode.coordinator_load_in_progress:
                 raise
             return {"throttle_time": 0, "error_code": ErrorCode.none}
-        group = self._classic(shard, group_id)
+        group = self._joined(shard, group_id)
         if group is None:
             raise CodedError(ErrorCode.unknown_member_id)
-        token = self._token()
-        shard.carry_out(group, group.heartbeat(token, member_id, instance_id, generation, shard.now_ms()))
+        token = self.token()
+        beat = group.heartbeat if isinstance(group, ClassicGroup) else group.classic_heartbeat
+        shard.carry_out(group, beat(token, member_id, instance_id, generation, shard.now_ms()))
         return await token
 
     async def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> Answer:
         """LeaveGroup, with the answer of each member."""
         check_group_id(group_id)
         shard = self.shard(group_id)
-        group = self._classic(shard, group_id) or self._new_classic(group_id)
-        token = self._token()
+        group = self._joined(shard, group_id) or self._new_classic(group_id)
+        token = self.token()
         shard.carry_out(group, group.leave(token, leaving, shard.now_ms()))
         return await token
 
-    def _token(self) -> "asyncio.Future[Answer]":
+    def new_member_id(self) -> str:
+        """An id for a member that cannot make one itself."""
+        return self._new_id()
+
+    def token(self) -> "asyncio.Future[Answer]":
+        """What a group is given with a request, and what its answer comes by."""
         return asyncio.get_running_loop().create_future()
 
     async def committed(self, shard: Shard) -> None:

@@ -1,10 +1,12 @@
 """The rules that a broker has for its groups, out of its settings."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from headrace.config import BrokerConfig
 
 from .classic.settings import ClassicSettings
+from .consumer.settings import ConsumerSettings
 
 _MS_PER_MINUTE = 60_000
 
@@ -14,6 +16,8 @@ class GroupSettings:
     """See `group.*`, `offsets.*` and `offset.*` in docs/configuration.md."""
 
     classic: ClassicSettings
+    consumer: Callable[[Mapping[str, str]], ConsumerSettings]
+    """The settings of a group of the consumer protocol, out of those it was given itself."""
     topic_partitions: int
     topic_replication_factor: int
     topic_segment_bytes: int
@@ -29,6 +33,7 @@ class GroupSettings:
                 initial_rebalance_delay_ms=config["group.initial.rebalance.delay.ms"],
                 max_size=config["group.max.size"],
             ),
+            consumer=lambda given: ConsumerSettings.of(config, given),
             topic_partitions=config["offsets.topic.num.partitions"],
             topic_replication_factor=config["offsets.topic.replication.factor"],
             topic_segment_bytes=config["offsets.topic.segment.bytes"],

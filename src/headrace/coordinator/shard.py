@@ -109,11 +109,15 @@ class Shard:
         group_id = group_of(key)
         kind = key_kind(key)
         group = self.groups.get(group_id)
-        made = self._make_group(kind, group_id) if group is None or value is not None else None
-        if made is not None and (group is None or group.type is not made.type):
-            group = self.groups[group_id] = made
-        if group is None:
+        if group is None and value is None:
             return
+        made = self._make_group(kind, group_id)
+        if made is None:
+            return
+        if group is None or group.type is not made.type:
+            if value is None:
+                return
+            group = self.groups[group_id] = made
         group.replay(key, value)
         if group.is_dead:
             del self.groups[group_id]
@@ -122,6 +126,8 @@ class Shard:
 
     def carry_out(self, group: Group, effects: Sequence[Effect]) -> None:
         """Do what a group has decided."""
+        if group.successor is not None:
+            self.groups[group.group_id] = group.successor
         replies = [effect for effect in effects if isinstance(effect, Reply)]
         pairs: list[Pair] = [(effect.key, effect.value) for effect in effects if isinstance(effect, Write)]
         if pairs:
@@ -154,6 +160,14 @@ class Shard:
             done(None if error is None else _unavailable(error))
 
         self.partition.commits.wait(self._end, committed)
+
+    def replace(self, group: Group) -> None:
+        """Put a group in the place of one of the same id, whose members are told to join again."""
+        former = self.groups.get(group.group_id)
+        if former is not None:
+            _deliver(former.resign(ErrorCode.rebalance_in_progress), None)
+        self.forget(group.group_id)
+        self.groups[group.group_id] = group
 
     def forget(self, group_id: str) -> None:
         """Drop a group that is no more, with its alarms."""

@@ -42,6 +42,8 @@ class ApiKey(IntEnum):
     OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
@@ -90,6 +92,8 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
     ApiKey.OFFSET_DELETE: _range(0, 0),
     ApiKey.DESCRIBE_CLUSTER: _range(0, 2),
     ApiKey.DESCRIBE_PRODUCERS: _range(0, 0),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _range(0, 1),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _range(0, 1),
     ApiKey.LIST_CONFIG_RESOURCES: _range(0, 1),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _range(0, 0),
 }

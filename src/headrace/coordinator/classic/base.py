@@ -20,6 +20,7 @@ class ClassicBase:
     """State and questions. `wall_ms` is the time of day, for what is stored; `new_id` makes ids that nobody has."""
 
     type = GroupType.CLASSIC
+    successor = None
 
     def __init__(
         self, group_id: str, settings: ClassicSettings, *, wall_ms: Callable[[], int], new_id: Callable[[], str]

@@ -196,6 +196,12 @@ class ClassicGroup(ClassicBase):
 
     # From one generation to the next
 
+    def rebalance(self, now_ms: int) -> list[Effect]:
+        """Have every member join again."""
+        turn = Turn(now_ms)
+        self._prepare(turn)
+        return turn.effects
+
     def _rebalance_or_complete(self, turn: Turn) -> None:
         if (self.state, Event.MEMBERS_CHANGED) in TRANSITIONS:
             self._prepare(turn)

@@ -1,0 +1,69 @@
+"""ConsumerGroupHeartbeat, versions 0-1, and ConsumerGroupDescribe, versions 0-1: the new group protocol (KIP-848).
+
+A member's heartbeat says what it is subscribed to and what it owns, and is answered with what it is to own; the rules
+are in `coordinator.consumer`. Fields that did not change since the last heartbeat are null in requests and answers.
+
+- Heartbeat v0: a member that joins without an id is given one. v1: members choose their ids; a subscription can be a
+  regular expression, which matches whole names and is resolved here, without looks around and references to groups.
+- Describe answers each group by itself; GROUP_ID_NOT_FOUND for one that is not there or speaks the classic protocol.
+  v1 tells which members speak which protocol.
+"""
+
+from datetime import timedelta
+from typing import Any, Final
+
+from headrace.coordinator import consumers
+from headrace.coordinator.consumer import HeartbeatRequest
+from headrace.protocol.api import ApiKey
+from headrace.protocol.errors import CodedError, ErrorCode
+
+from ..context import Context, RequestInfo
+from .authorized import GROUP_OPERATIONS, NOT_ASKED
+
+_MS: Final = timedelta(milliseconds=1)
+
+
+async def handle_consumer_group_heartbeat(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
+    names, owned = request.subscribed_topic_names, request.topic_partitions
+    heartbeat = HeartbeatRequest(
+        token=None,
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        rebalance_timeout_ms=request.rebalance_timeout // _MS,
+        subscribed_topic_names=None if names is None else frozenset(names),
+        subscribed_topic_regex=getattr(request, "subscribed_topic_regex", None),
+        server_assignor=request.server_assignor,
+        owned=None if owned is None else {topic.topic_id: frozenset(topic.partitions) for topic in owned},
+        client_id=info.client_id or "",
+        client_host=f"/{info.host}",
+    )
+    return dict(await consumers.heartbeat(ctx.groups, request.group_id, heartbeat, info.version))
+
+
+async def handle_consumer_group_describe(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+    found = await consumers.describe(ctx.groups, list(dict.fromkeys(request.group_ids or ())))
+    groups = [_refused(*group) if isinstance(group, tuple) else group for group in found]
+    return {"throttle_time": 0, "groups": [{**group, "authorized_operations": operations} for group in groups]}
+
+
+def _refused(group_id: str, error: CodedError) -> dict[str, Any]:
+    missing = error.code is ErrorCode.group_id_not_found
+    return {
+        "error_code": error.code,
+        "error_message": error.message,
+        "group_id": group_id,
+        "group_state": "Dead" if missing else "",
+        "group_epoch": 0,
+        "assignment_epoch": 0,
+        "assignor_name": "",
+        "members": (),
+    }
+
+
+HANDLERS: Final = {
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: handle_consumer_group_heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: handle_consumer_group_describe,
+}

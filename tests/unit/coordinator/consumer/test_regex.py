@@ -1,0 +1,47 @@
+"""Expressions match as Python's would, in time that no expression can make long."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.coordinator.consumer.regex import matcher
+from headrace.protocol.errors import CodedError, ErrorCode
+
+EXPRESSIONS = [
+    "orders-.*",
+    "(foo|bar)+",
+    "(a|ab)*c",
+    "[a-c]+[^x]",
+    r"\w+\.\d{2,3}",
+    "(?i)FoO.*",
+    "^abc$",
+    "a|b|",
+    r".*\bfoo\b.*",
+    "x{0,3}y{2}",
+    r"[\w.-]+",
+    "a(?i:b)c",
+    "a+?b*?",
+    r"\Bab.*",
+    r"[^\d]+z",
+]
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+@given(name=st.text(alphabet="abcfoxyzFO.-_019", max_size=9))
+def test_it_matches_what_python_matches(expression: str, name: str) -> None:
+    assert matcher(expression).matches(name) == (re.fullmatch(expression, name) is not None)
+
+
+@pytest.mark.parametrize("expression", ["(a*)*b", "(a|a)*" * 20 + "b", "a?" * 60 + "a" * 60, "(x+x+)+y"])
+def test_what_makes_others_backtrack_is_answered_at_once(expression: str) -> None:
+    assert not matcher(expression).matches("a" * 249 if "x" not in expression else "x" * 249)
+
+
+@pytest.mark.parametrize("expression", ["(", "(?=a)b", "(?<!a)b", r"(a)\1", "a{5000}", "a" * 2000, "((a{30}){30}){30}"])
+def test_what_cannot_be_served_is_refused(expression: str) -> None:
+    with pytest.raises(CodedError) as refused:
+        matcher(expression)
+    assert refused.value.code is ErrorCode.invalid_regular_expression
+    assert refused.value.message.startswith("SubscribedTopicRegex `")
