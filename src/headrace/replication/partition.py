@@ -91,7 +91,7 @@ class Partition:
         if self.log.offline is not None:
             self.commits.fail(CodedError(ErrorCode.kafka_storage_error, self.log.offline))
             self.wake_watchers()
-        elif self.is_durable:
+        else:
             self._advance(self.log.synced_offset)
 
     def _advance(self, high_watermark: int) -> None:
@@ -154,6 +154,8 @@ class Partition:
         if last_fetched_epoch < 0:
             return None
         epoch, end_offset = self.log.end_offset_for_epoch(last_fetched_epoch)
+        if epoch < 0:
+            raise CodedError(ErrorCode.offset_out_of_range, f"nothing is known of leader epoch {last_fetched_epoch}")
         if epoch < last_fetched_epoch or end_offset < offset:
             return EpochEnd(epoch, end_offset)
         return None
