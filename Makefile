@@ -50,8 +50,9 @@ chaos: setup  ## the long fault tests
 bench: setup  ## throughput, latency, start and memory, each beside its ceiling
 	$(BIN)/python -m bench $(ARGS)
 
-docs: setup  ## renew docs/configuration.md from the tables of settings
+docs: setup  ## renew docs/configuration.md and docs/states.md from the tables in the code
 	@$(BIN)/python -m headrace.config > docs/configuration.md
+	@$(BIN)/python -m headrace.coordinator > docs/states.md
 
 lock: setup  ## renew requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --python $(BIN)/python --all-extras --group dev --universal --generate-hashes \
