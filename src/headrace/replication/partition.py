@@ -24,6 +24,7 @@ class Partition:
         "commits",
         "high_watermark",
         "index",
+        "is_internal",
         "leader_epoch",
         "log",
         "rules",
@@ -32,10 +33,20 @@ class Partition:
     )
 
     def __init__(
-        self, *, topic: str, index: int, leader_epoch: int, log: Log, rules: IntakeSettings, flusher: Flusher
+        self,
+        *,
+        topic: str,
+        index: int,
+        leader_epoch: int,
+        log: Log,
+        rules: IntakeSettings,
+        flusher: Flusher,
+        internal: bool = False,
     ) -> None:
         self.topic = topic
         self.index = index
+        self.is_internal = internal
+        """Whether only the broker itself may write to it."""
         self.leader_epoch = leader_epoch
         self.log = log
         self.rules = rules

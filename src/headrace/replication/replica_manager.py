@@ -83,6 +83,7 @@ class ReplicaManager:
                 log=log,
                 rules=rules,
                 flusher=self._flusher,
+                internal=topic.internal,
             )
 
     def remove_topic(self, topic: Topic) -> None:

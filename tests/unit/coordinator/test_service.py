@@ -80,12 +80,6 @@ def test_members_that_stay_silent_after_a_start_are_out(world: World) -> None:
     assert heartbeat(world, joined) is ErrorCode.unknown_member_id
 
 
-def revive(world: World) -> None:
-    """There is space on the disk again."""
-    for partition in world.replicas.hosted():
-        partition.log.revive()
-
-
 def test_a_commit_that_cannot_be_written_changes_nothing(world: World) -> None:
     world.topic("t")
     find(world)
@@ -93,11 +87,7 @@ def test_a_commit_that_cannot_be_written_changes_nothing(world: World) -> None:
     world.disk.fail(errno.ENOSPC, kind="append", path=OFFSETS_TOPIC)
     assert commit(world, 8) is ErrorCode.coordinator_not_available
     assert fetch(world) == 7
-<<<<<<< HEAD
-    revive(world)
-=======
     make_room(world)
->>>>>>> groups
     assert commit(world, 9) is ErrorCode.none
     assert fetch(world) == 9
 
@@ -109,11 +99,7 @@ def test_a_decision_that_cannot_be_written_never_happened(world: World) -> None:
     world.disk.fail(errno.ENOSPC, kind="append", path=OFFSETS_TOPIC)
     answer = sync(world, again.result(), {joined.member_id: b"second"})
     assert answer.error_code is ErrorCode.coordinator_not_available
-<<<<<<< HEAD
-    revive(world)
-=======
     make_room(world)
->>>>>>> groups
     heartbeat(world, joined)
     world.settle()
     assert heartbeat(world, joined) is ErrorCode.none

@@ -216,3 +216,10 @@ def test_requests_of_a_closed_connection_leave_nothing(broker: Broker) -> None:
         while not wire.is_closed():
             pass
     assert_serves(broker)
+
+
+def test_clients_cannot_write_to_internal_topics(broker: Broker) -> None:
+    with Wire(broker.bootstrap) as wire:
+        found = wire.ask(10, 2, request(10, 2, key="some-group", key_type=0))
+        assert found.error_code is ErrorCode.none
+    assert produced(broker, batch_of(b"a"), topic="__consumer_offsets").error_code is ErrorCode.invalid_topic_exception
