@@ -13,7 +13,7 @@ stands at every partition, as there is no other place for it.
   v10 topic ids (UNKNOWN_TOPIC_ID).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from struct import Struct
 from typing import Any, Final
@@ -135,7 +135,7 @@ async def _fetch_group(ctx: Context, group: Any, info: RequestInfo) -> dict[str,
         asked = ()
     by_id = info.version >= _FIRST_FETCH_WITH_IDS
     topics = None if asked is None else [(_name_of(ctx, topic, by_id), topic) for topic in asked]
-    named = None if topics is None else {name: topic.partition_indexes or () for name, topic in topics if name}
+    named = None if topics is None else _merged(topics)
     answer: dict[str, Any] = {"group_id": group.group_id, "error_code": ErrorCode.none}
     try:
         found: Mapping[str, Mapping[int, Committed | None]] = await ctx.groups.fetch(
@@ -155,6 +155,15 @@ async def _fetch_group(ctx: Context, group: Any, info: RequestInfo) -> dict[str,
             for name, topic in topics
         ],
     }
+
+
+def _merged(topics: Sequence[tuple[str | None, Any]]) -> dict[str, list[int]]:
+    """The partitions that are asked for by topic; a topic may be named more than once."""
+    merged: dict[str, list[int]] = {}
+    for name, topic in topics:
+        if name is not None:
+            merged.setdefault(name, []).extend(topic.partition_indexes or ())
+    return merged
 
 
 def _name_of(ctx: Context, topic: Any, by_id: bool) -> str | None:
