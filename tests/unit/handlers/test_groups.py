@@ -297,3 +297,17 @@ def test_ids_that_no_group_can_have_are_refused_before_they_cost_time(world: Wor
     assert group.error_code is invalid
     assert world.ask(ApiKey.DESCRIBE_GROUPS, 5, groups=[HUGE]).groups[0].error_code is invalid
     assert world.ask(ApiKey.DELETE_GROUPS, 2, groups_names=[HUGE]).results[0].error_code is invalid
+
+
+def test_a_topic_of_which_nothing_was_committed_does_not_keep_a_group(world: World) -> None:
+    world.topic("t")
+    world.topic("u", 1)
+    find(world)
+    values = commit_values(1)
+    values["topics"] += commit_values(1, topic="u", partition=9)["topics"]
+    codes = [topic.partitions[0].error_code for topic in world.ask(ApiKey.OFFSET_COMMIT, 9, **values).topics]
+    assert codes == [ErrorCode.none, ErrorCode.unknown_topic_or_partition]
+    (group,) = world.ask(ApiKey.OFFSET_FETCH, 9, groups=[{"group_id": "g", "topics": None}]).groups
+    assert [topic.name for topic in group.topics] == ["t"]
+    assert world.ask(ApiKey.DELETE_GROUPS, 2, groups_names=["g"]).results[0].error_code is ErrorCode.none
+    assert world.ask(ApiKey.LIST_GROUPS, 5).groups == ()
