@@ -56,7 +56,7 @@ docs: setup  ## renew docs/configuration.md and docs/states.md from the tables i
 
 lock: setup  ## renew requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --python $(BIN)/python --all-extras --group dev --universal --generate-hashes \
-	  --no-header --no-annotate --no-emit-index-url --quiet --upgrade --output-file requirements.lock
+	  --no-header --no-annotate --quiet --upgrade --output-file requirements.lock
 
 clean:  ## remove what the other targets made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
