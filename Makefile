@@ -29,7 +29,7 @@ test: setup  ## lint, types, imports, and every test but the long ones
 check: setup lint types imports unit  ## what to run before each commit: under a minute
 
 unit: setup
-	$(BIN)/pytest -q -n 2 tests/unit $(ARGS)
+	$(BIN)/pytest -q -n 2 -m "not slow" tests/unit $(ARGS)
 
 lint: setup
 	@$(BIN)/ruff check .
@@ -56,7 +56,7 @@ docs: setup  ## renew docs/configuration.md and docs/states.md from the tables i
 
 lock: setup  ## renew requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --python $(BIN)/python --all-extras --group dev --universal --generate-hashes \
-	  --no-header --no-annotate --no-emit-index-url --quiet --upgrade --output-file requirements.lock
+	  --no-header --no-annotate --quiet --upgrade --output-file requirements.lock
 
 clean:  ## remove what the other targets made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -40,12 +40,13 @@ APPEND_TIME_BIT: Final = 0x08
 TRANSACTIONAL_BIT: Final = 0x10
 CONTROL_BIT: Final = 0x20
 
-_HEADER: Final = Struct(">qiibIhiqqqhii")
+HEADER: Final = Struct(">qiibIhiqqqhii")
+"""The fields of `BatchHeader`, packed."""
 _OFFSET: Final = Struct(">q")
 _EPOCH: Final = Struct(">i")
 _CRC: Final = Struct(">I")
 _ATTRIBUTES: Final = Struct(">h")
-assert _HEADER.size == HEADER_SIZE
+assert HEADER.size == HEADER_SIZE
 
 
 class BatchHeader(NamedTuple):
@@ -89,7 +90,7 @@ class BatchHeader(NamedTuple):
 
 def read_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
     """The header at a position; the caller has made sure that its 61 bytes are there."""
-    return BatchHeader._make(_HEADER.unpack_from(buffer, position))
+    return BatchHeader._make(HEADER.unpack_from(buffer, position))
 
 
 def crc_matches(batch: memoryview, crc: int) -> bool:
@@ -104,7 +105,7 @@ def check_batch(batch: memoryview) -> BatchHeader:
     size = len(batch)
     if size < HEADER_SIZE:
         raise CodedError(ErrorCode.invalid_record, f"a record batch has at least {HEADER_SIZE} bytes, this one {size}")
-    header = BatchHeader._make(_HEADER.unpack_from(batch, 0))
+    header = BatchHeader._make(HEADER.unpack_from(batch, 0))
     if header.magic != MAGIC:
         raise CodedError(
             ErrorCode.invalid_record,
