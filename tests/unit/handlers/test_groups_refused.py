@@ -1,5 +1,6 @@
 """What groups refuse, with Kafka's code in every version of every request."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
@@ -92,3 +93,32 @@ def test_a_commit_for_an_unknown_topic(world: World, version: int) -> None:
     expected = ErrorCode.unknown_topic_id if version >= 10 else ErrorCode.unknown_topic_or_partition
     assert ask(world, ApiKey.OFFSET_COMMIT, version, "", -1) is expected
     assert world.ask(ApiKey.LIST_GROUPS, 5).groups == ()
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "values"),
+    [
+        (ApiKey.FIND_COORDINATOR, 4, {"coordinator_keys": ["g"] * 1_000}),
+        (ApiKey.DESCRIBE_GROUPS, 5, {"groups": ["g"] * 1_000}),
+        (ApiKey.DELETE_GROUPS, 2, {"groups_names": [str(number) for number in range(1_000)]}),
+        (ApiKey.OFFSET_FETCH, 9, {"groups": [{"group_id": "g", "topics": None}] * 1_000}),
+        (ApiKey.CONSUMER_GROUP_DESCRIBE, 1, {"group_ids": [str(number) for number in range(1_000)]}),
+    ],
+)
+def test_others_get_their_turn_while_one_asks_for_many_groups(
+    world: World, api: ApiKey, version: int, values: dict[str, Any]
+) -> None:
+    find(world)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = world.loop.create_task(count())
+    world.ask(api, version, **values)
+    counting.cancel()
+    world.settle()
+    assert turns >= 15

@@ -20,6 +20,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from headrace.coordinator.records import NONE, Committed, encode_offset
+from headrace.coordinator.turns import in_turns
 from headrace.protocol.api import ApiKey
 from headrace.protocol.encode import write_count, write_topic
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -123,7 +124,7 @@ async def handle_offset_commit(ctx: Context, request: Any, info: RequestInfo) ->
 
 async def handle_offset_fetch(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     if info.version >= _FIRST_FETCH_WITH_GROUPS:
-        groups = [await _fetch_group(ctx, group, info) for group in request.groups or ()]
+        groups = [await _fetch_group(ctx, group, info) async for group in in_turns(request.groups or ())]
         return {"throttle_time": 0, "groups": groups}
     answer = await _fetch_group(ctx, request, info)
     return {"throttle_time": 0, "error_code": answer["error_code"], "topics": answer["topics"]}
