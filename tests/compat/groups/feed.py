@@ -14,7 +14,10 @@ _FLUSH_SECONDS = 20.0
 
 
 class Feed:
-    """Writes to each of its places in turn, up to a hundred records a second; no two values are equal, not even of two feeds."""
+    """Writes to each of its places in turn, up to a hundred records a second.
+
+    No two values are equal, not even of two feeds of different names.
+    """
 
     def __init__(self, bootstrap: str, name: str, places: Iterable[Place]) -> None:
         self._name = name

@@ -104,10 +104,12 @@ class Member:
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            # A line cut short by a kill was not written.
-            if line.startswith("{") and line.endswith("}\n"):
-                self.log.events.append(Event.parse(json.loads(line)))
+        with self._errors.with_suffix(".jsonl").open("w") as kept:
+            for line in self._process.stdout:
+                kept.write(line)
+                # A line cut short by a kill was not written.
+                if line.startswith("{") and line.endswith("}\n"):
+                    self.log.events.append(Event.parse(json.loads(line)))
 
     def kill(self) -> None:
         """End the process without a chance to leave."""

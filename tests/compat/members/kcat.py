@@ -13,7 +13,9 @@ from .common import FETCH_WAIT_MS, METADATA_AGE_MS, Order, say, say_record, stop
 
 _COMMIT_MS = 100
 _STOP_SECONDS = 5.0
-_REBALANCED = re.compile(r"% Group .* rebalanced .*: (assigned|revoked|lost)[^:]*: (.*)")
+# "... (memberid X): assigned: ..." or "...: incremental revoke of N partition(s) (memberid X, ...): ..."
+_REBALANCED = re.compile(r"% Group \S+ rebalanced(?: \(memberid [^)]*\))?: (?:incremental )?(assign|revoke)")
+_EVENTS = {"assign": "assigned", "revoke": "revoked"}
 _PARTITION = re.compile(r"(\S+) \[(\d+)\]")
 
 
@@ -32,7 +34,8 @@ def _command(order: Order) -> list[str]:
         settings["partition.assignment.strategy"] = order.assignor
     options = [text for name, value in settings.items() for text in ("-X", f"{name}={value}")]
     topics = order.topics if order.regex is None else (f"^{order.regex}$",)
-    shape = ["-u", "-f", "%t %p %o %s\\n"]
+    # -E outlives a broker that is away for a moment.
+    shape = ["-E", "-u", "-f", "%t %p %o %s\\n"]
     return ["kcat", "-b", order.bootstrap, *options, *shape, "-G", order.group, *topics]
 
 
@@ -44,7 +47,7 @@ def _partitions(listed: str) -> Iterator[tuple[str, int]]:
 def _follow_rebalances(lines: IO[str]) -> None:
     for line in lines:
         if rebalanced := _REBALANCED.match(line):
-            say(rebalanced[1], partitions=list(_partitions(rebalanced[2])))
+            say(_EVENTS[rebalanced[1]], partitions=list(_partitions(line[rebalanced.end() :])))
         elif "Reached end of topic" not in line:
             say("trouble", error=line.strip())
 
