@@ -51,7 +51,7 @@ def test_a_record_processed_by_no_one_is_found() -> None:
 
 
 def test_a_record_processed_after_giving_up_is_found() -> None:
-    with pytest.raises(AssertionError, match="a processed a-5 of .* which it did not own"):
+    with pytest.raises(AssertionError, match=r"a processed a-5 of .* which it did not own"):
         _check(_log("a", ("assigned", 0), ("revoked", 4), ("record", 5)))
 
 
