@@ -50,12 +50,13 @@ chaos: setup  ## the long fault tests
 bench: setup  ## throughput, latency, start and memory, each beside its ceiling
 	$(BIN)/python -m bench $(ARGS)
 
-docs: setup  ## renew docs/configuration.md from the tables of settings
+docs: setup  ## renew docs/configuration.md and docs/states.md from the tables in the code
 	@$(BIN)/python -m headrace.config > docs/configuration.md
+	@$(BIN)/python -m headrace.coordinator > docs/states.md
 
 lock: setup  ## renew requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --python $(BIN)/python --all-extras --group dev --universal --generate-hashes \
-	  --no-header --no-annotate --no-emit-index-url --quiet --upgrade --output-file requirements.lock
+	  --no-header --no-annotate --quiet --upgrade --output-file requirements.lock
 
 clean:  ## remove what the other targets made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

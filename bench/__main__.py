@@ -65,10 +65,12 @@ def _is_a_name(works: list[Work], name: str) -> bool:
     return any(work.name == name for work in works)
 
 
-def warn_if_busy(console: Console) -> None:
+def busy_percent(console: Console) -> float:
+    """What other work takes of the machine right now; says so when it is much."""
     busy = machine.busy_percent(1.0)
     if busy > _BUSY_PERCENT:
         console.print(f"the machine is {busy:.0f} % busy with other work: expect noise", style="yellow")
+    return busy
 
 
 def main() -> int:
@@ -76,7 +78,7 @@ def main() -> int:
     options = parse(works)
     rounds, seconds = (1, 1.0) if options.quick else (options.rounds, options.seconds)
     console = Console(stderr=options.json, width=None if sys.stdout.isatty() else _WIDTH)
-    warn_if_busy(console)
+    before = busy_percent(console)
     machine.pin_client()
     try:
         works = chosen(works, options.only)
@@ -100,7 +102,7 @@ def main() -> int:
     else:
         report.show(rows, console)
     if options.write:
-        console.print(f"wrote {report.write(rows, rounds, seconds)}")
+        console.print(f"wrote {report.write(rows, rounds, seconds, (before, busy_percent(console)))}")
     return 0
 
 

@@ -74,17 +74,27 @@ _PREFACE: Final = """\
 Written by `make bench ARGS=--write`. Each figure stands beside its ceiling: the least that could be called the same
 work, measured in the same run, in turns with the broker. What counts is the ratio; another machine has other figures.
 
-Machine: {shape}; {placement}; loopback; logs on the disk. Median of {rounds} rounds of {seconds:g} s, a fresh broker
-with default settings for each. CPU is the server's processor time, user and system.
+Machine: {shape}; {placement}; loopback; logs on the disk.
+Medians of at most {rounds} rounds of {seconds:g} s, a fresh broker with default settings for each. CPU is the server's
+processor time, user and system.
+Other work took {before:.0f} % of the machine before the run and {after:.0f} % after it.
 
 """
 
 
-def write(rows: list[Row], rounds: int, seconds: float) -> Path:
-    """Write docs/benchmarks.md."""
+def write(rows: list[Row], rounds: int, seconds: float, busy: tuple[float, float]) -> Path:
+    """Write docs/benchmarks.md; `busy` is what other work took before and after, in percent."""
     lines = ["| " + " | ".join(_HEAD) + " |", "|---|" + "---:|" * (len(_HEAD) - 1)]
     lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
-    preface = _PREFACE.format(shape=machine.shape(), placement=machine.placement(), rounds=rounds, seconds=seconds)
+    before, after = busy
+    preface = _PREFACE.format(
+        shape=machine.shape(),
+        placement=machine.placement(),
+        rounds=rounds,
+        seconds=seconds,
+        before=before,
+        after=after,
+    )
     DOCUMENT.parent.mkdir(exist_ok=True)
     DOCUMENT.write_text(preface + "\n".join(lines) + "\n\n" + _ceilings(rows))
     return DOCUMENT

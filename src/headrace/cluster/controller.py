@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import quote, unquote
 from uuid import UUID
 from weakref import WeakValueDictionary
 
@@ -26,9 +27,11 @@ from headrace.config import (
     Setting,
     broker_setting,
     changed,
+    group_setting,
     shown,
     topic_setting,
     validate_broker_overrides,
+    validate_group_overrides,
     validate_topic_overrides,
 )
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -54,6 +57,7 @@ from .topics import (
 log = structlog.get_logger(__name__)
 
 BROKER_CONFIGS: Final = "/config/brokers/"
+GROUP_CONFIGS: Final = "/config/groups/"
 ALL_BROKERS: Final = ""
 """The broker id under which the settings of all brokers stand."""
 MAX_PARTITIONS: Final = 100_000
@@ -121,7 +125,10 @@ class Controller:
         for key, stored in await self._store.list(BROKER_CONFIGS):
             broker = key[len(BROKER_CONFIGS) :]
             self._image.broker_configs[broker] = decode_configs(key, stored)
-            self._config_versions[broker] = stored.version
+            self._config_versions[key] = stored.version
+        for key, stored in await self._store.list(GROUP_CONFIGS):
+            self._image.group_configs[unquote(key[len(GROUP_CONFIGS) :])] = decode_configs(key, stored)
+            self._config_versions[key] = stored.version
         self._use_broker_configs()
 
     async def close(self) -> None:
@@ -207,6 +214,22 @@ class Controller:
 
         return await self._change(BROKER_CONFIGS, alter)
 
+    async def alter_group_configs(
+        self, group_id: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+    ) -> Mapping[str, str]:
+        """The settings that are now set on that group, which need not exist yet."""
+
+        async def alter() -> Mapping[str, str]:
+            current = {} if replace_all else self._image.group_configs.get(group_id, {})
+            configs = changed(current, changes, setting=group_setting, in_force=lambda name: current.get(name, ""))
+            validate_group_overrides(configs, self._config.__getitem__)
+            if not validate_only:
+                await self._put_configs(GROUP_CONFIGS + quote(group_id, safe=""), configs)
+                self._image.group_configs[group_id] = configs
+            return configs
+
+        return await self._change(GROUP_CONFIGS, alter)
+
     async def allocate_producer_id(self) -> int:
         """A number no producer ever had."""
         try:
@@ -263,15 +286,17 @@ class Controller:
         return after
 
     async def _put_broker_configs(self, broker: str, configs: Mapping[str, str]) -> None:
-        key = BROKER_CONFIGS + broker
-        version = self._config_versions.get(broker)
-        value = encode_configs(configs)
-        await self._commit(Create(key, value) if version is None else Put(key, value, version))
-        self._config_versions[broker] = 0 if version is None else version + 1
+        await self._put_configs(BROKER_CONFIGS + broker, configs)
         self._image.broker_configs[broker] = configs
         self._use_broker_configs()
         for topic in self._image.topics():
             self._apply_settings(topic)
+
+    async def _put_configs(self, key: str, configs: Mapping[str, str]) -> None:
+        version = self._config_versions.get(key)
+        value = encode_configs(configs)
+        await self._commit(Create(key, value) if version is None else Put(key, value, version))
+        self._config_versions[key] = 0 if version is None else version + 1
 
     async def _commit(self, operation: Operation) -> None:
         try:

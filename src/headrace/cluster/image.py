@@ -53,6 +53,8 @@ class ClusterImage:
         self.brokers: dict[int, BrokerNode] = {}
         self.broker_configs: dict[str, Mapping[str, str]] = {}
         """Dynamic broker configs by broker id as text; the empty id holds the defaults of the cluster."""
+        self.group_configs: dict[str, Mapping[str, str]] = {}
+        """What was set on groups, by group id."""
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
 

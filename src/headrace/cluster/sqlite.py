@@ -131,9 +131,10 @@ class SqliteStore:
                 f"{self._path} was written by a later version of headrace (format {version}, known is {_FORMAT}); "
                 "start that version"
             )
-        run(f"PRAGMA application_id={_APPLICATION_ID}")
-        run(f"PRAGMA user_version={_FORMAT}")
-        run("CREATE TABLE IF NOT EXISTS entry (key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL)")
+        if not tables:
+            run(f"PRAGMA application_id={_APPLICATION_ID}")
+            run(f"PRAGMA user_version={_FORMAT}")
+            run("CREATE TABLE entry (key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL)")
         run("COMMIT")
         run("PRAGMA journal_mode=WAL")
         run("PRAGMA synchronous=FULL")

@@ -8,6 +8,7 @@ and ignored would be a promise not kept.
 from .broker import BROKER_SETTINGS, PLAIN_USERS, SASL_PLAINTEXT, Listener, parse_listener
 from .changes import Change, Operation, changed
 from .docs import render_docs
+from .groups import OWN_GROUP_SETTINGS, group_setting, validate_group_overrides
 from .names import shown
 from .setting import ConfigError, Setting, Source, Type, Value, render
 from .topic import TOPIC_SETTINGS, topic_setting, validate_topic_overrides
@@ -22,6 +23,7 @@ from .values import (
 
 __all__ = [
     "BROKER_SETTINGS",
+    "OWN_GROUP_SETTINGS",
     "PLAIN_USERS",
     "SASL_PLAINTEXT",
     "TOPIC_SETTINGS",
@@ -38,6 +40,7 @@ __all__ = [
     "broker_setting",
     "changed",
     "effective_topic",
+    "group_setting",
     "parse_listener",
     "render",
     "render_docs",
@@ -45,5 +48,6 @@ __all__ = [
     "shown",
     "topic_setting",
     "validate_broker_overrides",
+    "validate_group_overrides",
     "validate_topic_overrides",
 ]

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from .broker import BROKER_SETTINGS
+from .groups import OWN_GROUP_SETTINGS
 from .setting import MAX_INT, MAX_LONG, Setting
 from .topic import TOPIC_SETTINGS
 
@@ -22,12 +23,18 @@ def render_docs() -> str:
     """The page as markdown."""
     topic = _table(("setting", "type", "default", "allowed", "what it does", "broker's default"), _topic_rows())
     broker = _table(("setting", "type", "default", "allowed", "what it does"), _broker_rows())
-    return f"{_HEAD}\n## Topics\n\n{topic}\n## Brokers\n\n{broker}"
+    group = _table(("setting", "type", "default", "allowed", "what it does", "broker's default"), _group_rows())
+    return f"{_HEAD}\n## Topics\n\n{topic}\n## Groups\n\n{group}\n## Brokers\n\n{broker}"
 
 
 def _topic_rows() -> Iterable[tuple[str, ...]]:
     for setting in TOPIC_SETTINGS.values():
         yield (*_cells(setting), f"`{setting.broker_name}`" if setting.broker_name else "")
+
+
+def _group_rows() -> Iterable[tuple[str, ...]]:
+    for setting in OWN_GROUP_SETTINGS.values():
+        yield (*_cells(setting), f"`{setting.broker_name}`")
 
 
 def _broker_rows() -> Iterable[tuple[str, ...]]:

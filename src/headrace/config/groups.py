@@ -1,8 +1,12 @@
-"""The settings of a broker that concern groups and their offsets."""
+"""The settings of a broker that concern groups and their offsets, and those that a group can have itself."""
 
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from .setting import MAX_INT, Rule, Setting, Type, at_least, between, one_of, some_of
+from headrace.protocol.errors import CodedError, ErrorCode
+
+from .names import nearest, shown
+from .setting import MAX_INT, ConfigError, Rule, Setting, Type, at_least, between, one_of, some_of
 
 
 def _group(name: str, kind: Type, default: str, rule: Rule, doc: str, importance: str = "medium") -> Setting:
@@ -146,3 +150,70 @@ GROUP_SETTINGS: Final = (
         "high",
     ),
 )
+
+
+def _own(name: str, kind: Type, default: str, rule: Rule, broker_name: str, doc: str) -> Setting:
+    return Setting(name=name, type=kind, default=default, rule=rule, doc=doc, dynamic=True, broker_name=broker_name)
+
+
+OWN_GROUP_SETTINGS: Final[dict[str, Setting]] = {
+    setting.name: setting
+    for setting in (
+        _own(
+            "consumer.assignor",
+            Type.STRING,
+            "uniform",
+            one_of("uniform", "range"),
+            "group.consumer.assignors",
+            "The assignor of a group of the consumer protocol in which no member asks for one.",
+        ),
+        _own(
+            "consumer.heartbeat.interval.ms",
+            Type.INT,
+            "5000",
+            at_least(1),
+            "group.consumer.heartbeat.interval.ms",
+            "How often members of the consumer protocol are told to send a heartbeat.",
+        ),
+        _own(
+            "consumer.session.timeout.ms",
+            Type.INT,
+            "45000",
+            at_least(1),
+            "group.consumer.session.timeout.ms",
+            "How long a member of the consumer protocol may be silent before its partitions go to others.",
+        ),
+    )
+}
+"""What can be set on a group, by name."""
+_BOUNDED: Final = ("heartbeat.interval.ms", "session.timeout.ms")
+
+
+def group_setting(name: str) -> Setting:
+    """The setting of that name that a group can have; INVALID_CONFIG when there is none."""
+    setting = OWN_GROUP_SETTINGS.get(name)
+    if setting is None:
+        raise CodedError(
+            ErrorCode.invalid_config, f"Unknown group config name: {shown(name)}{nearest(name, OWN_GROUP_SETTINGS)}"
+        )
+    return setting
+
+
+def validate_group_overrides(overrides: Mapping[str, str], broker: Callable[[str], Any]) -> None:
+    """Raises `CodedError` (INVALID_CONFIG) unless a group may have these, within the bounds that the broker has set."""
+    try:
+        values = {name: group_setting(name).parse(text) for name, text in overrides.items()}
+    except ConfigError as error:
+        raise CodedError(ErrorCode.invalid_config, str(error)) from None
+    for kind in _BOUNDED:
+        value = values.get(f"consumer.{kind}")
+        low, high = broker(f"group.consumer.min.{kind}"), broker(f"group.consumer.max.{kind}")
+        if isinstance(value, int) and not low <= value <= high:
+            raise CodedError(
+                ErrorCode.invalid_config,
+                f"consumer.{kind} must be between group.consumer.min.{kind} ({low}) and group.consumer.max.{kind} "
+                f"({high}), which are set on the broker",
+            )
+    assignor = values.get("consumer.assignor")
+    if assignor is not None and assignor not in broker("group.consumer.assignors"):
+        raise CodedError(ErrorCode.invalid_config, f"consumer.assignor {assignor} is not in group.consumer.assignors")

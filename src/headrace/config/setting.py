@@ -34,13 +34,14 @@ class Type(Enum):
 
 
 class Source(IntEnum):
-    """Where a value comes from, numbered as in DescribeConfigs; the lower number wins."""
+    """Where a value comes from, numbered as in DescribeConfigs; of the first five the lower number wins."""
 
     DYNAMIC_TOPIC = 1
     DYNAMIC_BROKER = 2
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    DYNAMIC_GROUP = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from .shard import Shard
 
 async def heartbeat(coordinator: GroupCoordinator, group_id: str, request: HeartbeatRequest, version: int) -> Answer:
     """ConsumerGroupHeartbeat. A group is made when its first member joins, also in place of an empty classic one."""
-    check_request(group_id, request, version, coordinator.settings.consumer({}).assignors)
+    check_request(group_id, request, version, coordinator.consumer_settings(group_id).assignors)
     check_text(group_id)
     shard = coordinator.shard(group_id)
     group, effects = _group(coordinator, shard, group_id, is_joining=request.member_epoch == 0)

@@ -16,14 +16,14 @@ from headrace.protocol.errors import CodedError
 from . import admin
 from .group import Group
 from .journal import Pair
-from .records import NONE, decode_offset
+from .records import NONE, offset_times
 from .service import GroupCoordinator
 from .shard import Phase, Shard
 
 log = structlog.get_logger(__name__)
 
-GROUPS_PER_TURN: Final = 200
-"""How many groups are looked at before others get a turn."""
+OFFSETS_PER_TURN: Final = 2_000
+"""How many offsets, or groups, are looked at before others get a turn."""
 RECORDS_PER_BATCH: Final = 1_000
 
 
@@ -31,8 +31,11 @@ async def expire(coordinator: GroupCoordinator, now_ms: int) -> int:
     """Let go of what has expired at a time of day; returns how many offsets and groups went."""
     gone = 0
     for shard in coordinator.active_shards():
-        for number, group_id in enumerate(list(_group_ids(shard)), 1):
-            if number % GROUPS_PER_TURN == 0:
+        looked_at = 0
+        for group_id in list(_group_ids(shard)):
+            looked_at += 1 + sum(map(len, shard.offsets.topics(group_id).values()))
+            if looked_at >= OFFSETS_PER_TURN:
+                looked_at = 0
                 await asyncio.sleep(0)
             if shard.phase is Phase.ACTIVE:
                 gone += _expire_group(coordinator, shard, group_id, now_ms)
@@ -72,12 +75,12 @@ def _expired(shard: Shard, group: Group, now_ms: int, retention_ms: int) -> list
 
 
 def _is_expired(group: Group, value: bytes, now_ms: int, retention_ms: int) -> bool:
-    committed = decode_offset(value)
-    since = group.offsets_idle_since(committed.commit_timestamp)
+    commit_timestamp, expire_timestamp = offset_times(value)
+    since = group.offsets_idle_since(commit_timestamp)
     if since is None:
         return False
-    if committed.expire_timestamp != NONE:
-        return now_ms >= committed.expire_timestamp
+    if expire_timestamp != NONE:
+        return now_ms >= expire_timestamp
     return now_ms - since >= retention_ms
 
 
@@ -93,7 +96,7 @@ async def forget_topic(coordinator: GroupCoordinator, topic: str) -> int:
     gone = 0
     for shard in coordinator.active_shards():
         for number, group_id in enumerate(list(shard.offsets.groups()), 1):
-            if number % GROUPS_PER_TURN == 0:
+            if number % OFFSETS_PER_TURN == 0:
                 await asyncio.sleep(0)
             values = shard.offsets.topics(group_id).get(topic)
             if values and shard.phase is Phase.ACTIVE:

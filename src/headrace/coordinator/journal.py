@@ -5,12 +5,12 @@ A commit of a thousand offsets is one batch; a start reads millions of records. 
 """
 
 from collections.abc import Iterator, Sequence
-from struct import Struct
 from typing import Final
 
 from headrace.protocol.batch import (
     CODEC_MASK,
     CONTROL_BIT,
+    HEADER,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
@@ -25,8 +25,6 @@ from .records import BadRecord
 
 Pair = tuple[bytes, bytes | None]
 """A record's key and value."""
-
-_HEADER: Final = Struct(">qiibIhiqqqhii")
 
 
 def _zigzag(value: int) -> bytes:
@@ -74,7 +72,7 @@ def build_batch(pairs: Sequence[Pair], timestamp: int) -> memoryview:
     batch[HEADER_SIZE:] = body
     count = len(pairs)
     length = len(batch) - LOG_OVERHEAD
-    _HEADER.pack_into(batch, 0, 0, length, -1, MAGIC, 0, 0, count - 1, timestamp, timestamp, -1, -1, -1, count)
+    HEADER.pack_into(batch, 0, 0, length, -1, MAGIC, 0, 0, count - 1, timestamp, timestamp, -1, -1, -1, count)
     seal(batch)
     return batch
 

@@ -5,11 +5,20 @@ without looking inside, a commit keeps what it has just written, and only a fetc
 about 150 MB.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from .journal import Pair
-from .records import Committed, decode_offset, offset_key, offset_prefix, read_prefix, split_offset_key
+from .records import (
+    OFFSET_KEYS,
+    Committed,
+    decode_offset,
+    key_kind,
+    offset_key,
+    offset_prefix,
+    read_prefix,
+    split_offset_key,
+)
 
 _NOTHING: Final[dict[int, bytes]] = {}
 
@@ -43,16 +52,25 @@ class Offsets:
         value = self._by_group.get(group_id, {}).get(topic, _NOTHING).get(partition)
         return None if value is None else decode_offset(value)
 
-    def replay(self, key: bytes, value: bytes | None) -> None:
-        """Take a record of the log in."""
+    def replay(self, pairs: Iterable[Pair], other: Callable[[bytes, bytes | None], None]) -> None:
+        """Take records of the log in; those that are no offsets go to `other`."""
+        by_prefix, number = self._by_prefix, int.from_bytes
+        for key, value in pairs:
+            values = by_prefix.get(key[:-4])
+            if values is not None and value is not None:
+                values[number(key[-4:], "big")] = value
+            elif key_kind(key) not in OFFSET_KEYS:
+                other(key, value)
+            else:
+                self._replay_first(key, value)
+
+    def _replay_first(self, key: bytes, value: bytes | None) -> None:
+        """Take an offset in that is the first of its group and topic, is a tombstone, or has the older key."""
         prefix, partition = split_offset_key(key)
         if value is None:
             self._remove(prefix, partition)
-            return
-        values = self._by_prefix.get(prefix)
-        if values is None:
-            values = self._add(prefix)
-        values[partition] = value
+        else:
+            (self._by_prefix.get(prefix) or self._add(prefix))[partition] = value
 
     def update(self, group_id: str, offsets: Mapping[str, Mapping[int, bytes]]) -> None:
         """Take offsets in that were just written."""

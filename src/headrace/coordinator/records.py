@@ -140,6 +140,18 @@ def decode_offset(value: bytes) -> Committed:
     return Committed(offset, leader_epoch, metadata, commit_timestamp, expire_timestamp)
 
 
+def offset_times(value: bytes) -> tuple[int, int]:
+    """The commit timestamp and the expire timestamp (or -1) of an offset, without the rest: for scans of them all."""
+    version = value[1]
+    if version >= _FIRST_FLEXIBLE:
+        committed = decode_offset(value)
+        return committed.commit_timestamp, committed.expire_timestamp
+    if version == 1:
+        times: tuple[int, int] = _TIMES_V1.unpack_from(value, len(value) - _TIMES_V1.size)
+        return times
+    return int.from_bytes(value[-8:], "big", signed=True), NONE
+
+
 def encode_group(group: StoredGroup) -> bytes:
     out = bytearray(_I16.pack(_GROUP_VERSION))
     out += _text(group.protocol_type) + _I32.pack(group.generation)

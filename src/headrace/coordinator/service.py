@@ -20,7 +20,7 @@ from headrace.replication.replica_manager import ReplicaManager
 
 from .alarms import Scheduler
 from .classic import ClassicGroup, JoinRequest, LeavingMember, SyncRequest
-from .consumer import CONSUMER_KEYS, ConsumerGroup
+from .consumer import CONSUMER_KEYS, ConsumerGroup, ConsumerSettings
 from .effects import Effect
 from .group import Group
 from .journal import Pair
@@ -197,12 +197,17 @@ class GroupCoordinator:
             return self.new_consumer(group_id)
         return self._new_classic(group_id) if kind == CLASSIC_KEY else None
 
+    def consumer_settings(self, group_id: str) -> ConsumerSettings:
+        """What a group of the new protocol goes by now."""
+        given = self._image.group_configs.get(group_id)
+        return self.settings.consumer(given) if given else self._consumer_settings
+
     def new_consumer(self, group_id: str) -> ConsumerGroup:
         """A group of the new protocol, without members."""
         return ConsumerGroup(
             group_id,
             image=self._image,
-            settings=lambda: self._consumer_settings,
+            settings=lambda: self.consumer_settings(group_id),
             new_id=self._new_id,
             new_classic=self._new_classic,
         )

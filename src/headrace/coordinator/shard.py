@@ -27,7 +27,7 @@ from .effects import Alarm, Effect, Reply, Write
 from .group import Group
 from .journal import Pair, build_batch, read_batches
 from .offsets import Offsets
-from .records import OFFSET_KEYS, BadRecord, group_of, key_kind
+from .records import BadRecord, group_of, key_kind
 
 log = structlog.get_logger(__name__)
 
@@ -100,14 +100,9 @@ class Shard:
 
     def _replay(self, data: bytes, offset: int) -> int:
         """The offset after the last whole batch."""
-        replay_offset = self.offsets.replay
         for header, pairs in read_batches(data):
             offset = header.last_offset + 1
-            for key, value in pairs:
-                if key[1] in OFFSET_KEYS and not key[0]:
-                    replay_offset(key, value)
-                else:
-                    self._replay_group(key, value)
+            self.offsets.replay(pairs, self._replay_group)
         return offset
 
     def _replay_group(self, key: bytes, value: bytes | None) -> None:

@@ -28,6 +28,8 @@ from .errors import CodedError, ErrorCode
 HEADER_SIZE: Final = 61
 LOG_OVERHEAD: Final = 12
 """Bytes of a batch that its own `batch_length` does not count."""
+SMALLEST_RECORD: Final = 7
+"""Bytes of a record with neither key nor value: its length, and six fields of one byte."""
 CRC_START: Final = 21
 MAGIC: Final = 2
 NO_PRODUCER: Final = -1
@@ -38,12 +40,13 @@ APPEND_TIME_BIT: Final = 0x08
 TRANSACTIONAL_BIT: Final = 0x10
 CONTROL_BIT: Final = 0x20
 
-_HEADER: Final = Struct(">qiibIhiqqqhii")
+HEADER: Final = Struct(">qiibIhiqqqhii")
+"""The fields of `BatchHeader`, packed."""
 _OFFSET: Final = Struct(">q")
 _EPOCH: Final = Struct(">i")
 _CRC: Final = Struct(">I")
 _ATTRIBUTES: Final = Struct(">h")
-assert _HEADER.size == HEADER_SIZE
+assert HEADER.size == HEADER_SIZE
 
 
 class BatchHeader(NamedTuple):
@@ -87,7 +90,7 @@ class BatchHeader(NamedTuple):
 
 def read_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
     """The header at a position; the caller has made sure that its 61 bytes are there."""
-    return BatchHeader._make(_HEADER.unpack_from(buffer, position))
+    return BatchHeader._make(HEADER.unpack_from(buffer, position))
 
 
 def crc_matches(batch: memoryview, crc: int) -> bool:
@@ -101,8 +104,8 @@ def check_batch(batch: memoryview) -> BatchHeader:
     """
     size = len(batch)
     if size < HEADER_SIZE:
-        raise CodedError(ErrorCode.corrupt_message, f"a record batch has at least {HEADER_SIZE} bytes, this one {size}")
-    header = BatchHeader._make(_HEADER.unpack_from(batch, 0))
+        raise CodedError(ErrorCode.invalid_record, f"a record batch has at least {HEADER_SIZE} bytes, this one {size}")
+    header = BatchHeader._make(HEADER.unpack_from(batch, 0))
     if header.magic != MAGIC:
         raise CodedError(
             ErrorCode.invalid_record,
@@ -118,8 +121,15 @@ def check_batch(batch: memoryview) -> BatchHeader:
             ErrorCode.invalid_record,
             f"a batch of {count} records cannot have a last offset delta of {header.last_offset_delta}",
         )
+    if count > (size - HEADER_SIZE) // SMALLEST_RECORD and not header.attributes & CODEC_MASK:
+        raise CodedError(ErrorCode.invalid_record, f"{size} bytes cannot hold {count} records")
     if header.attributes & CONTROL_BIT:
         raise CodedError(ErrorCode.invalid_record, "clients cannot write control batches")
+    if header.producer_id >= 0 > header.base_sequence:
+        raise CodedError(
+            ErrorCode.invalid_record,
+            f"a batch of producer {header.producer_id} cannot have the sequence number {header.base_sequence}",
+        )
     if header.max_timestamp < header.base_timestamp:
         raise CodedError(ErrorCode.invalid_timestamp, "the batch's max timestamp is before its base timestamp")
     return header
@@ -131,7 +141,7 @@ def _raise_wrong_length(header: BatchHeader, size: int) -> None:
         raise CodedError(
             ErrorCode.invalid_record, "a partition of a produce request must hold exactly one record batch"
         )
-    raise CodedError(ErrorCode.corrupt_message, f"the batch says it has {expected} bytes, {size} arrived")
+    raise CodedError(ErrorCode.invalid_record, f"the batch says it has {expected} bytes, {size} arrived")
 
 
 def stamp(batch: memoryview, base_offset: int, leader_epoch: int) -> None:

@@ -13,6 +13,8 @@ FIRST_FLEXIBLE: Final = 12
 FIRST_WITH_IDS: Final = 13
 SMALL_READ: Final = 64 * 1024
 """Below this a range is copied into the answer: one send costs less than a second system call."""
+MOST_COPIED: Final = 1 << 20
+"""Of one answer; a client that does not read it keeps that much of the broker's memory."""
 
 _I32: Final = Struct(">i")
 _TOP: Final = Struct(">ihi")
@@ -73,11 +75,12 @@ Part = bytes | bytearray | Range
 class Response:
     """Collects the parts of a response: runs of bytes, and ranges of files between them."""
 
-    __slots__ = ("_run", "length", "parts")
+    __slots__ = ("_copied", "_run", "length", "parts")
 
     def __init__(self, head: bytes) -> None:
         self.parts: list[Part] = []
         self.length = 0
+        self._copied = 0
         self._run = bytearray(head)
 
     def records(self, data: Range | None, flexible: bool) -> None:
@@ -88,8 +91,12 @@ class Response:
             self._run += _I32.pack(size)
         if data is None:
             return
-        if size <= SMALL_READ or data.file.fileno() < 0:
-            self._run += data.file.pread(size, data.position)
+        if (size <= SMALL_READ and self._copied < MOST_COPIED) or data.file.fileno() < 0:
+            copy = data.file.pread(size, data.position)
+            if len(copy) != size:
+                raise OSError(f"the log is shorter than what was promised of it: {data}")
+            self._run += copy
+            self._copied += size
             return
         self._close_run()
         self.parts.append(data)

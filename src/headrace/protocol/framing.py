@@ -1,7 +1,7 @@
 """Frames out of a stream of bytes, with one buffer that is used again and again.
 
 A frame is a length (i32) and that many bytes. The buffer starts small, grows only as bytes really arrive (a length
-alone takes no memory), and is given back once a connection has gone quiet.
+alone takes no memory, a silent connection next to none), and is given back once a connection has gone quiet.
 """
 
 from struct import Struct
@@ -9,8 +9,11 @@ from typing import Final
 
 from .errors import ProtocolViolation
 
-RESTING_SIZE: Final = 128 * 1024
-"""Bytes a connection's buffer has when no large request is in it."""
+RESTING_SIZE: Final = 4 * 1024
+"""Bytes a connection's buffer has when little comes in."""
+WORKING_SIZE: Final = 128 * 1024
+"""Bytes it grows to while small requests come in faster than they are read."""
+
 _LENGTH: Final = Struct(">i")
 
 
@@ -49,7 +52,10 @@ class Inbox:
     def space(self) -> memoryview:
         """Where the next bytes go; never empty."""
         start, end = self._start, self._end
-        if start == end:
+        capacity = len(self._buffer)
+        if end == capacity < WORKING_SIZE:
+            self._grow(min(2 * capacity, WORKING_SIZE))
+        elif start == end:
             self._start = self._end = 0
         elif end - start >= 4:
             self._make_room(4 + self._frame_length())
@@ -94,11 +100,14 @@ class Inbox:
         if wanted <= capacity:
             self._move_to_front()
             return
-        held = self._end - self._start
-        grown = bytearray(min(wanted, max(2 * capacity, 2 * held))) if held * 2 >= capacity else None
-        if grown is None:
+        if 2 * (self._end - self._start) >= capacity:
+            self._grow(min(wanted, 2 * capacity))
+        else:
             self._move_to_front()
-            return
+
+    def _grow(self, capacity: int) -> None:
+        held = self._end - self._start
+        grown = bytearray(capacity)
         grown[:held] = self._view[self._start : self._end]
         self._use(grown)
         self._start, self._end = 0, held

@@ -76,7 +76,7 @@ def parse_request(data: memoryview, position: int, version: int) -> ProduceReque
 def _parse_one(data: memoryview, at: int, version: int) -> ProduceRequest | None:
     """A request with one partition and nothing out of the ordinary, in few steps; None for any other."""
     no_transaction, acks, timeout_ms, topics, size = _ONE_TOPIC.unpack_from(data, at)
-    if no_transaction or topics != 2 or size < 0:
+    if no_transaction or topics != 2 or (size < 0 and version < FIRST_WITH_IDS):
         return None
     at += _ONE_TOPIC.size
     name, topic_id = "", None

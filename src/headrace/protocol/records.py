@@ -17,6 +17,7 @@ from .batch import (
     APPEND_TIME_BIT,
     CODEC_MASK,
     CONTROL_BIT,
+    HEADER,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
@@ -29,7 +30,6 @@ from .batch import (
 )
 from .errors import CodedError, ErrorCode
 
-_HEADER: Final = Struct(">qiibIhiqqqhii")
 _CONTROL_KEY: Final = Struct(">hh")
 _CONTROL_VALUE: Final = Struct(">hi")
 _LONGEST_VARINT: Final = 10
@@ -201,7 +201,7 @@ def encode_sparse_batch(
     packed = compression.compress(head.codec, body, level) if head.codec else body
     batch = bytearray(HEADER_SIZE) + packed
     length = len(batch) - LOG_OVERHEAD
-    _HEADER.pack_into(batch, 0, *head._replace(batch_length=length, record_count=len(records), crc=0))
+    HEADER.pack_into(batch, 0, *head._replace(batch_length=length, record_count=len(records), crc=0))
     seal(memoryview(batch))
     return batch
 

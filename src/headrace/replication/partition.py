@@ -24,6 +24,7 @@ class Partition:
         "commits",
         "high_watermark",
         "index",
+        "is_internal",
         "leader_epoch",
         "log",
         "rules",
@@ -32,10 +33,20 @@ class Partition:
     )
 
     def __init__(
-        self, *, topic: str, index: int, leader_epoch: int, log: Log, rules: IntakeSettings, flusher: Flusher
+        self,
+        *,
+        topic: str,
+        index: int,
+        leader_epoch: int,
+        log: Log,
+        rules: IntakeSettings,
+        flusher: Flusher,
+        internal: bool = False,
     ) -> None:
         self.topic = topic
         self.index = index
+        self.is_internal = internal
+        """Whether only the broker itself may write to it."""
         self.leader_epoch = leader_epoch
         self.log = log
         self.rules = rules
@@ -91,7 +102,7 @@ class Partition:
         if self.log.offline is not None:
             self.commits.fail(CodedError(ErrorCode.kafka_storage_error, self.log.offline))
             self.wake_watchers()
-        elif self.is_durable:
+        else:
             self._advance(self.log.synced_offset)
 
     def _advance(self, high_watermark: int) -> None:
@@ -154,6 +165,8 @@ class Partition:
         if last_fetched_epoch < 0:
             return None
         epoch, end_offset = self.log.end_offset_for_epoch(last_fetched_epoch)
+        if epoch < 0:
+            raise CodedError(ErrorCode.offset_out_of_range, f"nothing is known of leader epoch {last_fetched_epoch}")
         if epoch < last_fetched_epoch or end_offset < offset:
             return EpochEnd(epoch, end_offset)
         return None

@@ -3,7 +3,10 @@
 Also the broker's house-keeping of logs: flushes by time, retention, checkpoints, files to delete.
 """
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import structlog
 
 from headrace.cluster.image import Topic
 from headrace.cluster.log_settings import IntakeSettings, intake_settings, log_settings
@@ -18,7 +21,9 @@ from .partition import Partition
 
 NO_PARTITIONS: dict[int, Partition] = {}
 ENOUGH_SPACE = 64 * 1024 * 1024
-"""Free bytes that a disk must have before logs that were full are written to again."""
+"""Free bytes that a disk must have before logs that were full are written to again; less where it is small."""
+
+logger = structlog.get_logger(__name__)
 
 
 class ReplicaManager:
@@ -78,47 +83,75 @@ class ReplicaManager:
                 log=log,
                 rules=rules,
                 flusher=self._flusher,
+                internal=topic.internal,
             )
 
     def remove_topic(self, topic: Topic) -> None:
         """Stop serving a topic and delete its logs."""
         self._names.pop(topic.id.bytes, None)
-        for index, partition in self._by_name.pop(topic.name, {}).items():
+        held = self._by_name.pop(topic.name, {})
+        for partition in held.values():
             partition.retire(ErrorCode.unknown_topic_or_partition)
-            self._logs.delete(topic.name, index)
+        self._logs.delete(topic.name, held)
 
     def delete_records(self, partition: Partition, offset: int) -> int:
         """Drop everything below an offset; returns the new start of the log."""
         partition.log.advance_start(offset)
         return partition.log.log_start_offset
 
-    def flush_due(self) -> None:
-        """Sync the logs whose time has come: by `flush.ms`, or because a segment ended."""
+    async def flush_due(self) -> None:
+        """Sync the logs whose time has come, by `flush.ms` or because a segment ended; see whether full ones can go on.
+
+        Like all house-keeping it pauses often, for the sake of those who are served meanwhile.
+        """
         now = self.clock.now_ms()
-        for partition in self.hosted():
+        full = []
+        async for partition in self._unhurried():
             if partition.log.flush_due(now):
                 partition.flush()
-
-    def retain(self) -> None:
-        """Apply retention, finish deletions, and let full logs take records again when there is space."""
-        now = self.clock.now_ms()
-        for partition in self.hosted():
-            partition.log.retain(now, partition.high_watermark)
-        self._logs.delete_files(now)
-        self.revive()
-
-    def revive(self) -> None:
-        """Let logs that found the disk full try again once a little is free."""
-        if self._logs.free_bytes() >= ENOUGH_SPACE:
-            for partition in self.hosted():
+            if partition.log.is_full:
+                full.append(partition)
+        if full and self._logs.free_bytes() >= self._enough_space():
+            for partition in full:
                 partition.log.revive()
 
-    def drop_strays(self) -> None:
-        """Delete the logs of topics that were deleted while this broker could not."""
-        self._logs.drop_strays()
+    def _enough_space(self) -> int:
+        return min(ENOUGH_SPACE, self._logs.total_bytes() // 20)
 
-    def checkpoint(self) -> None:
+    async def retain(self) -> None:
+        """Apply retention, and finish deletions. A log that cannot follow does not keep the others from it."""
+        now = self.clock.now_ms()
+        async for partition in self._unhurried():
+            try:
+                partition.log.retain(now, partition.high_watermark)
+            except CodedError as error:
+                logger.error("retention could not be applied", log=partition.log.name, reason=error.message)
+        self._logs.delete_files(now)
+
+    async def _unhurried(self) -> AsyncIterator[Partition]:
+        """All partitions, with a breath for others every millisecond; one may be deleted before its turn comes."""
+        began = self.clock.now_ms()
+        for partition in list(self.hosted()):
+            yield partition
+            if (now := self.clock.now_ms()) != began:
+                await asyncio.sleep(0)
+                began = now
+
+    def set_strays_aside(self) -> list[str]:
+        """Give logs of topics that the metadata does not know other names; those. Once, at the end of the start."""
+        return self._logs.set_strays_aside()
+
+    async def settle(self) -> None:
+        """Wait until all that a start after a crash has found is synced: readers had seen it, and must not see less."""
+        for partition in list(self.hosted()):
+            end = partition.log.log_end_offset
+            if partition.high_watermark < end and partition.log.offline is None:
+                await _committed(partition, end)
+
+    async def checkpoint(self) -> None:
         """Write down how far each log is synced, committed and deleted."""
+        async for partition in self._unhurried():
+            partition.log.save()
         self._logs.checkpoint(self._high_watermarks())
 
     def close(self) -> None:
@@ -133,3 +166,9 @@ class ReplicaManager:
 
     def _high_watermarks(self) -> dict[tuple[str, int], int]:
         return {(p.topic, p.index): p.high_watermark for p in self.hosted()}
+
+
+async def _committed(partition: Partition, end_offset: int) -> None:
+    known = asyncio.Event()
+    partition.commits.wait(end_offset, lambda _: known.set())
+    await known.wait()

@@ -24,6 +24,7 @@ from headrace.cluster.controller import Controller
 from headrace.cluster.identity import cluster_id
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
 from headrace.cluster.sqlite import SqliteStore
+from headrace.cluster.store import StoreError
 from headrace.config import PLAIN_USERS, SASL_PLAINTEXT, BrokerConfig, ConfigError
 from headrace.coordinator.expiry import expire, forget_topic
 from headrace.coordinator.service import GroupCoordinator
@@ -33,7 +34,7 @@ from headrace.protocol.api import ApiKey
 from headrace.replication.cleaner import Cleaner
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.security.sasl import users_of
-from headrace.storage.disk import Disk, RealDisk
+from headrace.storage.disk import Disk, RealDisk, StorageError
 from headrace.storage.flusher import Flusher
 from headrace.storage.manager import LogManager
 
@@ -94,8 +95,12 @@ class Broker:
         await self._groups.close()
         await self._listener.drain(DRAIN_SECONDS)
         await self._controller.close()
-        self._replicas.close()
-        await self._held.aclose()
+        try:
+            self._replicas.close()
+        except StorageError as error:
+            log.error("the logs could not be closed in order; the next start will check them", reason=str(error))
+        finally:
+            await self._held.aclose()
 
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -111,6 +116,7 @@ class Broker:
         logs = LogManager(self._disk, self._clock, data, broker_id=config.node_id)
         logs.open()
         self._held.callback(logs.release)
+        self._refuse_lost_metadata(logs)
         store = await SqliteStore.open(Path(data) / METADATA_FILE)
         self._held.push_async_callback(store.close)
         image = ClusterImage(cluster_id=await cluster_id(store, rng), controller_id=config.node_id)
@@ -126,7 +132,16 @@ class Broker:
         self._controller = Controller(store=store, image=image, config=config, node=node, rng=rng, listeners=self)
         await self._controller.load()
         self._open_logs(image)
+        await self._replicas.settle()
         self._begin_serving(loop, image)
+
+    def _refuse_lost_metadata(self, logs: LogManager) -> None:
+        """A new store would know none of the topics whose logs are here."""
+        path = f"{logs.data_directory}/{METADATA_FILE}"
+        if logs.cluster_id and not self._disk.exists(path):
+            raise StoreError(
+                f"{path} is gone, which names the topics of cluster {logs.cluster_id}, whose logs are here; put it back"
+            )
 
     def _make_authenticator(self) -> Authenticator | None:
         config = self.config
@@ -151,7 +166,8 @@ class Broker:
     def _open_logs(self, image: ClusterImage) -> None:
         for topic in image.topics():
             self._replicas.apply_topic(topic)
-        self._replicas.drop_strays()
+        for name in self._replicas.set_strays_aside():
+            log.warning("a log of no known topic was set aside; delete it if it is not missed", directory=name)
 
     def _begin_serving(self, loop: asyncio.AbstractEventLoop, image: ClusterImage) -> None:
         config = self.config

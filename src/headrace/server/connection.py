@@ -21,8 +21,10 @@ from headrace.protocol.framing import Inbox
 
 MOST_OUT: Final = 4 * 1024 * 1024
 MOST_PENDING: Final = 2_000
-_GATHER: Final = 64
-"""Buffers handed to one `sendmsg`; the kernel takes at most 1,024."""
+_FRAMES_PER_TURN: Final = 64
+"""Requests of one connection served before the others get their turn."""
+_RUN: Final = 256 * 1024
+"""Bytes of answers joined for one `send`."""
 _RANGE_CHUNK: Final = 1 << 20
 """Bytes of one `sendfile`, so that one fast reader does not keep the loop from the others."""
 
@@ -73,6 +75,7 @@ class Connection:
         """False until the client has authenticated, where it must."""
         self.opened_at = now
         self.last_read_at = now
+        self.last_sent_at = now
         self.requests = 0
         self._loop = loop
         self._sock = sock
@@ -122,7 +125,12 @@ class Connection:
 
     @property
     def is_mid_request(self) -> bool:
-        return not self._inbox.is_empty and not self.is_held and not self._slots
+        return not self._inbox.is_empty and not self.is_held and not self._slots and not self._out
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether answers wait for the client to read."""
+        return bool(self._out)
 
     def rest(self) -> None:
         """Give memory back that only large requests need."""
@@ -132,7 +140,7 @@ class Connection:
         """Read no more; answer what was asked, then close."""
         self._is_draining = True
         self._pause_reading()
-        if not self._is_serving and not self._slots and not self._out:
+        if not self._is_serving and not self._slots and not self._out and not self._wake_is_due:
             self.close()
 
     def close(self) -> None:
@@ -151,7 +159,7 @@ class Connection:
         self._on_close(self)
 
     def _readable(self) -> None:
-        if self.is_closed:
+        if self.is_closed or self._wake_is_due:  # what was read before comes first; there may be no space for more
             return
         try:
             count = self._sock.recv_into(self._inbox.space())
@@ -194,9 +202,14 @@ class Connection:
 
     def _serve_frames(self) -> None:
         inbox, serve, slots = self._inbox, self._serve_frame, self._slots
+        left = _FRAMES_PER_TURN
         while not self.is_held and len(slots) < MOST_PENDING and self._out_bytes < MOST_OUT and not self.is_closed:
             if slots and slots[0].is_answered:
                 self._collect_answers()
+            if not left:
+                self._wake_soon()
+                return
+            left -= 1
             frame = inbox.next_frame()
             if frame is None:
                 return
@@ -222,7 +235,7 @@ class Connection:
 
     def _regulate(self) -> None:
         if self._is_draining:
-            if not self._slots and not self._out:
+            if not self._slots and not self._out and not self._wake_is_due:
                 self.close()
             return
         if self.is_held or len(self._slots) >= MOST_PENDING or self._out_bytes >= MOST_OUT:
@@ -260,25 +273,26 @@ class Connection:
         self._watch_writable(bool(self._out))
 
     def _send_bytes(self) -> None:
+        """Send the bytes before the next range in one call: answers are small, and joining them is cheap."""
+        out = self._out
         run: list[bytes | bytearray | memoryview] = []
-        flags = 0
-        for part in self._out:
+        size = 0
+        while out and size < _RUN:
+            part = out[0]
             if not isinstance(part, (bytes, bytearray, memoryview)):
-                flags = socket.MSG_MORE
                 break
             run.append(part)
-            if len(run) == _GATHER:
-                break
-        sent = self._sock.send(run[0], flags) if len(run) == 1 else self._sock.sendmsg(run, (), flags)
+            size += len(part)
+            out.popleft()
+        data = run[0] if len(run) == 1 else b"".join(run)
+        out.appendleft(data)
+        sent = self._sock.send(data, socket.MSG_MORE if len(out) > 1 else 0)
         self._out_bytes -= sent
-        while run:
-            size = len(run[0])
-            if sent < size:
-                self._out[0] = memoryview(run[0])[sent:]
-                return
-            sent -= size
-            self._out.popleft()
-            run.pop(0)
+        self.last_sent_at = self._loop.time()
+        if sent == size:
+            out.popleft()
+        else:
+            out[0] = memoryview(data)[sent:]
 
     def _send_range(self, part: Range) -> bool:
         left = part.length - self._range_sent
@@ -287,6 +301,7 @@ class Connection:
         if not sent:
             raise OSError(f"the log is shorter than what was promised of it: {part}")
         self._range_sent += sent
+        self.last_sent_at = self._loop.time()
         if sent == left:
             self._out.popleft()
             self._range_sent = 0

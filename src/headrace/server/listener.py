@@ -2,7 +2,8 @@
 
 Caps: all connections together, and those of one address. Deadlines: a new connection must have sent a whole request
 (and have authenticated, where it must) within `HANDSHAKE_SECONDS`, a request that was begun must go on within
-`STALL_SECONDS`, and a connection that asks nothing is closed after `connections.max.idle.ms`.
+`STALL_SECONDS`, and a connection that asks nothing, or does not read its answers, is closed after
+`connections.max.idle.ms`.
 """
 
 import asyncio
@@ -114,6 +115,8 @@ class Listener:
             return now - connection.opened_at > HANDSHAKE_SECONDS
         if connection.is_mid_request:
             return quiet > STALL_SECONDS
+        if connection.is_sending:
+            return now - connection.last_sent_at > self._idle_seconds
         return connection.is_idle and quiet > self._idle_seconds
 
     def _accept(self) -> None:

@@ -251,7 +251,7 @@ class LogCore:
         return self._ticket
 
     def finish_sync(self, ticket: SyncTicket) -> None:
-        """Take note that a ticket has been run."""
+        """Take note that a ticket has been run; `fail` comes first where it failed."""
         self._ticket = None
         self._dirty_since_ms = None
         if self.offline is None:

@@ -11,10 +11,12 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import FileIO
+from threading import Thread
 from typing import Final, Protocol
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _BUSY: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+_LARGE: Final = 16 << 20
 
 
 class StorageError(Exception):
@@ -179,6 +181,16 @@ def _storage_error(path: str, error: OSError) -> StorageError:
     return StorageError(path, error.errno or errno.EIO, error.strerror or str(error))
 
 
+def _unlink(path: str) -> None:
+    """The name goes at once. Giving back the space of a large file takes long, and goes on without the caller."""
+    held = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC) if os.lstat(path).st_size >= _LARGE else None
+    try:
+        os.unlink(path)
+    finally:
+        if held is not None:
+            Thread(target=os.close, args=(held,), name="unlink").start()
+
+
 def _write_all(file: FileIO, data: bytes) -> None:
     view = memoryview(data)
     while view:
@@ -304,13 +316,17 @@ class RealDisk:
     def unlink(self, path: str) -> None:
         with _translated(path):
             try:
-                os.unlink(path)
+                _unlink(path)
             except FileNotFoundError:
                 return
 
     def rmtree(self, path: str) -> None:
         with _translated(path):
             try:
+                with os.scandir(path) as entries:
+                    for entry in entries:
+                        if entry.is_file(follow_symlinks=False):
+                            _unlink(entry.path)
                 shutil.rmtree(path)
             except FileNotFoundError:
                 return

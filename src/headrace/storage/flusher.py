@@ -68,10 +68,9 @@ class Flusher:
         assert current is not None
         for log, ticket in current.tickets:
             failure = current.errors.get(log, error)
-            if failure is None:
-                log.finish_sync(ticket)
-            else:
+            if failure is not None:
                 log.fail(failure)
+            log.finish_sync(ticket)
         self._start_round()
         _call_all(current.waiting)
 

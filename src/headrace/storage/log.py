@@ -186,6 +186,7 @@ class Log(LogCore):
             if segment.writer is None:
                 segment.ready()
                 self._load_producers()
+                self._load_epochs()
             if self._must_roll(segment, size, last_offset, max_timestamp):
                 segment = self._roll()
                 if self.offline is not None:

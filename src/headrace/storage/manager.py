@@ -1,19 +1,20 @@
 """All logs of a data directory."""
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from headrace.net.clock import Clock
 
 from . import checkpoints
-from .checkpoints import Partition
+from .checkpoints import PARTITION_METADATA, Partition
 from .disk import DirectoryLocked, Disk, Lock, StorageError, parent_of
 from .log import Log
 from .recovery import Expected, open_log
 from .settings import LogSettings
 
 _DELETE_SUFFIX: Final = "-delete"
+_STRAY_SUFFIX: Final = "-stray"
 _LONGEST_NAME: Final = 255
 
 
@@ -42,6 +43,8 @@ class LogManager:
         self._high_watermarks: dict[Partition, int] = {}
         self._log_starts: dict[Partition, int] = {}
         self._cleaner_offsets: dict[Partition, int] = {}
+        self._outdated: set[str] = set()
+        """Checkpoints that still name partitions which are gone."""
 
     # Opening
 
@@ -155,12 +158,12 @@ class LogManager:
         key = (topic, partition)
         if key in self._logs:
             return self._logs[key]
-        name = f"{topic}-{partition}"
+        name = _directory_of(key)
         directory = self._path(name)
         if name in self._directories and not self._belongs(directory, topic_id):
-            self._set_aside(key, name)
+            self._set_aside([key], _STRAY_SUFFIX)
         if name not in self._directories:
-            self._make_directory(key, name, topic_id)
+            self._make_directory(name, topic_id)
         state = open_log(self._disk, self._clock, directory, settings, self._expected(key))
         log = Log(
             self._disk,
@@ -188,34 +191,47 @@ class LogManager:
 
     def _belongs(self, directory: str, topic_id: uuid.UUID) -> bool:
         """Whether a directory is of the topic with this id; one that does not say is taken over."""
-        path = f"{directory}/{checkpoints.PARTITION_METADATA}"
+        path = f"{directory}/{PARTITION_METADATA}"
         found = checkpoints.decode_partition_metadata(self._read(path))
         if found is None:
             self._disk.write_atomically(path, checkpoints.encode_partition_metadata(topic_id))
         return found is None or found == topic_id
 
-    def _make_directory(self, key: Partition, name: str, topic_id: uuid.UUID) -> None:
-        """Checkpoints of an earlier directory of this name must be gone before the new one can be mistaken for it."""
-        self._forget(key)
+    def _make_directory(self, name: str, topic_id: uuid.UUID) -> None:
+        """Checkpoints of an earlier directory of this name must be gone before the new one can be mistaken for it.
+
+        One that is still there now is of this very partition, whose directory is lost: opening it will tell.
+        """
+        self._write_outdated()
         directory = self._path(name)
         self._disk.mkdir(directory)
-        self._disk.write(
-            f"{directory}/{checkpoints.PARTITION_METADATA}", checkpoints.encode_partition_metadata(topic_id)
-        )
+        self._disk.write(f"{directory}/{PARTITION_METADATA}", checkpoints.encode_partition_metadata(topic_id))
         self._directories.add(name)
 
-    def _forget(self, key: Partition) -> None:
-        for name, offsets in (
-            (checkpoints.RECOVERY_POINTS, self._recovery_points),
-            (checkpoints.HIGH_WATERMARKS, self._high_watermarks),
-            (checkpoints.LOG_STARTS, self._log_starts),
-            (checkpoints.CLEANER_OFFSETS, self._cleaner_offsets),
-        ):
-            if offsets.pop(key, None) is not None:
+    def _checkpointed(self) -> dict[str, dict[Partition, int]]:
+        return {
+            checkpoints.RECOVERY_POINTS: self._recovery_points,
+            checkpoints.HIGH_WATERMARKS: self._high_watermarks,
+            checkpoints.LOG_STARTS: self._log_starts,
+            checkpoints.CLEANER_OFFSETS: self._cleaner_offsets,
+        }
+
+    def _forget(self, keys: Iterable[Partition]) -> None:
+        for key in keys:
+            self._topic_ids.pop(key, None)
+            for name, offsets in self._checkpointed().items():
+                if offsets.pop(key, None) is not None:
+                    self._outdated.add(name)
+        self._write_outdated()
+
+    def _write_outdated(self) -> None:
+        for name, offsets in self._checkpointed().items():
+            if name in self._outdated:
                 self._write_offsets(name, offsets)
 
     def _write_offsets(self, name: str, offsets: Mapping[Partition, int]) -> None:
         self._disk.write_atomically(self._path(name), checkpoints.encode_offsets(offsets))
+        self._outdated.discard(name)
 
     def logs(self) -> Iterator[Log]:
         return iter(list(self._logs.values()))
@@ -232,38 +248,49 @@ class LogManager:
         loaded = {log.name for log in self._logs.values()}
         return sorted(self._directories - loaded)
 
-    def drop_strays(self) -> None:
-        """Set the strays aside; their files go with a later `delete_files`."""
-        for name in self.strays():
-            key = _partition_of(name)
-            assert key is not None
-            self._set_aside(key, name)
+    def set_strays_aside(self) -> list[str]:
+        """Once all that is known is loaded: give the strays other names, so that a new topic can have theirs.
+
+        Nothing of them is ever deleted, as it may be the metadata that is wrong: put back from an old copy, or lost.
+        What does not look like a partition is left alone. The new names.
+        """
+        ours = [name for name in self.strays() if self._disk.exists(f"{self._path(name)}/{PARTITION_METADATA}")]
+        aside = self._set_aside([key for name in ours if (key := _partition_of(name))], _STRAY_SUFFIX)
+        self._forget({key for offsets in self._checkpointed().values() for key in offsets} - self._logs.keys())
+        return aside
 
     # Deleting
 
-    def delete(self, topic: str, partition: int) -> None:
-        """Take a partition's log away; its files go with a later `delete_files`."""
-        key = (topic, partition)
-        log = self._logs.pop(key, None)
-        if log is not None:
+    def delete(self, topic: str, partitions: Iterable[int]) -> None:
+        """Take logs of a topic away; their files go with a later `delete_files`."""
+        keys = [(topic, partition) for partition in partitions]
+        logs = [log for key in keys if (log := self._logs.pop(key, None)) is not None]
+        for log in logs:
             log.fail("the partition was deleted")
             log.close()
-        name = f"{topic}-{partition}"
-        if name in self._directories:
-            self._set_aside(key, name, delay_ms=log.settings.file_delete_delay_ms if log else 0)
+        due_ms = self._clock.now_ms() + max((log.settings.file_delete_delay_ms for log in logs), default=0)
+        present = [key for key in keys if _directory_of(key) in self._directories]
+        self._doomed += [(due_ms, name) for name in self._set_aside(present, _DELETE_SUFFIX)]
 
-    def _set_aside(self, key: Partition, name: str, delay_ms: int = 0) -> None:
-        unique = (self._topic_ids.pop(key, None) or uuid.UUID(int=0)).hex
-        target = _deleted_name(name, unique)
-        number = 0
-        while self._disk.exists(self._path(target)):
-            number += 1
-            target = _deleted_name(name, f"{int(unique, 16) + number & (1 << 128) - 1:032x}")
+    def _set_aside(self, keys: Iterable[Partition], suffix: str) -> list[str]:
+        """Rename directories and forget what the checkpoints say of them; the new names."""
+        aside: dict[Partition, str] = {}
+        try:
+            for key in keys:
+                aside[key] = self._rename_aside(_directory_of(key), self._topic_ids.get(key), suffix)
+        finally:
+            if aside:
+                self._disk.sync_directory(self.data_directory)
+                self._forget(aside)
+        return list(aside.values())
+
+    def _rename_aside(self, name: str, topic_id: uuid.UUID | None, suffix: str) -> str:
+        number = topic_id.int if topic_id else 0
+        while self._disk.exists(self._path(target := _aside_name(name, number, suffix))):
+            number = (number + 1) % (1 << 128)
         self._disk.rename(self._path(name), self._path(target))
-        self._disk.sync_directory(self.data_directory)
         self._directories.discard(name)
-        self._doomed.append((self._clock.now_ms() + delay_ms, target))
-        self._forget(key)
+        return target
 
     def delete_files(self, now_ms: int) -> None:
         """Unlink what was deleted long enough ago; may be slow, and touches nothing that a log still uses."""
@@ -292,8 +319,6 @@ class LogManager:
 
     def checkpoint(self, high_watermarks: Mapping[Partition, int]) -> None:
         """Write down how far each log is synced, where it starts, and how far it is committed."""
-        for log in self._logs.values():
-            log.save()
         self._write_recovery_points()
         self._high_watermarks.update(high_watermarks)
         self._write_offsets(checkpoints.HIGH_WATERMARKS, self._high_watermarks)
@@ -330,10 +355,15 @@ class LogManager:
 
 def _partition_of(name: str) -> Partition | None:
     """The partition that a directory's name stands for."""
-    topic, dash, partition = name.rpartition("-")
-    return (topic, int(partition)) if topic and dash and partition.isdecimal() else None
+    topic, _, partition = name.rpartition("-")
+    key = (topic, int(partition)) if topic and partition.isdecimal() else None
+    return key if key and _directory_of(key) == name else None
 
 
-def _deleted_name(name: str, unique: str) -> str:
-    suffix = f".{unique}{_DELETE_SUFFIX}"
-    return name[: _LONGEST_NAME - len(suffix)] + suffix
+def _directory_of(key: Partition) -> str:
+    return f"{key[0]}-{key[1]}"
+
+
+def _aside_name(name: str, unique: int, suffix: str) -> str:
+    ending = f".{unique:032x}{suffix}"
+    return name[: _LONGEST_NAME - len(ending)] + ending

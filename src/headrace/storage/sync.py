@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from threading import Lock
 
-from .disk import Disk, File
+from .disk import Disk, File, StorageError, parent_of
 
 Step = Callable[[], None]
 
@@ -66,13 +66,24 @@ class Unsynced:
         self._directories[path] = None
 
     def add_document(self, path: str, data: bytes) -> None:
-        """Have a small file replaced by the next ticket."""
+        """Have a small file, which can be made anew from the batches, replaced by the next ticket."""
         self._documents[path] = data
 
     def take(self) -> list[Step]:
         """Everything collected, in an order that is safe: contents, then names."""
         steps = self._steps
-        steps += [partial(self._disk.write_atomically, path, data) for path, data in self._documents.items()]
+        steps += [partial(_write_document, self._disk, path, data) for path, data in self._documents.items()]
         steps += [partial(self._disk.sync_directory, path) for path in self._directories]
         self._steps, self._documents, self._directories = [], {}, {}
         return steps
+
+
+def _write_document(disk: Disk, path: str, data: bytes) -> None:
+    """With the disk full no file is as good as the new one, and better than the old one, which would be believed."""
+    try:
+        disk.write_atomically(path, data)
+    except StorageError as error:
+        if not error.is_full:
+            raise
+        disk.unlink(path)
+        disk.sync_directory(parent_of(path))

@@ -220,7 +220,7 @@ class World:
             answer: Any = await HANDLERS[api_key](self.context, entity, info)
         except CodedError as error:
             answer = blank_response(api_key, version, error.code.value) | {"error_message": error.message}
-        body = encode_response(api_key, version, answer)
+        body = answer if isinstance(answer, bytes | bytearray) else encode_response(api_key, version, answer)
         decoded, end = entity_reader(load_response_schema(api_key, version))(bytes(body), 0)
         assert end == len(body), "the answer has bytes that no client expects"
         return decoded

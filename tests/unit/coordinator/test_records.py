@@ -20,6 +20,7 @@ from headrace.coordinator.records import (
     key_kind,
     offset_key,
     offset_prefix,
+    offset_times,
     read_prefix,
     split_offset_key,
 )
@@ -70,6 +71,7 @@ def test_an_offset_is_written_as_version_3_and_with_its_own_expiry_as_version_1(
 )
 def test_every_version_of_an_offset_is_read(value: bytes, expected: Committed) -> None:
     assert decode_offset(value) == expected
+    assert offset_times(value) == (expected.commit_timestamp, expected.expire_timestamp)
 
 
 def test_a_group_is_written_as_version_3() -> None:

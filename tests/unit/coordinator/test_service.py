@@ -23,6 +23,12 @@ def group_in(number: int) -> str:
     return next(name for name in map(str, range(100)) if partition_of(name, 2) == number)
 
 
+def make_room(world: World) -> None:
+    """The disk has space again, and logs that were full are told so."""
+    for partition in world.replicas.hosted():
+        partition.log.revive()
+
+
 def test_the_internal_topic_is_made_when_the_first_group_is_looked_for(world: World) -> None:
     world.topic("t")
     assert commit(world, 1) is ErrorCode.not_coordinator
@@ -81,7 +87,7 @@ def test_a_commit_that_cannot_be_written_changes_nothing(world: World) -> None:
     world.disk.fail(errno.ENOSPC, kind="append", path=OFFSETS_TOPIC)
     assert commit(world, 8) is ErrorCode.coordinator_not_available
     assert fetch(world) == 7
-    world.replicas.revive()
+    make_room(world)
     assert commit(world, 9) is ErrorCode.none
     assert fetch(world) == 9
 
@@ -93,7 +99,7 @@ def test_a_decision_that_cannot_be_written_never_happened(world: World) -> None:
     world.disk.fail(errno.ENOSPC, kind="append", path=OFFSETS_TOPIC)
     answer = sync(world, again.result(), {joined.member_id: b"second"})
     assert answer.error_code is ErrorCode.coordinator_not_available
-    world.replicas.revive()
+    make_room(world)
     heartbeat(world, joined)
     world.settle()
     assert heartbeat(world, joined) is ErrorCode.none

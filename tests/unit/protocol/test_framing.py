@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.protocol.errors import ProtocolViolation
-from headrace.protocol.framing import RESTING_SIZE, Inbox
+from headrace.protocol.framing import RESTING_SIZE, WORKING_SIZE, Inbox
 
 
 def feed(inbox: Inbox, data: bytes, step: int) -> list[bytes]:
@@ -33,11 +33,11 @@ def test_frames_come_out_one_byte_at_a_time() -> None:
     assert feed(Inbox(1000), framed(*bodies), 1) == bodies
 
 
-@given(st.lists(st.integers(8, 3 * RESTING_SIZE), max_size=8), st.integers(1, 2 * RESTING_SIZE))
+@given(st.lists(st.integers(8, 3 * WORKING_SIZE), max_size=8), st.integers(1, 2 * WORKING_SIZE))
 def test_frames_come_out_whole_whatever_the_chunks(sizes: list[int], step: int) -> None:
     step = max(step, sum(sizes) // 500)
     bodies = [bytes([n % 251]) * size for n, size in enumerate(sizes)]
-    inbox = Inbox(4 * RESTING_SIZE)
+    inbox = Inbox(4 * WORKING_SIZE)
     assert feed(inbox, framed(*bodies), step) == bodies
     assert inbox.is_empty
 
@@ -70,3 +70,10 @@ def test_a_buffer_that_holds_bytes_is_not_given_back() -> None:
     inbox.rest()
     assert inbox.capacity >= 5_000_000
     assert feed(inbox, b"\0\x08abcdefgh", 3) == [b"abcdefgh"]
+
+
+def test_a_stream_of_small_frames_gets_a_larger_buffer() -> None:
+    inbox = Inbox(1000)
+    frames = [bytes([n % 251]) * 90 for n in range(5_000)]
+    assert feed(inbox, framed(*frames), 1 << 20) == frames
+    assert inbox.capacity == WORKING_SIZE

@@ -126,6 +126,13 @@ class Bytes:
         return self.data[position : position + size]
 
 
+class OnDisk(Bytes):
+    """The same with a descriptor."""
+
+    def fileno(self) -> int:
+        return 0
+
+
 @pytest.mark.parametrize("version", range(4, 19))
 def test_a_fetch_response_of_every_version_is_read_by_kio(version: int) -> None:
     partitions = [
@@ -148,3 +155,20 @@ def test_a_fetch_response_of_every_version_is_read_by_kio(version: int) -> None:
         assert entity.session_id == 12
     if version >= 12:
         assert (third.diverging_epoch.epoch, third.diverging_epoch.end_offset) == (2, 30)
+
+
+def test_an_answer_from_many_partitions_takes_little_memory() -> None:
+    piece = bytes(fetch.SMALL_READ)
+    partitions = [fetch.FetchedPartition(number, 0, 1, 1, 0, OnDisk(piece)) for number in range(100)]
+    response = fetch.Response(b"")
+    fetch.write_response(response, 11, [fetch.FetchedTopic("orders", None, partitions)])
+    copied = sum(len(part) for part in response.finish() if isinstance(part, bytearray))
+    assert copied < fetch.MOST_COPIED + 2 * fetch.SMALL_READ
+    assert response.length > 100 * fetch.SMALL_READ
+
+
+def test_a_file_that_is_shorter_than_it_should_be_breaks_no_frame() -> None:
+    short = Bytes(b"records")
+    short.length += 1
+    with pytest.raises(OSError, match="shorter"):
+        fetch.Response(b"").records(short, flexible=True)

@@ -1,14 +1,14 @@
 """Bad input gets a coded error or a closed connection, costs nothing, and the next good client is served."""
 
 from collections.abc import Iterator
-from struct import pack
+from struct import pack, pack_into
 from typing import Any
 
 import psutil
 import pytest
 from kio.schema.create_topics.v7.request import CreatableTopic
 
-from headrace.protocol.batch import HEADER_SIZE, replace_records
+from headrace.protocol.batch import HEADER_SIZE, replace_records, seal
 from headrace.protocol.compression import GZIP, LZ4, SNAPPY, ZSTD, compress
 from headrace.protocol.errors import ErrorCode
 from headrace.testing import Broker
@@ -103,20 +103,43 @@ def damaged(position: int) -> bytes:
     return bytes(batch)
 
 
+def counting(records: int) -> bytes:
+    """A sound batch but for the number of records it claims."""
+    batch = memoryview(bytearray(batch_of(b"value")))
+    pack_into(">i", batch, 23, records - 1)
+    pack_into(">i", batch, 57, records)
+    seal(batch)
+    return bytes(batch)
+
+
 @pytest.mark.parametrize(
     ("batch", "code"),
     [
         (damaged(HEADER_SIZE + 3), ErrorCode.corrupt_message),
         (damaged(18), ErrorCode.corrupt_message),
         (damaged(16), ErrorCode.invalid_record),
-        (batch_of(b"value")[:-1], ErrorCode.corrupt_message),
-        (batch_of(b"value")[:20], ErrorCode.corrupt_message),
-        (b"", ErrorCode.corrupt_message),
+        (batch_of(b"value")[:-1], ErrorCode.invalid_record),
+        (batch_of(b"value")[:20], ErrorCode.invalid_record),
+        (b"", ErrorCode.invalid_record),
         (batch_of(b"a") + batch_of(b"b"), ErrorCode.invalid_record),
         (batch_of(b"a", control=True), ErrorCode.invalid_record),
         (batch_of(b"a", timestamp=2**60), ErrorCode.invalid_timestamp),
+        (batch_of(b"a", producer_id=5, producer_epoch=0, base_sequence=-1), ErrorCode.invalid_record),
+        (counting(2**31 - 1), ErrorCode.invalid_record),
     ],
-    ids=["value", "crc", "magic", "cut", "cut in its head", "empty", "two batches", "control", "far future"],
+    ids=[
+        "value",
+        "crc",
+        "magic",
+        "cut",
+        "cut in its head",
+        "empty",
+        "two batches",
+        "control",
+        "far future",
+        "producer without a sequence",
+        "count",
+    ],
 )
 def test_a_damaged_batch_is_refused_with_its_code(broker: Broker, batch: bytes, code: ErrorCode) -> None:
     answer = produced(broker, batch)
@@ -193,3 +216,10 @@ def test_requests_of_a_closed_connection_leave_nothing(broker: Broker) -> None:
         while not wire.is_closed():
             pass
     assert_serves(broker)
+
+
+def test_clients_cannot_write_to_internal_topics(broker: Broker) -> None:
+    with Wire(broker.bootstrap) as wire:
+        found = wire.ask(10, 2, request(10, 2, key="some-group", key_type=0))
+        assert found.error_code is ErrorCode.none
+    assert produced(broker, batch_of(b"a"), topic="__consumer_offsets").error_code is ErrorCode.invalid_topic_exception

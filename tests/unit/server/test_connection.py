@@ -182,3 +182,18 @@ def test_what_was_asked_is_answered_before_the_broker_stops() -> None:
             stopping.stop()
             assert values_of(waiting.receive(1, 11)) == [b"a"]
             assert waiting.is_closed()
+
+
+def test_thousands_of_requests_at_once_are_all_answered_in_order(broker: Broker) -> None:
+    topic = broker.create_topic("flood", 1, **{"flush.messages": str(1 << 40)})
+    count = 5_000
+
+    def send_all() -> None:
+        for _ in range(count):
+            wire.send(0, 9, produce_request(topic, batch_of(b"a")))
+
+    with Wire(broker.bootstrap) as wire, ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(send_all)
+        for number in range(count):
+            assert wire.receive(0, 9).responses[0].partition_responses[0].base_offset == number
+        sending.result()

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from headrace.server.connection import Connection, Parts
+from headrace.server.connection import Connection, Parts, Serve
 from headrace.server.listener import HANDSHAKE_SECONDS, STALL_SECONDS, Listener
 
 IDLE_SECONDS = 600.0
@@ -21,12 +21,16 @@ def answer(connection: Connection, frame: memoryview) -> Parts:
     return [b"ok"]
 
 
-async def swept(sent: bytes, later: float) -> bool:
-    """Whether a client that sent these bytes is closed by a sweep so many seconds later."""
+def answer_at_length(connection: Connection, frame: memoryview) -> Parts:
+    return [bytes(16 << 20)]
+
+
+async def swept(sent: bytes, later: float, serve: Serve = answer) -> bool:
+    """Whether a client that sent these bytes, and reads nothing, is closed by a sweep so many seconds later."""
     loop = asyncio.get_running_loop()
     listener = Listener(loop, frame_limit=1000, most_connections=10, most_per_address=10, idle_seconds=IDLE_SECONDS)
     port = listener.bind("127.0.0.1", 0)
-    listener.start(answer)
+    listener.start(serve)
     client = socket.create_connection(("127.0.0.1", port))
     try:
         client.sendall(sent)
@@ -55,3 +59,9 @@ def test_a_connection_that_asks_no_more_is_closed_after_the_idle_time() -> None:
     whole = b"\0\0\0\x08abcdefgh"
     assert asyncio.run(swept(whole, IDLE_SECONDS + 1))
     assert not asyncio.run(swept(whole, IDLE_SECONDS - 5))
+
+
+def test_a_client_that_does_not_read_its_answers_is_closed_after_the_idle_time() -> None:
+    asked = b"\0\0\0\x08abcdefgh" * 3
+    assert asyncio.run(swept(asked, IDLE_SECONDS + 1, answer_at_length))
+    assert not asyncio.run(swept(asked, IDLE_SECONDS - 5, answer_at_length))

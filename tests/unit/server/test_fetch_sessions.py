@@ -44,6 +44,13 @@ def test_later_requests_name_only_what_changed() -> None:
     assert asked(cache.view(request(first.session_id, 2, {1: 9}, forgotten=(0,)), 12, 0.0)) == {1: 9}
 
 
+def test_a_session_without_partitions_ends() -> None:
+    cache = sessions()
+    first = cache.view(request(0, 0, {0: 5}), 12, 0.0)
+    assert cache.view(request(first.session_id, 1, forgotten=(0,)), 12, 0.0).session_id == 0
+    assert len(cache) == 0
+
+
 def test_later_answers_hold_only_what_is_new() -> None:
     cache = sessions()
     first = cache.view(request(0, 0, {0: 5}), 12, 0.0)

@@ -47,6 +47,7 @@ class Store:
         return self.start()
 
     def checkpoint(self) -> None:
+        self.log.save()
         self.manager.checkpoint({("events", 0): self.log.synced_offset})
 
     def path(self, name: str) -> str:

@@ -220,3 +220,15 @@ def test_retention_goes_as_far_as_a_full_disk_lets_it() -> None:
     assert store.log.retain(store.clock.now_ms(), store.log.log_end_offset) > 0
     assert store.log.log_start_offset == active
     assert append(store.log).base_offset == store.log.log_end_offset - 1
+
+
+def test_what_an_append_needs_is_read_before_it_writes() -> None:
+    """A producer that is told of an error sends again: its record must not be there already."""
+    store = Store()
+    append(store.log, idempotent(1, sequence=0))
+    store.restart()
+    store.disk.fail(errno.EMFILE, kind="read", path="leader-epoch-checkpoint")
+    with pytest.raises(CodedError):
+        append(store.log, idempotent(1, sequence=1))
+    assert store.log.log_end_offset == 1
+    assert append(store.log, idempotent(1, sequence=1)).base_offset == 1

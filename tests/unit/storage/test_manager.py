@@ -1,10 +1,11 @@
 """A data directory: whose it is, what it holds, what is written down about it."""
 
+import errno
 import uuid
 
 import pytest
 
-from headrace.storage.disk import DirectoryLocked
+from headrace.storage.disk import DirectoryLocked, StorageError
 from headrace.storage.log import LogSettings
 from headrace.storage.manager import LogManager, WrongDirectory
 from headrace.testing.clock import SimulatedClock
@@ -105,7 +106,7 @@ def test_loading_twice_gives_the_same_log() -> None:
 def test_a_deleted_partition_is_set_aside_then_removed() -> None:
     store = Store()
     append(store.log)
-    store.manager.delete("events", 0)
+    store.manager.delete("events", [0])
     names = store.disk.listdir("/data")
     aside = [name for name in names if name.endswith("-delete")]
     assert aside == [f"events-0.{TOPIC_ID.hex}-delete"]
@@ -120,7 +121,7 @@ def test_a_deletion_cut_short_is_finished_by_the_next_start() -> None:
     store = Store()
     append(store.log)
     sync(store.log)
-    store.manager.delete("events", 0)
+    store.manager.delete("events", [0])
     store.disk.crash()
     again = opened(store.disk)
     again.delete_files(0)
@@ -137,7 +138,8 @@ def test_a_topic_of_the_same_name_starts_empty() -> None:
     assert (log.log_start_offset, log.log_end_offset) == (0, 0)
     assert again.high_watermark("events", 0) == 0
     again.delete_files(store.clock.now_ms())
-    assert [name for name in store.disk.listdir("/data") if name.endswith("-delete")] == []
+    aside = [name for name in store.disk.listdir("/data") if name.startswith("events-0.")]
+    assert aside == [f"events-0.{0:032x}-stray"], "nobody has deleted the other topic"
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -149,7 +151,7 @@ def test_checkpoints_of_a_deleted_topic_do_not_bind_a_new_one(seed: int) -> None
     store.checkpoint()
     sync(store.log)
     store.checkpoint()
-    store.manager.delete("events", 0)
+    store.manager.delete("events", [0])
     log = store.manager.load("events", 0, uuid.UUID(int=5), store.settings)
     append(log)
     sync(log)
@@ -168,6 +170,64 @@ def test_strays_are_directories_that_nobody_loaded() -> None:
     again = opened(store.disk)
     again.load("events", 0, TOPIC_ID, LogSettings())
     assert again.strays() == ["other-3"]
+
+
+def test_strays_are_set_aside_and_never_deleted() -> None:
+    store = Store()
+    append(store.log)
+    store.manager.close({("events", 0): 1})
+    store.disk.mkdir("/data/backup-2024")
+    store.disk.write("/data/backup-2024/notes", b"mine")
+    for _ in range(2):
+        again = opened(store.disk)
+        again.set_strays_aside()
+        again.delete_files(store.clock.now_ms() + 10**9)
+        again.close({})
+    assert f"/data/events-0.{0:032x}-stray/{0:020}.log" in store.disk.paths()
+    assert store.disk.content("/data/recovery-point-offset-checkpoint") == b"0\n0\n"
+    assert store.disk.content("/data/backup-2024/notes") == b"mine"
+
+
+def test_a_log_whose_directory_is_lost_does_not_start_again_at_0() -> None:
+    store = Store()
+    append(store.log)
+    store.manager.close({("events", 0): 1})
+    store.disk.rmtree("/data/events-0")
+    for _ in range(2):
+        assert "held offsets up to 1" in (store.start().offline or "")
+        store.manager.set_strays_aside()
+        store.manager.close({})
+    store.start()
+    store.manager.delete("events", [0])
+    log = store.manager.load("events", 0, uuid.UUID(int=5), store.settings)
+    assert (log.offline, log.log_end_offset) == (None, 0)
+
+
+def test_a_new_log_waits_until_checkpoints_have_forgotten_the_old_one() -> None:
+    """With the disk full they cannot be written, and would vouch for offsets that the new log does not have."""
+    store = Store()
+    append(store.log)
+    sync(store.log)
+    store.checkpoint()
+    store.disk.fail(errno.ENOSPC, path="checkpoint", times=2)
+    with pytest.raises(StorageError):
+        store.manager.delete("events", [0])
+    with pytest.raises(StorageError):
+        store.manager.load("events", 0, uuid.UUID(int=5), store.settings)
+    store.manager.load("events", 0, uuid.UUID(int=5), store.settings)
+    store.disk.kill()
+    assert opened(store.disk).load("events", 0, uuid.UUID(int=5), store.settings).offline is None
+
+
+def test_many_partitions_are_deleted_with_few_syncs() -> None:
+    store = Store()
+    for index in range(1, 100):
+        store.manager.load("events", index, TOPIC_ID, store.settings)
+    store.checkpoint()
+    before = store.disk.operations
+    store.manager.delete("events", range(100))
+    assert store.disk.operations - before < 200
+    assert [name for name in store.disk.listdir("/data") if name.startswith("events-") and "." not in name] == []
 
 
 def test_a_lost_partition_metadata_is_written_again() -> None:

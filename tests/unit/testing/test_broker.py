@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headrace.client.errors import ClientError
+from headrace.cluster.store import StoreError
 from headrace.config import ConfigError
 from headrace.server.broker import Broker as Server
 from headrace.testing import Broker
@@ -136,3 +137,16 @@ def test_topic_names_are_valid(name: str) -> None:
     assert made.endswith("-3")
     assert len(made) <= 249
     assert all(c.isascii() and (c.isalnum() or c in "._-") for c in made)
+
+
+def test_logs_without_their_metadata_are_not_touched(tmp_path: Path) -> None:
+    metadata, saved = tmp_path / "metadata.db", tmp_path / "saved.db"
+    with Broker(data=tmp_path) as broker:
+        broker.create_topic("kept")
+    metadata.rename(saved)
+    with pytest.raises(StoreError, match=r"metadata\.db is gone"):
+        Broker(data=tmp_path).start()
+    assert not metadata.exists()
+    saved.rename(metadata)
+    with Broker(data=tmp_path):
+        assert (tmp_path / "kept-0").is_dir()

@@ -1,15 +1,16 @@
 """DescribeConfigs, versions 1-4, AlterConfigs, versions 0-2, IncrementalAlterConfigs, versions 0-1, and
 ListConfigResources, versions 0-1.
 
-Topics and brokers have settings. Those of a broker are asked of that broker itself (the answer holds what is in force
-there); the empty broker id stands for what is set for all brokers.
+Topics, brokers and groups have settings. Those of a broker are asked of that broker itself (the answer holds what is in
+force there); the empty broker id stands for what is set for all brokers.
 
 - DescribeConfigs: an absent or empty list of names asks for all settings. Values say where they come from, with all
   other places that hold one where synonyms are asked for; v3 adds types and documentation. Passwords are null.
 - AlterConfigs replaces all: a setting that is not named loses its value. IncrementalAlterConfigs changes only what it
   names: set, delete, and append to or subtract from a list.
 - ListConfigResources v0 lists client metrics only, of which there are none.
-- Left out: broker loggers, client metrics and groups have no settings here (INVALID_REQUEST).
+- A group's settings can be set before it exists; they must be within the bounds that the broker has for them.
+- Left out: broker loggers and client metrics have no settings here (INVALID_REQUEST).
 """
 
 from collections import Counter
@@ -24,7 +25,7 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from ..context import Context, RequestInfo
-from .describe import describe_broker_configs, describe_given, describe_topic_configs
+from .describe import describe_broker_configs, describe_given, describe_group_configs, describe_topic_configs
 
 
 class ResourceType(IntEnum):
@@ -67,6 +68,10 @@ def _described(ctx: Context, resource: Any, synonyms: bool, documentation: bool)
             given = ctx.image.broker_configs.get(ALL_BROKERS, {})
             return describe_given(given.items(), synonyms=synonyms, documentation=documentation)
         return describe_broker_configs(ctx.config, synonyms=synonyms, documentation=documentation)
+    if resource.resource_type == ResourceType.GROUP:
+        _check_group(name)
+        given = ctx.image.group_configs.get(name, {})
+        return describe_group_configs(ctx.config, given, synonyms=synonyms, documentation=documentation)
     raise _unsupported(resource.resource_type)
 
 
@@ -107,6 +112,9 @@ async def _alter(ctx: Context, resource: Any, *, replace_all: bool, validate_onl
     elif resource.resource_type == ResourceType.BROKER:
         _check_broker(ctx, name)
         await ctx.controller.alter_broker_configs(name, changes, replace_all=replace_all, validate_only=validate_only)
+    elif resource.resource_type == ResourceType.GROUP:
+        _check_group(name)
+        await ctx.controller.alter_group_configs(name, changes, replace_all=replace_all, validate_only=validate_only)
     else:
         raise _unsupported(resource.resource_type)
 
@@ -129,11 +137,16 @@ def _check_broker(ctx: Context, name: str) -> None:
         )
 
 
+def _check_group(name: str) -> None:
+    if not name:
+        raise CodedError(ErrorCode.invalid_request, "Default group resources are not allowed; name a group")
+
+
 def _unsupported(number: int) -> CodedError:
     known = {member.value: member.name for member in ResourceType}
     return CodedError(
         ErrorCode.invalid_request,
-        f"Resource type {known.get(number, number)} has no settings here; topics (2) and brokers (4) have",
+        f"Resource type {known.get(number, number)} has no settings here; topics (2), brokers (4) and groups (32) have",
     )
 
 
@@ -160,6 +173,9 @@ async def handle_list_config_resources(ctx: Context, request: Any, info: Request
         found.extend({"resource_name": t.name, "resource_type": ResourceType.TOPIC} for t in ctx.image.topics())
     if ResourceType.BROKER in wanted:
         found.extend({"resource_name": str(b), "resource_type": ResourceType.BROKER} for b in ctx.image.brokers)
+    if ResourceType.GROUP in wanted:
+        groups = (name for name, configs in ctx.image.group_configs.items() if configs)
+        found.extend({"resource_name": name, "resource_type": ResourceType.GROUP} for name in groups)
     return {"throttle_time": 0, "error_code": ErrorCode.none, "config_resources": found}
 
 

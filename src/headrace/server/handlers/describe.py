@@ -1,11 +1,12 @@
 """Settings as DescribeConfigs and CreateTopics answer them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace.cluster.image import Topic
 from headrace.config import (
     BROKER_SETTINGS,
+    OWN_GROUP_SETTINGS,
     TOPIC_SETTINGS,
     BrokerConfig,
     Found,
@@ -51,6 +52,34 @@ def describe_broker_configs(
         )
         for name, setting in BROKER_SETTINGS.items()
     ]
+
+
+def describe_group_configs(
+    config: BrokerConfig, given: Mapping[str, str], *, synonyms: bool = False, documentation: bool = False
+) -> list[dict[str, Any]]:
+    """Every setting that a group can have, with the value in force."""
+    return [
+        _describe(
+            setting,
+            setting.parse(given[name]) if name in given else _from_broker(config, setting),
+            _trace_group(config, setting, given),
+            synonyms=synonyms,
+            documentation=documentation,
+            read_only=False,
+        )
+        for name, setting in OWN_GROUP_SETTINGS.items()
+    ]
+
+
+def _from_broker(config: BrokerConfig, setting: Setting) -> Value:
+    """What the broker has for groups that have nothing themselves; the first of a list."""
+    value: Value = config[setting.broker_name or ""]
+    return value[0] if isinstance(value, tuple) else value
+
+
+def _trace_group(config: BrokerConfig, setting: Setting, given: Mapping[str, str]) -> list[Found]:
+    own = [Found(setting.name, given[setting.name], Source.DYNAMIC_GROUP)] if setting.name in given else []
+    return own + config.trace(setting.broker_name or "")
 
 
 def describe_given(

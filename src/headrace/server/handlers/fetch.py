@@ -15,6 +15,8 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+import structlog
+
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.fetch import FetchedPartition, FetchedTopic, Response, write_response
@@ -28,6 +30,8 @@ from .fetch_sessions import FetchSessions, Interest, View
 
 READ_COMMITTED: Final = 1
 _LENGTH: Final = Struct(">i")
+
+log = structlog.get_logger(__name__)
 
 
 class Read(NamedTuple):
@@ -190,18 +194,26 @@ class Fetch:
         for interest in self._view.interests:
             try:
                 partition = self._handler.partition(interest)
+                total += partition.available(interest.offset, committed_only=self._committed_only)
             except CodedError:
                 return True
-            total += partition.available(interest.offset, committed_only=self._committed_only)
             if total >= self._min_bytes:
                 return True
         return False
 
     def _wake(self) -> None:
+        """Called by a partition that has others to tell: what fails here ends here."""
         self._stop_waiting()
-        if not self._connection.is_closed:
+        if self._connection.is_closed:
+            return
+        try:
             reads, _ = self._handler.read(self._view, self._max_bytes, self._committed_only)
-            self._slot.answer(self._respond_with(reads))
+            answer = self._respond_with(reads)
+        except Exception:
+            log.exception("request failed", api=ApiKey.FETCH.name, version=self._version)
+            self._connection.close()
+        else:
+            self._slot.answer(answer)
 
 
 def _refuse_replicas(entity: Any) -> None:

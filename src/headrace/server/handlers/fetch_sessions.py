@@ -128,10 +128,13 @@ class FetchSessions:
             session = self._open(by_id, interests, now) if epoch == FIRST_EPOCH and interests else None
             return View(interests.values(), session, is_incremental=False)
         session = self._find(session_id, epoch, by_id)
+        session.update(request, by_id)
+        if not session.interests:
+            del self._sessions[session_id]
+            return View((), None, is_incremental=False)
         session.epoch = 1 if epoch == _MAX_INT32 else epoch + 1
         session.used_at = now
         self._sessions.move_to_end(session_id)
-        session.update(request, by_id)
         return View(session.interests.values(), session, is_incremental=True)
 
     def _find(self, session_id: int, epoch: int, by_id: bool) -> Session:

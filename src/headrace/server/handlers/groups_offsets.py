@@ -15,76 +15,97 @@ stands at every partition, as there is no other place for it.
 
 from collections.abc import Mapping
 from datetime import timedelta
+from struct import Struct
 from typing import Any, Final
 from uuid import UUID
 
 from headrace.coordinator.records import NONE, Committed, encode_offset
 from headrace.protocol.api import ApiKey
+from headrace.protocol.encode import write_count, write_topic
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from ..context import Context, RequestInfo
+from ..dispatch import Handler
 
+_FIRST_COMMIT_WITH_THROTTLE: Final = 3
+_FIRST_WITH_EPOCH: Final = 6
+_FIRST_FLEXIBLE_COMMIT: Final = 8
 _FIRST_COMMIT_WITH_IDS: Final = 10
 _FIRST_FETCH_WITH_IDS: Final = 10
 _FIRST_WITH_MISSING_GROUPS: Final = 9
 _FIRST_FETCH_WITH_GROUPS: Final = 8
 _FIRST_FETCH_WITH_CODE: Final = 2
 _MS: Final = timedelta(milliseconds=1)
+_DONE: Final[int] = ErrorCode.none.value
+_TOO_LARGE: Final[int] = ErrorCode.offset_metadata_too_large.value
+_UNKNOWN_PARTITION: Final[int] = ErrorCode.unknown_topic_or_partition.value
+_CODE: Final = Struct(">ih")
+_CODE_AND_TAGS: Final = Struct(">ihx")
 
 
 class _Commit:
-    """An OffsetCommit under way: what is to be kept, and the answer so far."""
+    """An OffsetCommit under way: what is to be kept, and the code of each partition.
 
-    def __init__(self, ctx: Context, request: Any, info: RequestInfo) -> None:
+    Consumers commit all the time, many partitions at once, so the answer is written by hand.
+    """
+
+    def __init__(self, ctx: Context, request: Any, version: int) -> None:
         self.offsets: dict[str, dict[int, bytes]] = {}
-        self.answers: list[dict[str, Any]] = []
+        self._codes: list[tuple[Any, list[tuple[int, int]]]] = []
         self._ctx = ctx
-        self._by_id = info.version >= _FIRST_COMMIT_WITH_IDS
+        self._version = version
+        self._by_id = version >= _FIRST_COMMIT_WITH_IDS
         self._now_ms = ctx.clock.now_ms()
         retention = getattr(request, "retention_time", None)
         self._expires = NONE if retention is None or retention < timedelta() else self._now_ms + retention // _MS
         for topic in request.topics or ():
-            self._take(topic)
+            self._codes.append((topic, self._take(topic)))
 
-    def _take(self, topic: Any) -> None:
+    def _take(self, topic: Any) -> list[tuple[int, int]]:
         known = self._ctx.image.topic_by_id(topic.topic_id) if self._by_id else self._ctx.image.topic(topic.name)
-        heading = {"topic_id": topic.topic_id} if self._by_id else {"name": topic.name}
-        unknown = ErrorCode.unknown_topic_id if self._by_id else ErrorCode.unknown_topic_or_partition
         if known is None:
-            codes = [{"partition_index": asked.partition_index, "error_code": unknown} for asked in topic.partitions]
-            self.answers.append({**heading, "partitions": codes})
-            return
-        count = len(known.partitions)
+            unknown = ErrorCode.unknown_topic_id if self._by_id else ErrorCode.unknown_topic_or_partition
+            return [(asked.partition_index, unknown.value) for asked in topic.partitions or ()]
+        count, longest = len(known.partitions), self._ctx.groups.settings.max_metadata
+        has_epoch, now_ms, expires = self._version >= _FIRST_WITH_EPOCH, self._now_ms, self._expires
         values = self.offsets.setdefault(known.name, {})
-        answers: list[dict[str, Any]] = []
-        for asked in topic.partitions:
+        codes: list[tuple[int, int]] = []
+        for asked in topic.partitions or ():
             index = asked.partition_index
-            code = ErrorCode.none
+            metadata = asked.committed_metadata or ""
             if not 0 <= index < count:
-                code = ErrorCode.unknown_topic_or_partition
-            elif len(asked.committed_metadata or "") > self._ctx.groups.settings.max_metadata:
-                code = ErrorCode.offset_metadata_too_large
+                codes.append((index, _UNKNOWN_PARTITION))
+            elif len(metadata) > longest:
+                codes.append((index, _TOO_LARGE))
             else:
-                values[index] = encode_offset(
-                    asked.committed_offset,
-                    getattr(asked, "committed_leader_epoch", NONE),
-                    asked.committed_metadata or "",
-                    self._now_ms,
-                    self._expires,
-                )
-            answers.append({"partition_index": index, "error_code": code})
-        self.answers.append({**heading, "partitions": answers})
+                epoch = asked.committed_leader_epoch if has_epoch else NONE
+                values[index] = encode_offset(asked.committed_offset, epoch, metadata, now_ms, expires)
+                codes.append((index, _DONE))
+        return codes
 
-    def fail(self, code: ErrorCode) -> None:
-        """What was to be kept was not."""
-        for topic in self.answers:
-            for partition in topic["partitions"]:
-                if partition["error_code"] is ErrorCode.none:
-                    partition["error_code"] = code
+    def answer(self, refusal: ErrorCode) -> bytearray:
+        """The response, with a code for what was to be kept and was not."""
+        flexible = self._version >= _FIRST_FLEXIBLE_COMMIT
+        pack = _CODE_AND_TAGS.pack if flexible else _CODE.pack
+        out = bytearray(4 if self._version >= _FIRST_COMMIT_WITH_THROTTLE else 0)
+        write_count(out, len(self._codes), flexible)
+        for topic, codes in self._codes:
+            if self._by_id:
+                write_topic(out, "", topic.topic_id.bytes, by_id=True, flexible=True)
+            else:
+                write_topic(out, topic.name, None, by_id=False, flexible=flexible)
+            write_count(out, len(codes), flexible)
+            out += b"".join([pack(index, code or refusal.value) for index, code in codes])
+            if flexible:
+                out.append(0)
+        if flexible:
+            out.append(0)
+        return out
 
 
-async def handle_offset_commit(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
-    commit = _Commit(ctx, request, info)
+async def handle_offset_commit(ctx: Context, request: Any, info: RequestInfo) -> bytearray:
+    commit = _Commit(ctx, request, info.version)
+    refusal = ErrorCode.none
     if any(commit.offsets.values()):
         try:
             await ctx.groups.commit(
@@ -96,8 +117,8 @@ async def handle_offset_commit(ctx: Context, request: Any, info: RequestInfo) ->
                 names_missing_groups=info.version >= _FIRST_WITH_MISSING_GROUPS,
             )
         except CodedError as error:
-            commit.fail(error.code)
-    return {"throttle_time": 0, "topics": commit.answers}
+            refusal = error.code
+    return commit.answer(refusal)
 
 
 async def handle_offset_fetch(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
@@ -175,7 +196,7 @@ def _refused(topic: Any, code: ErrorCode, by_id: bool) -> dict[str, Any]:
     return {**_heading(topic, by_id), "partitions": partitions}
 
 
-HANDLERS: Final = {
+HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.OFFSET_COMMIT: handle_offset_commit,
     ApiKey.OFFSET_FETCH: handle_offset_fetch,
 }

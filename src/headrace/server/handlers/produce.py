@@ -154,6 +154,8 @@ class ProduceHandler:
                 raise CodedError(ErrorCode.unknown_topic_id)
         assert name is not None
         partition = self._replicas.partition(name, index)
+        if partition.is_internal:
+            raise CodedError(ErrorCode.invalid_topic_exception, f"only the broker itself writes to {name}")
         if acks == -1 and partition.rules.min_insync_replicas > 1:
             raise CodedError(
                 ErrorCode.not_enough_replicas,

@@ -1,0 +1,102 @@
+"""House-keeping over many logs: one that is in trouble is not the others' trouble."""
+
+import asyncio
+import errno
+import uuid
+from typing import Any
+
+import pytest
+
+from headrace.cluster.image import PartitionState, Topic
+from headrace.config import BrokerConfig
+from headrace.protocol.batch import check_batch
+from headrace.protocol.errors import CodedError
+from headrace.replication.partition import Partition
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.storage.flusher import Flusher, RunInThread
+from headrace.storage.manager import LogManager
+from headrace.testing.clock import SimulatedClock
+from headrace.testing.disk import SimulatedDisk
+from tests.wire import batch_of
+
+HERE = PartitionState(replicas=(1,), isr=(1,), leader=1)
+
+
+def in_place(work: Any, done: Any) -> None:
+    work()
+    done(None)
+
+
+class Held:
+    """A broker's logs on a simulated disk."""
+
+    def __init__(self, disk: SimulatedDisk | None = None, run: RunInThread = in_place) -> None:
+        self.disk = disk or SimulatedDisk()
+        self.clock = SimulatedClock()
+        self.logs = LogManager(self.disk, self.clock, "/data", cluster_id="here", broker_id=1)
+        self.logs.open()
+        self.replicas = ReplicaManager(
+            broker_id=1, config=BrokerConfig.parse({}), clock=self.clock, logs=self.logs, flusher=Flusher(run)
+        )
+
+    def topic(self, name: str, **configs: str) -> Partition:
+        settings = {key.replace("_", "."): value for key, value in configs.items()}
+        self.replicas.apply_topic(Topic(name=name, id=uuid.uuid4(), partitions=(HERE,), configs=settings))
+        return self.replicas.partition(name, 0)
+
+    def append(self, partition: Partition) -> int:
+        now_ms = self.clock.now_ms()
+        batch = memoryview(bytearray(batch_of(b"x", timestamp=now_ms)))
+        return partition.append(batch, check_batch(batch), now_ms=now_ms, version=9).base_offset
+
+
+def test_after_a_crash_readers_see_no_less_than_before() -> None:
+    held = Held()
+    topic = Topic(name="t", id=uuid.uuid4(), partitions=(HERE,))
+    held.replicas.apply_topic(topic)
+    held.append(held.replicas.partition("t", 0))
+    assert held.replicas.partition("t", 0).high_watermark == 1
+    held.disk.kill()
+
+    async def start() -> int:
+        loop = asyncio.get_running_loop()
+
+        def later(work: Any, done: Any) -> None:
+            work()
+            loop.call_soon(done, None)
+
+        again = Held(held.disk, later)
+        again.replicas.apply_topic(topic)
+        assert again.replicas.partition("t", 0).high_watermark == 0
+        await again.replicas.settle()
+        return again.replicas.partition("t", 0).high_watermark
+
+    assert asyncio.run(start()) == 1
+
+
+def test_a_log_that_cannot_follow_retention_does_not_keep_the_others_from_it() -> None:
+    held = Held()
+    first, second = held.topic("first", retention_ms="1000"), held.topic("second", retention_ms="1000")
+    held.append(first)
+    held.append(second)
+    held.clock.advance(10_000)
+    held.disk.fail(errno.EMFILE, kind="create", path="/first-0/", times=9)
+    asyncio.run(held.replicas.retain())
+    assert (first.log.log_start_offset, second.log.log_start_offset) == (0, 1)
+    held.disk.heal()
+    asyncio.run(held.replicas.retain())
+    assert first.log.log_start_offset == 1
+
+
+def test_a_full_log_goes_on_soon_after_there_is_space() -> None:
+    held = Held()
+    partition = held.topic("t")
+    held.append(partition)
+    held.disk.capacity = held.disk.total_bytes("/") - held.disk.free_bytes("/")
+    with pytest.raises(CodedError, match="no space left"):
+        held.append(partition)
+    asyncio.run(held.replicas.flush_due())
+    assert partition.log.is_full
+    held.disk.capacity = 1 << 30
+    asyncio.run(held.replicas.flush_due())
+    assert held.append(partition) == 1
