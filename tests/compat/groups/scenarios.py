@@ -119,6 +119,7 @@ def static_restart(trial: Trial) -> str:
     """A member with a group.instance.id closes and starts again: it has its partitions, the others felt nothing."""
     if trial.site.membership.no_static:
         raise NotOffered(trial.site.membership.no_static)
+    trial.lengthen_session()
     places = trial.topic("static", PARTITIONS)
     with trial.feed(places) as feed:
         members = [trial.start(topics=trial.topics, instance=f"seat-{seat}") for seat in range(_MEMBERS)]

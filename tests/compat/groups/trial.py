@@ -8,7 +8,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    ResourceType,
+)
 
 from ..broker import OwnBroker
 from ..clients.confluent import ConfluentDriver
@@ -21,6 +28,7 @@ from .member import Event, Member, MemberLog, Place
 
 SESSION_MS = 6000
 HEARTBEAT_MS = 1000
+_LONG_SESSION_MS = 20_000
 _CALM_SECONDS = 1.5
 _BALANCE_SECONDS = 15.0
 _PROCESS_SECONDS = 20.0
@@ -49,6 +57,7 @@ class Trial(AbstractContextManager["Trial"]):
         self.name = name
         self.members: list[Member] = []
         self.topics: list[str] = []
+        self.session_ms = site.session_ms
         self._feeds = 0
 
     def __enter__(self) -> Self:
@@ -74,8 +83,7 @@ class Trial(AbstractContextManager["Trial"]):
 
     def grow(self, topic: str, before: int, after: int) -> list[Place]:
         """The places that the topic gained."""
-        admin = AdminClient({"bootstrap.servers": self.site.direct, "log_level": 2})
-        admin.create_partitions([NewPartitions(topic, after)])[topic].result(TIMEOUT_SECONDS)
+        self._admin().create_partitions([NewPartitions(topic, after)])[topic].result(TIMEOUT_SECONDS)
         self._wait_led(topic, after)
         return [(topic, partition) for partition in range(before, after)]
 
@@ -98,7 +106,7 @@ class Trial(AbstractContextManager["Trial"]):
             protocol=self.site.protocol,
             instance=instance or None,
             assignor=assignor or None,
-            session_ms=SESSION_MS,
+            session_ms=self.session_ms,
             heartbeat_ms=HEARTBEAT_MS,
         )
         name = f"m{len(self.members) + 1}"
@@ -110,6 +118,22 @@ class Trial(AbstractContextManager["Trial"]):
         """Records for these places, from the reference client past the tap."""
         self._feeds += 1
         return Feed(self.site.direct, f"feed-{self._feeds}", places)
+
+    def lengthen_session(self) -> None:
+        """Give members time to restart, before any starts; by a setting of the group where the broker decides."""
+        if self.session_ms >= _LONG_SESSION_MS:
+            return
+        self.session_ms = _LONG_SESSION_MS
+        if self.site.protocol == "classic":
+            return
+        entry = ConfigEntry(
+            "consumer.session.timeout.ms", str(_LONG_SESSION_MS), incremental_operation=AlterConfigOpType.SET
+        )
+        resource = ConfigResource(ResourceType.GROUP, self.name, incremental_configs=[entry])
+        self._admin().incremental_alter_configs([resource])[resource].result(TIMEOUT_SECONDS)
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.site.direct, "log_level": 2})
 
     def restart_broker(self, *, kill: bool) -> None:
         """Stop the broker and start it again on its data."""
@@ -155,7 +179,7 @@ class Trial(AbstractContextManager["Trial"]):
 
     def takeover_seconds(self) -> float:
         """How long the partitions of a killed member may be without an owner."""
-        return self.site.session_ms / 1000 + _BALANCE_SECONDS
+        return self.session_ms / 1000 + _BALANCE_SECONDS
 
     def processed(self, values: Iterable[str]) -> None:
         """Wait until every value is in some member's log."""
