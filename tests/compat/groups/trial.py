@@ -58,6 +58,7 @@ class Trial(AbstractContextManager["Trial"]):
         self.members: list[Member] = []
         self.topics: list[str] = []
         self.session_ms = site.session_ms
+        self._admin = AdminClient({"bootstrap.servers": site.direct, "log_level": 2})
         self._feeds = 0
 
     def __enter__(self) -> Self:
@@ -83,7 +84,7 @@ class Trial(AbstractContextManager["Trial"]):
 
     def grow(self, topic: str, before: int, after: int) -> list[Place]:
         """The places that the topic gained."""
-        self._admin().create_partitions([NewPartitions(topic, after)])[topic].result(TIMEOUT_SECONDS)
+        self._admin.create_partitions([NewPartitions(topic, after)])[topic].result(TIMEOUT_SECONDS)
         self._wait_led(topic, after)
         return [(topic, partition) for partition in range(before, after)]
 
@@ -130,10 +131,7 @@ class Trial(AbstractContextManager["Trial"]):
             "consumer.session.timeout.ms", str(_LONG_SESSION_MS), incremental_operation=AlterConfigOpType.SET
         )
         resource = ConfigResource(ResourceType.GROUP, self.name, incremental_configs=[entry])
-        self._admin().incremental_alter_configs([resource])[resource].result(TIMEOUT_SECONDS)
-
-    def _admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.site.direct, "log_level": 2})
+        self._admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_SECONDS)
 
     def restart_broker(self, *, kill: bool) -> None:
         """Stop the broker and start it again on its data."""
