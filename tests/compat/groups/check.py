@@ -53,16 +53,21 @@ def check_processed(logs: Sequence[MemberLog], produced: Iterable[str]) -> None:
 def ownerships(log: MemberLog) -> Iterator[tuple[Place, Ownership]]:
     """Every time the member owned a partition."""
     began: dict[Place, int] = {}
+    end = log.ended
     for event in log.events:
+        if event.kind == "closing":
+            # Some clients go on with a rebalance while they close; the member polls no more.
+            end = event.at
+            break
         if event.kind == "assigned":
             for place in event.places:
                 began.setdefault(place, event.at)
-        elif event.kind in ("revoked", "lost", "closing"):
-            for place in list(began) if event.kind == "closing" else event.places:
+        elif event.kind in ("revoked", "lost"):
+            for place in event.places:
                 if place in began:
                     yield place, Ownership(member=log.name, start=began.pop(place), end=event.at)
     for place, start in began.items():
-        yield place, Ownership(member=log.name, start=start, end=log.ended)
+        yield place, Ownership(member=log.name, start=start, end=end)
 
 
 def _by_place(logs: Sequence[MemberLog]) -> dict[Place, list[Ownership]]:

@@ -56,9 +56,11 @@ class MemberLog:
                 owned.update(event.places)
             elif event.kind in ("revoked", "lost"):
                 owned.difference_update(event.places)
-            elif event.kind == "closing":
-                owned.clear()
-        return owned if self.ended is None else set()
+        return owned if self.ended is None and not self.closed() else set()
+
+    def closed(self) -> bool:
+        """Whether the member has begun to close."""
+        return any(event.kind == "closing" for event in list(self.events))
 
     def values(self) -> set[str]:
         """What the member processed."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from ..broker import OwnBroker
+from ..broker import BrokerError, OwnBroker
 from ..clients.confluent import ConfluentDriver
 from ..model import Membership
 from ..runner import ClientResult, Outcome, Status, attempt
@@ -59,8 +59,12 @@ class GroupSuite:
         for entry in entries:
             entry.result.groups[entry.protocol] = {}
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for done in [pool.submit(self._run_entry, entry, chosen) for entry in entries]:
-                done.result()
+            runs = [pool.submit(self._run_entry, entry, chosen) for entry in entries]
+            try:
+                for run in runs:
+                    run.result()
+            finally:
+                pool.shutdown(cancel_futures=True)
 
     def _run_entry(self, entry: _Entry, scenarios: Sequence[GroupScenario]) -> None:
         began = time.monotonic()
@@ -96,7 +100,16 @@ class GroupSuite:
             self._say(f"{entry.name}: {scenario.title}: {outcome.status.value}: {outcome.note}")
             with (self._work / f"{entry.name}.failures").open("a") as log:
                 log.write(f"{scenario.title}\n{outcome.trace}\n")
+            _require_broker(site)
         if not self._keep:
             for topic in trial.topics:
                 attempt(partial(site.reference.delete_topic, topic))
         return replace(outcome, count=counts[0]) if counts else outcome
+
+
+def _require_broker(site: Site) -> None:
+    try:
+        api_versions(site.direct)
+    except OSError as error:
+        said = f": {site.own.log.read_text(errors='replace')[-300:]}" if site.own else ""
+        raise BrokerError(f"no broker answers at {site.direct} any more: {error}{said}") from error

@@ -30,6 +30,10 @@ def test_a_killed_member_owns_nothing_afterwards() -> None:
     _check(_log("a", ("assigned", 0), killed=3), _log("b", ("assigned", 6)))
 
 
+def test_what_a_closing_member_is_still_assigned_does_not_count() -> None:
+    _check(_log("a", ("assigned", 0), ("revoked", 2), ("closing", 3), ("assigned", 4)), _log("b", ("assigned", 5)))
+
+
 def test_two_owners_are_found() -> None:
     with pytest.raises(AssertionError, match=r"t\[0\] was given to b 1000.0 ms before a gave it up"):
         _check(_log("a", ("assigned", 0), ("revoked", 4)), _log("b", ("assigned", 3)))

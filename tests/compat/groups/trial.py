@@ -144,7 +144,7 @@ class Trial(AbstractContextManager["Trial"]):
         deadline = time.monotonic() + seconds
         while not holds():
             for member in self.members:
-                gone = not member.running and member.log.ended is None and not _closed(member.log)
+                gone = not member.running and member.log.ended is None and not member.log.closed()
                 assert not gone, f"{member.name} ended by itself{member.words()}"
             assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}{self._state()}"
             time.sleep(_STEP_SECONDS)
@@ -191,10 +191,6 @@ class Trial(AbstractContextManager["Trial"]):
         """Hold the logs against what must always be so."""
         limits = Limits(gap_seconds=self.takeover_seconds(), stamp_seconds=self.site.membership.stamp_seconds)
         check(self.logs, produced, time.monotonic_ns(), limits)
-
-
-def _closed(log: MemberLog) -> bool:
-    return any(event.kind == "closing" for event in list(log.events))
 
 
 def given_up(members: Iterable[Member], since: int) -> list[Event]:
