@@ -29,7 +29,7 @@ test: setup  ## lint, types, imports, and every test but the long ones
 check: setup lint types imports unit  ## what to run before each commit: under a minute
 
 unit: setup
-	$(BIN)/pytest -q -n 2 tests/unit $(ARGS)
+	$(BIN)/pytest -q -n 2 -m "not slow" tests/unit $(ARGS)
 
 lint: setup
 	@$(BIN)/ruff check .

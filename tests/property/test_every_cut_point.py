@@ -90,7 +90,7 @@ def check_recovery(before: Before, fate: Fate, kept: int, rng: random.Random) ->
 def test_what_was_synced_survives_every_cut_and_a_retry_appears_once(fate: Fate) -> None:
     before = before_the_crash()
     rng = random.Random(fate.__name__)
-    for kept in range(0, UNSYNCED, 1 if fate is lost else 3):
+    for kept in range(UNSYNCED):
         check_recovery(before, fate, kept, rng)
 
 

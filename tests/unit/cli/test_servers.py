@@ -17,6 +17,9 @@ import pytest
 from headrace.client.admin import Admin
 from tests.unit.cli.conftest import command
 
+pytestmark = pytest.mark.slow
+
+
 Process = subprocess.Popen[str]
 Start = Callable[..., Process]
 

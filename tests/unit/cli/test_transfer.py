@@ -12,6 +12,8 @@ from headrace.protocol.partitioner import partition_for
 from headrace.testing import Broker
 from tests.unit.cli.conftest import Headrace, command, environment
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def topic(cluster: Broker, request: pytest.FixtureRequest) -> str:

@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from headrace.coordinator.assignors import ASSIGNORS, Assignment, Subscriber, TopicShape, range_, uniform
 
+pytestmark = pytest.mark.slow
+
+
 TOPICS = [UUID(int=number) for number in (7, 3, 11, 5)]
 RACKS = ("a", "b", "c")
 Members = dict[str, Subscriber]

@@ -13,6 +13,9 @@ from kafka import KafkaConsumer
 
 from headrace.testing import Broker
 
+pytestmark = pytest.mark.slow
+
+
 PARTITIONS = 12
 RECORDS = 240
 PATIENCE = 30.0

@@ -8,6 +8,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headrace.testing import Broker
 
+pytestmark = pytest.mark.slow
+
+
 SECONDS = 30.0
 KEYS = 20
 ROUNDS = 200

@@ -16,6 +16,9 @@ from headrace.server.broker import Broker as Server
 from headrace.testing import Broker
 from headrace.testing.plugin import topic_name
 
+pytestmark = pytest.mark.slow
+
+
 pytest_plugins = ["pytester"]
 
 

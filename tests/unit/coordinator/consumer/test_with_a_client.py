@@ -14,6 +14,9 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from headrace.testing import Broker
 
+pytestmark = pytest.mark.slow
+
+
 SETTINGS = {
     "group.consumer.heartbeat.interval.ms": 200,
     "group.consumer.session.timeout.ms": 4_000,
