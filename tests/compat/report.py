@@ -96,9 +96,11 @@ def markdown(run: Run) -> str:
         "What the broker advertises, and the versions each client chose in this run.\n\n"
         + _versions(run.advertised, run.results),
         "## Running it again\n\n"
-        "`make compat` sets up the clients in `.venv/compat` (kcat through the system's package manager), starts a\n"
-        "broker on loopback, and rewrites this page. `make compat ARGS='--client kcat'` runs one client,\n"
-        "`ARGS='--bootstrap HOST:PORT'` uses a broker that is already running; both leave this page alone.\n",
+        "`make compat` sets up the clients in `.venv/compat` (kcat through the system's package manager), starts\n"
+        "brokers on loopback, and rewrites this page. `make compat ARGS='--client kcat'` runs one client,\n"
+        "`ARGS='--groups kill static'` these group scenarios alone (`--groups` all of them, `--list` names them), and\n"
+        "`ARGS='--bootstrap HOST:PORT'` uses a broker that is already running, which is not restarted then; all leave\n"
+        "this page alone. With `--keep` the logs of the members stay.\n",
     ]
     return "\n".join(sections)
 

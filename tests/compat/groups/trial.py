@@ -32,6 +32,7 @@ _LONG_SESSION_MS = 20_000
 _CALM_SECONDS = 1.5
 _BALANCE_SECONDS = 15.0
 _PROCESS_SECONDS = 20.0
+_REBALANCE_SECONDS = 8.0
 _STEP_SECONDS = 0.05
 
 
@@ -176,7 +177,7 @@ class Trial(AbstractContextManager["Trial"]):
         self.balanced(members, places)
 
     def takeover_seconds(self) -> float:
-        """How long the partitions of a killed member may be without an owner."""
+        """How long to wait for others to have the partitions of a killed member."""
         return self.session_ms / 1000 + _BALANCE_SECONDS
 
     def processed(self, values: Iterable[str]) -> None:
@@ -189,7 +190,8 @@ class Trial(AbstractContextManager["Trial"]):
 
     def check(self, produced: Iterable[str]) -> None:
         """Hold the logs against what must always be so."""
-        limits = Limits(gap_seconds=self.takeover_seconds(), stamp_seconds=self.site.membership.stamp_seconds)
+        gap = self.session_ms / 1000 + _REBALANCE_SECONDS
+        limits = Limits(gap_seconds=gap, stamp_seconds=self.site.membership.stamp_seconds)
         check(self.logs, produced, time.monotonic_ns(), limits)
 
 
