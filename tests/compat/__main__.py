@@ -7,11 +7,14 @@ import sys
 import tempfile
 import warnings
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from .broker import BrokerError, running_broker
+from .broker import BrokerError, OwnBroker
+from .groups.runner import GroupSuite
+from .groups.scenarios import GROUP_SCENARIOS
 from .provision import CLIENTS
 from .report import markdown, show
 from .runner import TITLES, Suite
@@ -19,7 +22,7 @@ from .runner import TITLES, Suite
 _ROOT = Path(__file__).parents[2]
 _PAGE = _ROOT / "docs" / "compatibility.md"
 _PLAIN_WIDTH = 180
-_CACHE = _ROOT / ".venv" / "compat"
+_CACHE = Path(sys.prefix) / "compat"
 
 
 def _arguments() -> argparse.Namespace:
@@ -28,6 +31,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--client", action="append", choices=list(CLIENTS), help="only this client (repeatable)")
     parser.add_argument("--keep", action="store_true", help="leave topics, broker data and logs for a look")
     parser.add_argument("--list", action="store_true", help="name the clients and the scenarios, and stop")
+    parser.add_argument("--groups", nargs="*", metavar="NAME", help="only group scenarios: these, or all of them")
     parser.add_argument("--page", type=Path, help="write the page here, whatever broker and clients were used")
     return parser.parse_args()
 
@@ -39,6 +43,7 @@ def main() -> int:
     if arguments.list:
         console.print("clients:", ", ".join(CLIENTS))
         console.print("scenarios:", *TITLES, sep="\n  ")
+        console.print("group scenarios:", *(f"{one.slug}: {one.title}" for one in GROUP_SCENARIOS), sep="\n  ")
         return 0
     # Clients report reconnects and deprecations of their own; a scenario that suffers from them says so.
     logging.disable(logging.CRITICAL)
@@ -58,12 +63,15 @@ def main() -> int:
 
 def _run(arguments: argparse.Namespace, work: Path, console: Console) -> int:
     chosen = {name: prepare for name, prepare in CLIENTS.items() if name in (arguments.client or CLIENTS)}
+    say = partial(console.print, markup=False, highlight=False)
     with ExitStack() as cleanup:
-        bootstrap = arguments.bootstrap or cleanup.enter_context(running_broker(work))
-        suite = Suite(bootstrap, _CACHE, work, lambda line: console.print(line, markup=False, highlight=False))
-        run = suite.run(chosen, keep=arguments.keep)
+        bootstrap = arguments.bootstrap or cleanup.enter_context(OwnBroker(work)).address
+        suite = Suite(bootstrap, _CACHE, work, say)
+        run = suite.run(chosen, keep=arguments.keep, ask=arguments.groups is None)
+    GroupSuite(arguments.bootstrap, work, say, arguments.keep).run(run.results, arguments.groups or ())
     show(run, console)
-    complete = arguments.bootstrap is None and len(chosen) == len(CLIENTS) and not run.incomplete
+    whole = len(chosen) == len(CLIENTS) and arguments.groups is None
+    complete = arguments.bootstrap is None and whole and not run.incomplete
     page = arguments.page or (_PAGE if complete else None)
     if page is None:
         console.print("the page is not written: that takes a broker of our own and every client")

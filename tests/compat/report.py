@@ -1,16 +1,31 @@
 """The run as a table on the terminal and as `docs/compatibility.md`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
 
+from .groups.scenarios import GROUP_SCENARIOS
 from .model import Advertised
 from .runner import TITLES, ClientResult, Outcome, Run, Status
 from .wire import api_name
 
 _COLOURS = {Status.PASSED: "green", Status.FAILED: "bold red", Status.NOT_OFFERED: "dim", Status.PENDING: "yellow"}
 _MOST_TITLES = 3
+GROUP_TITLES = tuple(scenario.title for scenario in GROUP_SCENARIOS)
+_GROUPS = """\
+## Groups
+
+Three members of each client, each a process, share a topic of 12 partitions while records keep coming. Every member
+logs what it is assigned, what it gives up and what it processes. In every scenario each record was processed at least
+once, no partition had two owners at a time by the members' own logs, and none was without an owner for longer than a
+session timeout and a rebalance take. The killed member does not leave: the broker misses it. Numbers in parentheses
+count the partitions that members gave up: when one joined two others (4 move to it); when the broker restarted under
+them; and, of cooperative members, when a fourth joined three (3 move to it) and when it left again (none need be given
+up). The new protocol is `group.protocol=consumer`; the other rows use the classic one, with `cooperative-sticky` in
+the last column and an eager assignor in the others.
+
+"""
 _INTRODUCTION = """\
 # Compatibility
 
@@ -23,24 +38,51 @@ of it.
 """
 
 
+Column = tuple[str, Mapping[str, Outcome]]
+
+
 def show(run: Run, console: Console) -> None:
-    """Print the table of scenarios and clients, and the reason of everything that is not a plain pass."""
-    table = Table(title="compatibility")
-    table.add_column("scenario")
-    for result in run.results:
-        table.add_column(result.name, justify="center", no_wrap=True)
-    for title in TITLES:
-        table.add_row(title, *(_coloured(result.outcomes.get(title)) for result in run.results))
-    console.print(table)
+    """Print the tables of scenarios and clients, and the reason of everything that is not a plain pass."""
+    _show_table(console, "compatibility", TITLES, _columns(run.results))
+    _show_table(console, "groups", GROUP_TITLES, _group_columns(run.results))
     for result in run.results:
         if result.unavailable:
             console.print(f"{result.name}: not run: {result.unavailable}", style="yellow", markup=False)
-        for outcome, titles in _noted(result):
-            console.print(f"{result.name}: {outcome.note} ({titles})", style=_COLOURS[outcome.status], markup=False)
+    for name, outcomes in [*_columns(run.results), *_group_columns(run.results)]:
+        for outcome, titles in _noted(outcomes):
+            console.print(f"{name}: {outcome.note} ({titles})", style=_COLOURS[outcome.status], markup=False)
 
 
-def _coloured(outcome: Outcome | None) -> str:
-    return "-" if outcome is None else f"[{_COLOURS[outcome.status]}]{outcome.status.value}[/]"
+def _columns(results: Sequence[ClientResult]) -> list[Column]:
+    return [(result.name, result.outcomes) for result in results]
+
+
+def _group_columns(results: Sequence[ClientResult]) -> list[Column]:
+    return [
+        (result.name if protocol == "classic" else f"{result.name}, new protocol", outcomes)
+        for result in results
+        for protocol, outcomes in result.groups.items()
+    ]
+
+
+def _show_table(console: Console, name: str, titles: Sequence[str], columns: Sequence[Column]) -> None:
+    table = Table(title=name)
+    table.add_column("scenario")
+    for heading, _ in columns:
+        table.add_column(heading, justify="center")
+    shown = [title for title in titles if any(title in outcomes for _, outcomes in columns)]
+    for title in shown:
+        cells = [(outcomes.get(title), _cell(outcomes, title)) for _, outcomes in columns]
+        table.add_row(title, *(f"[{_COLOURS[one.status]}]{text}[/]" if one else text for one, text in cells))
+    if shown:
+        console.print(table)
+
+
+def _cell(outcomes: Mapping[str, Outcome], title: str) -> str:
+    outcome = outcomes.get(title)
+    if outcome is None:
+        return "-"
+    return f"{outcome.status.value} ({outcome.count})" if outcome.count else outcome.status.value
 
 
 def markdown(run: Run) -> str:
@@ -48,14 +90,17 @@ def markdown(run: Run) -> str:
     sections = [
         _INTRODUCTION,
         "## Clients\n\n" + _clients(run.results),
-        "## Scenarios\n\n" + _matrix(run.results) + _legend(run.results),
+        "## Scenarios\n\n" + _matrix(TITLES, _columns(run.results)) + _legend(_columns(run.results)),
+        _GROUPS + _group_matrix(_group_columns(run.results)) + _legend(_group_columns(run.results)),
         "## API versions\n\n"
         "What the broker advertises, and the versions each client chose in this run.\n\n"
         + _versions(run.advertised, run.results),
         "## Running it again\n\n"
-        "`make compat` sets up the clients in `.venv/compat` (kcat through the system's package manager), starts a\n"
-        "broker on loopback, and rewrites this page. `make compat ARGS='--client kcat'` runs one client,\n"
-        "`ARGS='--bootstrap HOST:PORT'` uses a broker that is already running; both leave this page alone.\n",
+        "`make compat` sets up the clients in `.venv/compat` (kcat through the system's package manager), starts\n"
+        "brokers on loopback, and rewrites this page. `make compat ARGS='--client kcat'` runs one client,\n"
+        "`ARGS='--groups kill static'` these group scenarios alone (`--groups` all of them, `--list` names them), and\n"
+        "`ARGS='--bootstrap HOST:PORT'` uses a broker that is already running, which is not restarted then; all leave\n"
+        "this page alone. With `--keep` the logs of the members stay.\n",
     ]
     return "\n".join(sections)
 
@@ -72,36 +117,37 @@ def _clients(results: Sequence[ClientResult]) -> str:
     return _rows(["client", "version", "default hash of a key"], body)
 
 
-def _matrix(results: Sequence[ClientResult]) -> str:
-    def cell(result: ClientResult, title: str) -> str:
-        outcome = result.outcomes.get(title)
-        return outcome.status.value if outcome else "-"
-
-    body = [[title, *(cell(result, title) for result in results)] for title in TITLES]
-    return _rows(["scenario", *(result.name for result in results)], body)
+def _matrix(titles: Sequence[str], columns: Sequence[Column]) -> str:
+    body = [[title, *(_cell(outcomes, title) for _, outcomes in columns)] for title in titles]
+    return _rows(["scenario", *(name for name, _ in columns)], body)
 
 
-def _legend(results: Sequence[ClientResult]) -> str:
-    reasons = list(_reasons(results))
+def _group_matrix(columns: Sequence[Column]) -> str:
+    body = [[name, *(_cell(outcomes, title) for title in GROUP_TITLES)] for name, outcomes in columns]
+    return _rows(["client", *GROUP_TITLES], body)
+
+
+def _legend(columns: Sequence[Column]) -> str:
+    reasons = list(_reasons(columns))
     legend = "\nn/a: the client has no such function; later: it waits for a part of the broker.\n"
     return legend + ("\n" + "".join(reasons) if reasons else "")
 
 
-def _reasons(results: Sequence[ClientResult]) -> Iterator[str]:
-    for result in results:
-        for outcome, titles in _noted(result):
-            yield f"- {result.name}, {outcome.status.value}: {outcome.note} ({titles})\n"
+def _reasons(columns: Sequence[Column]) -> Iterator[str]:
+    for name, outcomes in columns:
+        for outcome, titles in _noted(outcomes):
+            yield f"- {name}, {outcome.status.value}: {outcome.note} ({titles})\n"
 
 
-def _noted(result: ClientResult) -> Iterator[tuple[Outcome, str]]:
+def _noted(outcomes: Mapping[str, Outcome]) -> Iterator[tuple[Outcome, str]]:
     """Each reason once, with the scenarios it holds for."""
     reasons: dict[str, list[str]] = {}
-    for title, outcome in result.outcomes.items():
+    for title, outcome in outcomes.items():
         if outcome.note:
             reasons.setdefault(outcome.note, []).append(title)
     for titles in reasons.values():
         few = len(titles) <= _MOST_TITLES
-        yield result.outcomes[titles[0]], "; ".join(titles) if few else f"{len(titles)} scenarios"
+        yield outcomes[titles[0]], "; ".join(titles) if few else f"{len(titles)} scenarios"
 
 
 def _versions(advertised: Advertised, results: Sequence[ClientResult]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .broker import BrokerError
 from .clients.confluent import ConfluentDriver
-from .model import Advertised, ClientDriver, Codec, NotOffered, Pending, Record, Sending
+from .model import Advertised, ClientDriver, Codec, Membership, NotOffered, Pending, Record, Sending
 from .provision import Factory, Site, Unavailable
 from .records import PARTITIONS, check_equal, sample, spans_of
 from .scenarios import SCENARIOS, Scenario, Stage
@@ -34,22 +34,28 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The end of one scenario for one client, with the reason when it is not a plain pass."""
+    """The end of one scenario for one client, with the reason when it is not a plain pass, or what it counted."""
 
     status: Status
     note: str = ""
+    count: str = ""
     trace: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
 class ClientResult:
-    """All that was seen of one client; `unavailable` tells why it could not be tried."""
+    """All that was seen of one client; `unavailable` tells why it could not be tried.
+
+    `groups` has the outcomes of the group scenarios by protocol.
+    """
 
     name: str
     version: str = ""
     default_hash: str = ""
     unavailable: str = ""
     seconds: float = 0.0
+    membership: Membership | None = None
+    groups: dict[str, dict[str, Outcome]] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     seen: set[tuple[int, int]] = field(default_factory=set)
 
@@ -64,7 +70,12 @@ class Run:
     @property
     def failed(self) -> bool:
         """Whether any scenario of any client failed."""
-        return any(outcome.status is Status.FAILED for result in self.results for outcome in result.outcomes.values())
+        return any(
+            outcome.status is Status.FAILED
+            for result in self.results
+            for outcomes in (result.outcomes, *result.groups.values())
+            for outcome in outcomes.values()
+        )
 
     @property
     def incomplete(self) -> bool:
@@ -107,8 +118,8 @@ class Suite:
         self._reference = ConfluentDriver(bootstrap, self._advertised)
         self._prefix = f"compat-{time.time_ns() // 1_000_000:x}"
 
-    def run(self, clients: Mapping[str, Callable[[Path], Factory]], keep: bool) -> Run:
-        """Every client through every scenario, then all of them on one mixed topic."""
+    def run(self, clients: Mapping[str, Callable[[Path], Factory]], *, keep: bool, ask: bool = True) -> Run:
+        """Every client through every scenario, then all of them on one mixed topic; only set up without `ask`."""
         results: list[ClientResult] = []
         columns: list[Column] = []
         with ExitStack() as cleanup:
@@ -116,10 +127,11 @@ class Suite:
                 result = ClientResult(name=name)
                 results.append(result)
                 column = self._start(result, prepare, cleanup)
-                if column is not None:
+                if column is not None and ask:
                     self._ask_all(column)
                     columns.append(column)
-            made = [*self._mix(columns), *(topic for column in columns for topic in column.stage.topics)]
+            mixed = self._mix(columns) if ask else []
+            made = [*mixed, *(topic for column in columns for topic in column.stage.topics)]
             if not keep:
                 self._clean(made)
         return Run(advertised=self._advertised, results=results)
@@ -147,6 +159,7 @@ class Suite:
     def _identify(result: ClientResult, driver: ClientDriver) -> None:
         result.default_hash = driver.default_hash
         result.version = driver.version()
+        result.membership = driver.membership()
 
     def _ask_all(self, column: Column) -> None:
         result = column.result

@@ -1,6 +1,7 @@
 """aiokafka: the asyncio client, one event loop per verb."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from ..model import (
     TIMEOUT_SECONDS,
     ClientDriver,
     Codec,
+    Membership,
     Position,
     Record,
     Sending,
@@ -33,6 +35,10 @@ class AiokafkaDriver(ClientDriver):
 
     def version(self) -> str:
         return str(aiokafka.__version__)
+
+    def membership(self) -> Membership:
+        command = (sys.executable, "-m", "tests.compat.members.aiokafka_member")
+        return Membership(command=command, no_cooperative="aiokafka has no cooperative assignor")
 
     @asynccontextmanager
     async def _admin(self) -> AsyncIterator[AIOKafkaAdminClient]:

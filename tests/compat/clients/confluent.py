@@ -1,5 +1,6 @@
 """confluent-kafka: librdkafka through its Python binding. Also the suite's reference client."""
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 
@@ -19,6 +20,7 @@ from ..model import (
     TIMEOUT_SECONDS,
     Advertised,
     ClientDriver,
+    Membership,
     Position,
     Record,
     Sending,
@@ -41,6 +43,10 @@ class ConfluentDriver(ClientDriver):
 
     def version(self) -> str:
         return f"{confluent_kafka.__version__} (librdkafka {confluent_kafka.libversion()[0]})"
+
+    def membership(self) -> Membership:
+        command = (sys.executable, "-m", "tests.compat.members.confluent")
+        return Membership(command=command, protocols=("classic", "consumer"))
 
     def create_topic(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
         new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=dict(config))

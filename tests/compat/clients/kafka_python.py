@@ -1,5 +1,6 @@
 """kafka-python: the pure Python client. Its snappy, lz4 and zstd come from packages installed beside it."""
 
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -15,6 +16,7 @@ from ..model import (
     Ability,
     ClientDriver,
     Codec,
+    Membership,
     NotOffered,
     Position,
     Record,
@@ -33,6 +35,9 @@ class KafkaPythonDriver(ClientDriver):
 
     def version(self) -> str:
         return str(kafka.__version__)
+
+    def membership(self) -> Membership:
+        return Membership(command=(sys.executable, "-m", "tests.compat.members.kafka_python"))
 
     @contextmanager
     def _admin(self) -> Iterator[KafkaAdminClient]:

@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import ClassVar
@@ -13,6 +14,7 @@ from ..model import (
     Ability,
     ClientDriver,
     Headers,
+    Membership,
     NotOffered,
     Position,
     Record,
@@ -23,6 +25,7 @@ from .librdkafka import require_codec
 
 _KEY_END = "<:key:>"
 _RECORD_END = "<:end:>"
+_STAMP_SECONDS = 0.25
 _NO_ADMIN = "kcat has no topic administration"
 
 
@@ -53,6 +56,9 @@ class KcatDriver(ClientDriver):
         shown = subprocess.run(["kcat", "-V"], capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=True)
         found = re.search(r"Version (\S+) .*librdkafka (\S+)", shown.stdout)
         return f"{found[1]} (librdkafka {found[2]})" if found else "unknown"
+
+    def membership(self) -> Membership:
+        return Membership(command=(sys.executable, "-m", "tests.compat.members.kcat"), stamp_seconds=_STAMP_SECONDS)
 
     def create_topic(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
         raise NotOffered(_NO_ADMIN)

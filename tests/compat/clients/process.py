@@ -14,7 +14,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..model import TIMEOUT_SECONDS, Ability, Advertised, ClientDriver, Pending, Position, Record, Sending, Span
+from ..model import (
+    TIMEOUT_SECONDS,
+    Ability,
+    Advertised,
+    ClientDriver,
+    Membership,
+    Pending,
+    Position,
+    Record,
+    Sending,
+    Span,
+)
 
 _STOP_SECONDS = 5.0
 _JOIN_GROUP = 11
@@ -85,13 +96,17 @@ class ProcessDriver(ClientDriver):
         advertised: Advertised,
         command: Sequence[str],
         log: Path,
-        environment: Mapping[str, str] | None = None,
+        membership: Membership,
     ) -> None:
         super().__init__(bootstrap, advertised)
-        self._driver = DriverProcess([*command, bootstrap], log, environment or {})
+        self._membership = membership
+        self._driver = DriverProcess([*command, bootstrap], log, membership.environment)
 
     def close(self) -> None:
         self._driver.close()
+
+    def membership(self) -> Membership:
+        return self._membership
 
     def version(self) -> str:
         return str(self._driver.ask("version"))
