@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Coroutine
+from functools import cache
 from io import BytesIO
 from struct import Struct
 from typing import Any, Final, TypeVar, cast
@@ -105,6 +106,7 @@ class Links:
         return link
 
 
+@cache
 def nested(api_key: int, version: int, name: str) -> Any:
     """A class of kio's that is a part of a request."""
     module = __import__(load_request_schema(api_key, version).__module__, fromlist=[name])
