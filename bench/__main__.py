@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from . import client, commits, fetch, groups, latency, machine, produce, profiling, report, start
+from . import client, commits, fetch, groups, latency, machine, produce, profiling, reload, report, start
 from .model import BenchError, Row, Sample, Work, rows_of
 from .setting import Setting, a_setting
 
@@ -21,6 +21,7 @@ def all_works() -> list[Work]:
         *fetch.works(),
         *latency.works(),
         *commits.works(),
+        *reload.works(),
         *groups.works(),
         *client.works(),
         *start.works(),

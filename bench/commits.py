@@ -21,7 +21,7 @@ PARTITIONS: Final = 1000
 RELAXED: Final = {"log.flush.interval.messages": NEVER}
 _GROUPS: Final = 8
 _OFFSETS_UNDER_WAY: Final = 16_000
-_RECORD_SIZE: Final = 2 + 2 + len("group-0000") + 2 + len(TOPIC) + 4 + 24
+RECORD_SIZE: Final = 2 + 2 + len("group-0000") + 2 + len(TOPIC) + 4 + 24
 """Of the key and the value of a committed offset."""
 _COMMIT: Final = (8, 8)
 _FIND: Final = (10, 4)
@@ -110,7 +110,7 @@ def commit(setting: Setting, *, per_request: int, durable: bool) -> Sample:
 def produce(setting: Setting, *, per_request: int, durable: bool) -> Sample:
     """One round of the same bytes to a plain topic."""
     window = max(_OFFSETS_UNDER_WAY // per_request, 1)
-    shape = Shape(batch=batch_of(per_request, _RECORD_SIZE), window=window, durable=durable)
+    shape = Shape(batch=batch_of(per_request, RECORD_SIZE), window=window, durable=durable)
     pumped, _ = produce_to_broker(setting, shape)
     return _sample(pumped.frames * per_request, pumped.seconds, pumped.cpu_seconds)
 

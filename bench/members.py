@@ -106,6 +106,10 @@ class ClassicMember:
         if code:
             raise BenchError(f"a member could not leave: error code {code}")
 
+    def move_to(self, link: Link) -> None:
+        """Go on over another connection, as the member that it is."""
+        self._link = link
+
     async def _ask_to_join(self) -> Any:
         metadata = _VERSION_AND_COUNT.pack(0, 1) + _text(self._topic) + _I32.pack(-1)
         protocol = nested(*_JOIN, "JoinGroupRequestProtocol")(name="range", metadata=metadata)

@@ -30,12 +30,12 @@ T = TypeVar("T")
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run to the end; of what went wrong at several places, the first that can be told."""
     try:
-        return uvloop.run(work)
+        return cast(T, uvloop.run(work))
     except BaseExceptionGroup as group:
-        told = group.subgroup((BenchError, OSError))
+        told: BaseException = group.subgroup((BenchError, OSError)) or group
         while isinstance(told, BaseExceptionGroup):
             told = told.exceptions[0]
-        raise (told or group) from None
+        raise told from None
 
 
 class Link(asyncio.Protocol):
