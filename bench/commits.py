@@ -17,7 +17,6 @@ from .setting import Server, Setting
 from .wire import Link, Links, decoded, framed, nested, run
 
 TOPIC: Final = "bench"
-PARTITIONS: Final = 1000
 RELAXED: Final = {"log.flush.interval.messages": NEVER}
 _GROUPS: Final = 8
 _OFFSETS_UNDER_WAY: Final = 16_000
@@ -103,7 +102,7 @@ def _sample(offsets: int, seconds: float, cpu: float) -> Sample:
 def commit(setting: Setting, *, per_request: int, durable: bool) -> Sample:
     """One round against a fresh broker."""
     with setting.broker({} if durable else RELAXED) as server:
-        server.create_topic(TOPIC, {}, PARTITIONS)
+        server.create_topic(TOPIC, {}, per_request)
         return run(_measure(server, setting.seconds, per_request))
 
 

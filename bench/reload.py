@@ -13,26 +13,28 @@ from typing import Final
 
 from headrace.coordinator.partitions import OFFSETS_TOPIC, partition_of
 
-from .commits import PARTITIONS, RECORD_SIZE, TOPIC, commit_frame, commit_once, find_coordinator
+from .commits import RECORD_SIZE, TOPIC, commit_frame, commit_once, find_coordinator
 from .frames import NEVER, batch_of, produce_frame
-from .members import ClassicMember
+from .members import ClassicMember, Heartbeats
 from .model import CPU, Aim, BenchError, Figure, Of, Sample, Work
 from .setting import Server, Setting
 from .wire import Link, Links, code_of, decoded, framed, nested, run, sleep_until
 
-_GROUPS: Final = 1000
-_AGAIN: Final = 250
+_GROUPS: Final = 4000
+_PARTITIONS: Final = 250
+_AGAIN: Final = 1000
 """Groups that commit a second time, so that there is something to compact."""
 _SHARDS: Final = 50
 _OTHER: Final = "other"
 _OTHER_PARTITIONS: Final = 12
 _PLAIN: Final = "plain"
 _LINKS: Final = 8
-_WINDOW: Final = 2
+_WINDOW: Final = 4
 _PACE_SECONDS: Final = 0.005
 _LOOK_SECONDS: Final = 0.02
 _PATIENCE_SECONDS: Final = 60.0
-_QUIET_SECONDS: Final = 2.5
+_QUIET_SECONDS: Final = 1.5
+_HEARTBEAT_SECONDS: Final = 3.0
 _LOADING: Final = 14
 _FETCH: Final = (9, 9)
 _LIST: Final = (16, 5)
@@ -59,17 +61,22 @@ async def _write(server: Server, data: Path) -> ClassicMember:
         first = await links.open()
         await find_coordinator(first, _OTHER)
         await commit_once(first, commit_frame(_OTHER, range(_OTHER_PARTITIONS), 0))
-        other = ClassicMember(await links.open(), _OTHER, TOPIC, PARTITIONS)
+        other = ClassicMember(await links.open(), _OTHER, TOPIC, _PARTITIONS)
         groups = list(_loaded_groups())
-        one, two = [commit_frame("group-0000", range(PARTITIONS), offset) for offset in (1, 2)]
+        one, two = [commit_frame("group-0000", range(_PARTITIONS), offset) for offset in (1, 2)]
         requests = iter([*((group, one) for group in groups), *((group, two) for group in groups[:_AGAIN])])
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(other.join())
-            for _ in range(_LINKS):
-                link = await links.open()
-                for _ in range(_WINDOW):
-                    tasks.create_task(_commit(link, requests))
-        await _compacted(data)
+            committing = [
+                tasks.create_task(_commit(link, requests))
+                for link in [await links.open() for _ in range(_LINKS)]
+                for _ in range(_WINDOW)
+            ]
+            await other.join()
+            beats = Heartbeats()
+            beats.start(tasks, [other], _HEARTBEAT_SECONDS)
+            await asyncio.wait(committing)
+            await _compacted(data)
+            await beats.stop([other])
         return other
 
 
@@ -77,13 +84,13 @@ async def _commit(link: Link, requests: Iterator[tuple[str, bytes]]) -> None:
     """Commit for one group after the other; their names have one length, so the request has only to be given one."""
     for group, like in requests:
         frame = like.replace(b"group-0000", group.encode(), 1)
-        if len(await link.ask(frame)) < PARTITIONS:
+        if len(await link.ask(frame)) < _PARTITIONS:
             raise BenchError("a commit was not answered partition by partition")
 
 
 async def _compacted(data: Path) -> None:
     """Wait until the internal topic is smaller than what was written to it, and stays so."""
-    written = (_GROUPS + _AGAIN) * len(batch_of(PARTITIONS, RECORD_SIZE).data)
+    written = (_GROUPS + _AGAIN) * len(batch_of(_PARTITIONS, RECORD_SIZE).data)
     deadline = time.perf_counter() + _PATIENCE_SECONDS
     size, since = 0, time.perf_counter()
     while size > written * 0.95 or time.perf_counter() < since + _QUIET_SECONDS:
@@ -168,7 +175,7 @@ async def _measure(server: Server, other: ClassicMember) -> Sample:
             done.set()
         await _check(listing)
     worst = {key: max(probe.delays) * 1e3 for key, probe in probes.items()}
-    return {"load": loaded, "first": first * 1e3, **worst, CPU: cpu / (_GROUPS * PARTITIONS) * 1e6}
+    return {"load": loaded, "first": first * 1e3, **worst, CPU: cpu / (_GROUPS * _PARTITIONS) * 1e6}
 
 
 async def _all_loaded(link: Link) -> None:
@@ -185,8 +192,8 @@ async def _check(link: Link) -> None:
     """Every group has the offsets that it committed last."""
     for number, group in enumerate(_loaded_groups()):
         last = 2 if number < _AGAIN else 1
-        if number % 50 == 0 and await _offsets(link, _offset_fetch(group, PARTITIONS)) != [
-            last + index for index in range(PARTITIONS)
+        if number % 200 == 0 and await _offsets(link, _offset_fetch(group, _PARTITIONS)) != [
+            last + index for index in range(_PARTITIONS)
         ]:
             raise BenchError(f"the offsets of {group} are not those that it committed")
 
@@ -195,7 +202,7 @@ def reload(setting: Setting) -> Sample:
     """Write and compact with one broker, then start another one on its data."""
     with setting.directory() as data:
         with setting.running(setting.broker_command(data, _SMALL_SEGMENTS), data) as server:
-            server.create_topic(TOPIC, {}, PARTITIONS)
+            server.create_topic(TOPIC, {}, _PARTITIONS)
             server.create_topic(_PLAIN, {"flush.messages": NEVER})
             other = run(_write(server, data))
         start = time.perf_counter()
@@ -209,7 +216,7 @@ def works() -> list[Work]:
     return [
         Work(
             name="offsets-load",
-            title=f"load of {_GROUPS * PARTITIONS:,} offsets",
+            title=f"load of {_GROUPS * _PARTITIONS:,} offsets",
             against="",
             figures=(
                 Figure(key="load", label="", unit="s", aim=Aim(of=Of.VALUE, bound=10, at_least=False)),
