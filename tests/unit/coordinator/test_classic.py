@@ -275,12 +275,12 @@ def test_a_session_lasts_as_long_as_it_was_asked_for(world: World) -> None:
 
 
 def test_a_static_member_that_gives_no_time_to_join_is_waited_for_at_leisure(world: World) -> None:
-    hasty = {"rebalance_timeout": timedelta(milliseconds=1)}
+    hasty = timedelta(milliseconds=1)
     find(world)
-    first = start_join(world, group_instance_id="one", **hasty)
+    first = start_join(world, group_instance_id="one", rebalance_timeout=hasty)
     world.advance(0)
     sync(world, first.result(), {first.result().member_id: b"all"})
-    start_join(world, group_instance_id="two", **hasty)
+    start_join(world, group_instance_id="two", rebalance_timeout=hasty)
     world.ask(ApiKey.LEAVE_GROUP, 4, group_id="g", members=[{"member_id": "", "group_instance_id": "two"}])
     world.advance(1)
     assert min(world.scheduler.due) - world.clock.monotonic() > 0.9
