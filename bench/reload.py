@@ -14,7 +14,7 @@ from typing import Final
 from headrace.coordinator.partitions import OFFSETS_TOPIC, partition_of
 
 from .commits import RECORD_SIZE, TOPIC, commit_frame, commit_once, find_coordinator
-from .frames import NEVER, batch_of, produce_frame
+from .frames import NEVER, batch_of, produce_frame, produced_offset
 from .members import ClassicMember, Heartbeats
 from .model import CPU, Aim, BenchError, Figure, Of, Sample, Work
 from .setting import Server, Setting
@@ -64,10 +64,11 @@ async def _write(server: Server, data: Path) -> ClassicMember:
         other = ClassicMember(await links.open(), _OTHER, TOPIC, _PARTITIONS)
         groups = list(_loaded_groups())
         one, two = [commit_frame("group-0000", range(_PARTITIONS), offset) for offset in (1, 2)]
+        good = await commit_once(first, one.replace(b"group-0000", groups[0].encode(), 1))
         requests = iter([*((group, one) for group in groups), *((group, two) for group in groups[:_AGAIN])])
         async with asyncio.TaskGroup() as tasks:
             committing = [
-                tasks.create_task(_commit(link, requests))
+                tasks.create_task(_commit(link, requests, good))
                 for link in [await links.open() for _ in range(_LINKS)]
                 for _ in range(_WINDOW)
             ]
@@ -80,12 +81,12 @@ async def _write(server: Server, data: Path) -> ClassicMember:
         return other
 
 
-async def _commit(link: Link, requests: Iterator[tuple[str, bytes]]) -> None:
+async def _commit(link: Link, requests: Iterator[tuple[str, bytes]], good: bytes) -> None:
     """Commit for one group after the other; their names have one length, so the request has only to be given one."""
     for group, like in requests:
         frame = like.replace(b"group-0000", group.encode(), 1)
-        if len(await link.ask(frame)) < _PARTITIONS:
-            raise BenchError("a commit was not answered partition by partition")
+        if await link.ask(frame) != good:
+            raise BenchError("a commit was answered with an error")
 
 
 async def _compacted(data: Path) -> None:
@@ -116,7 +117,7 @@ def _size(data: Path) -> int:
 
 
 class _Probe:
-    """Sends one kind of request at its pace, and keeps the longest that an answer took."""
+    """Sends one kind of request at its pace, and keeps how late each answer came."""
 
     def __init__(self, request: Callable[[], Awaitable[None]]) -> None:
         self._request = request
@@ -161,7 +162,7 @@ async def _measure(server: Server, other: ClassicMember) -> Sample:
                 raise BenchError("the other group's offsets are not what they were")
 
         async def produce() -> None:
-            await producing.ask(batch)
+            produced_offset(bytes(4) + await producing.ask(batch), _PLAIN)
 
         while await _offsets(fetching, ask) is None:
             continue
@@ -189,7 +190,7 @@ async def _all_loaded(link: Link) -> None:
 
 
 async def _check(link: Link) -> None:
-    """Every group has the offsets that it committed last."""
+    """Groups have the offsets that they committed last; some of them are asked."""
     for number, group in enumerate(_loaded_groups()):
         last = 2 if number < _AGAIN else 1
         if number % 200 == 0 and await _offsets(link, _offset_fetch(group, _PARTITIONS)) != [
