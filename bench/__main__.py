@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from . import client, fetch, latency, machine, produce, profiling, report, start
+from . import client, commits, fetch, groups, latency, machine, produce, profiling, reload, report, start
 from .model import BenchError, Row, Sample, Work, rows_of
 from .setting import Setting, a_setting
 
@@ -16,7 +16,16 @@ _BUSY_PERCENT = 10
 
 
 def all_works() -> list[Work]:
-    return [*produce.works(), *fetch.works(), *latency.works(), *client.works(), *start.works()]
+    return [
+        *produce.works(),
+        *fetch.works(),
+        *latency.works(),
+        *commits.works(),
+        *reload.works(),
+        *groups.works(),
+        *client.works(),
+        *start.works(),
+    ]
 
 
 def sample(work: Work, setting: Setting, console: Console) -> list[Row]:

@@ -73,7 +73,8 @@ def _legacy(text: str) -> bytes:
     return _I16.pack(len(data)) + data
 
 
-def _frame(api_key: int, version: int, body: bytes, *, flexible: bool) -> bytes:
+def request_frame(api_key: int, version: int, body: bytes, *, flexible: bool) -> bytes:
+    """A request with its header and its length."""
     head = _HEAD.pack(api_key, version, 1, len(CLIENT_ID)) + CLIENT_ID + (b"\0" if flexible else b"")
     return _I32.pack(len(head) + len(body)) + head + body
 
@@ -91,7 +92,7 @@ def produce_frame(topic: str, batch: Batch, *, acks: int = -1) -> bytes:
         + batch.data
         + b"\0\0\0"
     )
-    return _frame(0, _PRODUCE_VERSION, body, flexible=True)
+    return request_frame(0, _PRODUCE_VERSION, body, flexible=True)
 
 
 def produce_reply_size(topic: str) -> int:
@@ -117,7 +118,7 @@ def fetch_frame(topic: str, offset: int, max_bytes: int, *, max_wait_ms: int = 5
         + _FETCH_PARTITION.pack(0, -1, offset, -1, -1, max_bytes)
         + b"\0\0\x01\x01\0"
     )
-    return _frame(1, _FETCH_VERSION, body, flexible=True)
+    return request_frame(1, _FETCH_VERSION, body, flexible=True)
 
 
 def fetch_reply_head(topic: str, size: int) -> int:
@@ -132,18 +133,18 @@ def check_fetched(reply: bytes, topic: str) -> None:
         raise BenchError(f"fetch was answered with error code {code}")
 
 
-def create_topic_frame(topic: str, settings: dict[str, str]) -> bytes:
-    """A CreateTopics request for a topic of one partition."""
+def create_topic_frame(topic: str, settings: dict[str, str], partitions: int = 1) -> bytes:
+    """A CreateTopics request for one topic."""
     configs = b"".join(_legacy(name) + _legacy(value) for name, value in settings.items())
     body = (
         _I32.pack(1)
         + _legacy(topic)
-        + Struct(">ihi").pack(1, 1, 0)
+        + Struct(">ihi").pack(partitions, 1, 0)
         + _I32.pack(len(settings))
         + configs
         + Struct(">ib").pack(10_000, 0)
     )
-    return _frame(19, _CREATE_VERSION, body, flexible=False)
+    return request_frame(19, _CREATE_VERSION, body, flexible=False)
 
 
 def check_created(reply: bytes, topic: str) -> None:
@@ -153,4 +154,4 @@ def check_created(reply: bytes, topic: str) -> None:
 
 
 def api_versions_frame() -> bytes:
-    return _frame(18, 0, b"", flexible=False)
+    return request_frame(18, 0, b"", flexible=False)

@@ -7,11 +7,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Timer
+from types import MappingProxyType
 from typing import Final
 
 from . import frames, load, machine
@@ -46,9 +47,9 @@ class Server:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
 
-    def create_topic(self, topic: str, settings: dict[str, str]) -> None:
+    def create_topic(self, topic: str, settings: dict[str, str], partitions: int = 1) -> None:
         with self.connect() as sock:
-            frames.check_created(load.ask(sock, frames.create_topic_frame(topic, settings)), topic)
+            frames.check_created(load.ask(sock, frames.create_topic_frame(topic, settings, partitions)), topic)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,15 +75,16 @@ class Setting:
             shutil.rmtree(path, ignore_errors=True)
 
     @contextmanager
-    def broker(self) -> Iterator[Server]:
-        """A fresh broker with its default settings, as `headrace broker` starts it."""
-        with self.directory() as data, self.running(self.broker_command(data), data) as server:
+    def broker(self, settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[Server]:
+        """A fresh broker with its default settings, but for those named, as `headrace broker` starts it."""
+        with self.directory() as data, self.running(self.broker_command(data, settings), data) as server:
             yield server
 
-    def broker_command(self, data: Path) -> list[str]:
+    def broker_command(self, data: Path, settings: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+        given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
         command = [sys.executable, "-m"]
         command += ["headrace.cli"] if self.profile is None else ["bench.profiled", str(self.profile)]
-        return [*command, "broker", "--listen", "127.0.0.1:0", "--data", str(data / "data")]
+        return [*command, "broker", "--listen", "127.0.0.1:0", "--data", str(data / "data"), *given]
 
     @contextmanager
     def ceiling(self, name: str, directory: Path, *arguments: str) -> Iterator[Server]:

@@ -11,6 +11,7 @@ from .consumer import ConsumerGroup, HeartbeatRequest, check_request
 from .effects import Effect, Write
 from .service import Answer, GroupCoordinator, check_text
 from .shard import Shard
+from .turns import in_turns
 
 
 async def heartbeat(coordinator: GroupCoordinator, group_id: str, request: HeartbeatRequest, version: int) -> Answer:
@@ -51,7 +52,7 @@ async def describe(
 ) -> list[Mapping[str, Any] | tuple[str, CodedError]]:
     """Each group in the words of ConsumerGroupDescribe, or its id and what is in the way."""
     found: list[Mapping[str, Any] | tuple[str, CodedError]] = []
-    for group_id in group_ids:
+    async for group_id in in_turns(group_ids):
         try:
             check_text(group_id)
             shard = coordinator.shard(group_id)

@@ -16,6 +16,7 @@ from headrace.protocol.errors import CodedError
 from . import admin
 from .group import Group
 from .journal import Pair
+from .partitions import OFFSETS_TOPIC
 from .records import NONE, offset_times
 from .service import GroupCoordinator
 from .shard import Phase, Shard
@@ -92,8 +93,16 @@ def _forget(coordinator: GroupCoordinator, shard: Shard, tombstones: list[Pair])
 
 
 async def forget_topic(coordinator: GroupCoordinator, topic: str) -> int:
-    """Let go of every offset of a topic that was deleted; returns how many there were."""
+    """Let go of every offset of a topic that was deleted; returns how many there were.
+
+    Shards that cannot write now do so once they can. Without the internal topic itself there are no groups.
+    """
+    if topic == OFFSETS_TOPIC:
+        coordinator.drop_shards()
+        return 0
     gone = 0
+    for shard in coordinator.silent_shards():
+        shard.deleted_topics.add(topic)
     for shard in coordinator.active_shards():
         for number, group_id in enumerate(list(shard.offsets.groups()), 1):
             if number % OFFSETS_PER_TURN == 0:

@@ -76,6 +76,8 @@ class Offsets:
         """Take offsets in that were just written."""
         topics = self._by_group.get(group_id, {})
         for topic, encoded in offsets.items():
+            if not encoded:
+                continue
             values = topics.get(topic)
             if values is None:
                 values = self._add(offset_prefix(group_id, topic))

@@ -6,11 +6,19 @@ from typing import Final
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 
-@lru_cache(maxsize=1 << 16)
+_LONGEST_KEPT: Final = 256
+"""Characters of the longest name whose hash is remembered: clients choose names, and could fill the memory."""
+
+
 def partition_of(name: str, partitions: int) -> int:
     """The partition of a group's or a transaction's id."""
-    number = java_hash(name)
+    number = _known_hash(name) if len(name) <= _LONGEST_KEPT else java_hash(name)
     return 0 if number == -(1 << 31) else abs(number) % partitions
+
+
+@lru_cache(maxsize=1 << 16)
+def _known_hash(name: str) -> int:
+    return java_hash(name)
 
 
 def java_hash(text: str) -> int:

@@ -78,14 +78,14 @@ class GroupCoordinator:
     async def close(self) -> None:
         """Answer everyone who waits, and load no more."""
         self._is_closed = True
-        for shard in self._shards.values():
-            shard.close(ErrorCode.not_coordinator)
+        self.drop_shards()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def find(self, group_id: str) -> BrokerNode:
         """The broker that speaks for a group. The internal topic is made when the first group is looked for."""
+        check_text(group_id)
         topic = self._image.topic(OFFSETS_TOPIC) or await self._create_topic()
         leader = topic.partitions[partition_of(group_id, len(topic.partitions))].leader
         node = self._image.brokers.get(leader)
@@ -95,6 +95,7 @@ class GroupCoordinator:
 
     def shard(self, group_id: str) -> Shard:
         """The shard of a group, ready to act; `CodedError` with what the client is to be told otherwise."""
+        check_text(group_id)
         topic = self._image.topic(OFFSETS_TOPIC)
         if topic is None or self._is_closed:
             raise CodedError(ErrorCode.not_coordinator)
@@ -122,6 +123,16 @@ class GroupCoordinator:
     def active_shards(self) -> list[Shard]:
         """Those that can speak now."""
         return [shard for shard in self._shards.values() if shard.phase is Phase.ACTIVE]
+
+    def silent_shards(self) -> list[Shard]:
+        """Those that are being loaded, or have to be."""
+        return [shard for shard in self._shards.values() if shard.phase in (Phase.LOADING, Phase.FAILED)]
+
+    def drop_shards(self) -> None:
+        """The internal topic is gone: speak for no group any more, and tell those who wait."""
+        for shard in self._shards.values():
+            shard.close(ErrorCode.not_coordinator)
+        self._shards.clear()
 
     def _led(self, index: int) -> Partition | None:
         try:
@@ -228,17 +239,18 @@ class GroupCoordinator:
             raise CodedError(ErrorCode.invalid_session_timeout)
         shard = self.shard(group_id)
         group = self._joined(shard, group_id)
-        effects: list[Effect] = []
+        former: list[Effect] = []
         if isinstance(group, ConsumerGroup) and group.is_empty:
-            effects += group.tombstones()
+            former += group.tombstones()
             group = None
         if group is None:
             if request.member_id:
                 raise CodedError(ErrorCode.unknown_member_id)
             group = self._new_classic(group_id)
         token = self.token()
-        effects += group.join(replace(request, token=token), shard.now_ms())
+        effects = group.join(replace(request, token=token), shard.now_ms())
         if not group.is_blank:
+            effects = [*former, *effects]
             shard.groups[group_id] = group
         shard.carry_out(group, effects)
         return await token

@@ -57,6 +57,8 @@ class Shard:
         self.phase = Phase.ACTIVE if is_new else Phase.LOADING
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
+        self.deleted_topics: set[str] = set()
+        """Topics that were deleted while the log could not be written; their offsets go once it is loaded."""
         self._clock = clock
         self._make_group = make_group
         self._alarms = Alarms(scheduler, clock, self._ring)
@@ -70,16 +72,21 @@ class Shard:
 
     async def load(self) -> None:
         """Read the log from its start to its end, a slice at a time."""
+        if self.phase is Phase.CLOSED:
+            return
         self.phase = Phase.LOADING
         self._end = self.partition.log.log_end_offset
         self.groups.clear()
         self.offsets = Offsets()
         try:
             await self._read_log()
-        except (CodedError, StorageError, BadRecord) as error:
+            self._forget_deleted()
+        except Exception as error:  # whatever its records are, they must not keep the others from loading
             if self.phase is Phase.LOADING:
                 self.phase = Phase.FAILED
-            log.error("groups could not be loaded", partition=self.partition.log.name, reason=str(error))
+            is_foreseen = isinstance(error, CodedError | StorageError | BadRecord)
+            name = self.partition.log.name
+            log.error("groups could not be loaded", partition=name, reason=str(error), exc_info=not is_foreseen)
             return
         if self.phase is not Phase.LOADING:
             return
@@ -95,8 +102,23 @@ class Shard:
             found = records.read(offset, SLICE_BYTES, self._end)
             if found is None:
                 return
-            offset = self._replay(found.file.pread(found.length, found.position), offset)
+            reached = self._replay(found.file.pread(found.length, found.position), offset)
+            if reached == offset:
+                raise BadRecord(f"there is no whole batch at offset {offset}")
+            offset = reached
             await asyncio.sleep(0)
+
+    def _forget_deleted(self) -> None:
+        if self.phase is not Phase.LOADING:
+            return
+        for topic in list(self.deleted_topics):
+            for group_id in list(self.offsets.groups()):
+                values = self.offsets.topics(group_id).get(topic, ())
+                tombstones = self.offsets.tombstones(group_id, topic, list(values))
+                if tombstones:
+                    self.append(tombstones)
+                    self.offsets.forget(tombstones)
+            self.deleted_topics.discard(topic)
 
     def _replay(self, data: bytes, offset: int) -> int:
         """The offset after the last whole batch."""

@@ -272,3 +272,15 @@ def test_a_session_lasts_as_long_as_it_was_asked_for(world: World) -> None:
     assert heartbeat(world, joined) is ErrorCode.none
     world.advance(30_001)
     assert heartbeat(world, joined) is ErrorCode.unknown_member_id
+
+
+def test_a_static_member_that_gives_no_time_to_join_is_waited_for_at_leisure(world: World) -> None:
+    hasty = timedelta(milliseconds=1)
+    find(world)
+    first = start_join(world, group_instance_id="one", rebalance_timeout=hasty)
+    world.advance(0)
+    sync(world, first.result(), {first.result().member_id: b"all"})
+    start_join(world, group_instance_id="two", rebalance_timeout=hasty)
+    world.ask(ApiKey.LEAVE_GROUP, 4, group_id="g", members=[{"member_id": "", "group_instance_id": "two"}])
+    world.advance(1)
+    assert min(world.scheduler.due) - world.clock.monotonic() > 0.9

@@ -7,8 +7,9 @@ from datetime import timedelta
 import pytest
 
 from headrace.coordinator import shard
-from headrace.coordinator.expiry import expire
+from headrace.coordinator.expiry import expire, forget_topic
 from headrace.coordinator.partitions import OFFSETS_TOPIC, partition_of
+from headrace.coordinator.shard import Phase
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 
@@ -193,3 +194,78 @@ def test_closing_answers_everyone_who_waits(world: World) -> None:
     world.settle()
     assert waiting.result().error_code is ErrorCode.not_coordinator
     assert join(world).error_code is ErrorCode.not_coordinator
+
+
+def test_a_shard_with_records_that_nobody_can_read_does_not_hold_up_the_others(world: World) -> None:
+    world.topic("t")
+    find(world)
+    for offset in range(8):
+        assert commit(world, offset, group_id=group_in(1)) is ErrorCode.none, "it is the larger one, and loaded last"
+    assert commit(world, 7, group_id=group_in(0)) is ErrorCode.none
+    world.groups.shard(group_in(0)).append([(b"\0\2\0\1\xff", b"not a group, under a name that is not text")])
+    world.settle()
+    world.kill()
+    assert fetch(world, group_id=group_in(1)) == 7
+    answer = world.ask(ApiKey.OFFSET_FETCH, 9, groups=[{"group_id": group_in(0), "topics": None}])
+    assert answer.groups[0].error_code is ErrorCode.coordinator_load_in_progress
+    assert world.groups.active_shards() == [world.groups.shard(group_in(1))]
+
+
+def test_a_shard_that_was_closed_before_it_was_loaded_stays_closed(world: World) -> None:
+    world.topic("t")
+    find(world)
+    for number in (0, 1):
+        assert commit(world, 7, group_id=group_in(number)) is ErrorCode.none
+    world.kill(load=False)
+    shards = world.groups.silent_shards()
+    for one in shards:
+        one.close(ErrorCode.not_coordinator)
+    world.settle()
+    assert [one.phase for one in shards] == [Phase.CLOSED, Phase.CLOSED]
+
+
+def test_offsets_that_are_still_committed_do_not_expire_with_a_group_that_had_members(world: World) -> None:
+    world.topic("t")
+    joined = lone_member(world)
+    world.ask(ApiKey.LEAVE_GROUP, 4, group_id="g", members=[{"member_id": joined.member_id}])
+    world.advance(6 * DAY_MS)
+    assert commit(world, 5) is ErrorCode.none, "by a consumer that assigns itself"
+    world.advance(2 * DAY_MS)
+    world.run(expire(world.groups, world.clock.now_ms()))
+    assert fetch(world) == 5
+    world.advance(6 * DAY_MS)
+    world.run(expire(world.groups, world.clock.now_ms()))
+    assert fetch(world) == -1
+
+
+def test_offsets_of_a_topic_that_was_deleted_while_they_were_loaded_go_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard, "SLICE_BYTES", 1)
+    world.topic("t")
+    find(world)
+    for offset in range(20):
+        assert commit(world, offset) is ErrorCode.none
+    world.kill(load=False)
+    assert world.groups.silent_shards()
+    world.run(forget_topic(world.groups, "t"))
+    world.settle()
+    assert fetch(world) == -1
+    world.kill()
+    assert fetch(world) == -1
+
+
+def test_groups_end_with_the_internal_topic(world: World) -> None:
+    world.topic("t")
+    joined = lone_member(world)
+    waiting = start_join(world, version=3)
+    world.run(world.controller.delete_topic(OFFSETS_TOPIC))
+    world.settle()
+    assert waiting.result().error_code is ErrorCode.not_coordinator
+    assert heartbeat(world, joined) is ErrorCode.not_coordinator
+    assert world.ask(ApiKey.LIST_GROUPS, 5).groups == ()
+    find(world)
+    assert heartbeat(world, joined) is ErrorCode.unknown_member_id
+    assert commit(world, 8) is ErrorCode.none
+    world.kill()
+    assert fetch(world) == 8

@@ -276,3 +276,38 @@ def test_offsets_of_members_that_are_no_consumers_are_not_deleted(world: World) 
     world.topic("t")
     lone_member(world, protocol_type="connect", session_timeout=SESSION)
     assert delete_offset(world, "t") is ErrorCode.non_empty_group
+
+
+def test_a_topic_may_be_asked_for_twice_and_need_not_have_a_name(world: World) -> None:
+    world.topic("t")
+    find(world)
+    assert commit(world, 5, partition=1) is ErrorCode.none
+    topics = [{"name": "t", "partition_indexes": [index]} for index in (0, 1)]
+    topics.append({"name": "", "partition_indexes": [0]})
+    (group,) = world.ask(ApiKey.OFFSET_FETCH, 9, groups=[{"group_id": "g", "topics": topics}]).groups
+    assert [topic.partitions[0].committed_offset for topic in group.topics] == [-1, 5, -1]
+
+
+def test_ids_that_no_group_can_have_are_refused_before_they_cost_time(world: World) -> None:
+    find(world)
+    invalid = ErrorCode.invalid_group_id
+    (found,) = world.ask(ApiKey.FIND_COORDINATOR, 4, coordinator_keys=[HUGE]).coordinators
+    assert found.error_code is invalid
+    (group,) = world.ask(ApiKey.OFFSET_FETCH, 9, groups=[{"group_id": HUGE, "topics": None}]).groups
+    assert group.error_code is invalid
+    assert world.ask(ApiKey.DESCRIBE_GROUPS, 5, groups=[HUGE]).groups[0].error_code is invalid
+    assert world.ask(ApiKey.DELETE_GROUPS, 2, groups_names=[HUGE]).results[0].error_code is invalid
+
+
+def test_a_topic_of_which_nothing_was_committed_does_not_keep_a_group(world: World) -> None:
+    world.topic("t")
+    world.topic("u", 1)
+    find(world)
+    values = commit_values(1)
+    values["topics"] += commit_values(1, topic="u", partition=9)["topics"]
+    codes = [topic.partitions[0].error_code for topic in world.ask(ApiKey.OFFSET_COMMIT, 9, **values).topics]
+    assert codes == [ErrorCode.none, ErrorCode.unknown_topic_or_partition]
+    (group,) = world.ask(ApiKey.OFFSET_FETCH, 9, groups=[{"group_id": "g", "topics": None}]).groups
+    assert [topic.name for topic in group.topics] == ["t"]
+    assert world.ask(ApiKey.DELETE_GROUPS, 2, groups_names=["g"]).results[0].error_code is ErrorCode.none
+    assert world.ask(ApiKey.LIST_GROUPS, 5).groups == ()

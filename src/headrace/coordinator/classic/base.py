@@ -178,7 +178,8 @@ class ClassicBase:
         if self.protocol_type is None:
             return commit_timestamp
         if self.is_empty:
-            return commit_timestamp if self.state_timestamp < 0 else self.state_timestamp
+            # Later than Kafka where a consumer without membership goes on to commit: its offsets are in use.
+            return max(commit_timestamp, self.state_timestamp)
         if self.protocol_type == CONSUMER and self.state is State.STABLE and self._subscribed_topics() is not None:
             return commit_timestamp
         return None

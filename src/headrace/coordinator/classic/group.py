@@ -18,7 +18,7 @@ A request that waits is answered exactly once, whatever becomes of its member.
 """
 
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from headrace.coordinator.effects import Effect
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -28,6 +28,9 @@ from .member import JoinRequest, LeavingMember, Member, SyncRequest
 from .settings import NEW_MEMBER_TIMEOUT_MS
 from .states import TRANSITIONS, Event, State
 from .turn import JOIN_ALARM, SYNC_ALARM, Turn, heartbeat_answer, join_refused, session_alarm, sync_answer
+
+_SHORTEST_WAIT_MS: Final = 1_000
+"""Between two looks whether a static member is back, where members gave no time to join in."""
 
 
 class ClassicGroup(ClassicBase):
@@ -246,7 +249,7 @@ class ClassicGroup(ClassicBase):
         for member_id in late:
             self._drop(member_id, turn)
         if len(self.roster) and not self.roster.elect_joined_leader():
-            turn.wake(JOIN_ALARM, self.roster.rebalance_timeout_ms)
+            turn.wake(JOIN_ALARM, max(self.roster.rebalance_timeout_ms, _SHORTEST_WAIT_MS))
             return
         self.generation += 1
         self._is_initial = False

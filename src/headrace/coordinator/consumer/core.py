@@ -176,7 +176,10 @@ class Core:
         changed = False
         for regex in self.state.regexes():
             self._resolve_after_ms = decision.now_ms + min(max(_RESOLVE_MIN_MS, len(self._image)), _RESOLVE_MAX_MS)
-            topics = subscriptions.resolve(regex, self._image)
+            try:
+                topics = subscriptions.resolve(regex, self._image)
+            except CodedError:  # written by a broker that served more: the group goes on with what it found
+                continue
             if topics != self.state.resolved.get(regex):
                 decision.apply(ResolvedRegex(regex, topics, version))
                 changed = True

@@ -18,9 +18,11 @@ from headrace.config import shown
 from headrace.protocol.errors import CodedError, ErrorCode
 
 LONGEST: Final = 1024
-_MOST_NODES: Final = 5_000
-_MOST_STEPS: Final = 20_000
-"""Remembered steps; when there are more, they are found anew."""
+_MOST_NODES: Final = 2_000
+_MOST_ITEMS: Final = 20_000
+"""Parts of an expression looked at to build its automaton, repeated ones again; not all of them become nodes."""
+_MOST_REMEMBERED: Final = 100_000
+"""Nodes in remembered steps, about 5 MB; when there are more, they are found anew."""
 _ACCEPT: Final = 0
 _WORD: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 _DIGITS: Final = frozenset("0123456789")
@@ -58,6 +60,7 @@ class Matcher:
         self._tests: list[Test | None] = [None]
         self._next: list[tuple[int, ...]] = [()]
         self._places: dict[int, Any] = {}
+        self._items = 0
         tree = parser.parse(regex)
         self._first = self._sequence(tree, _ACCEPT, tree.state.flags)
         self._forget()
@@ -77,19 +80,19 @@ class Matcher:
 
     def _forget(self) -> None:
         self._states: dict[tuple[frozenset[int], bool], _State] = {}
-        self._steps = 0
+        self._remembered = 0
         self._start = _State(frozenset({self._first}), True, False)
 
     def _step(self, state: _State, character: str) -> _State:
-        self._steps += 1
-        if self._steps > _MOST_STEPS:
-            self._forget()
         reached: set[int] = set()
         for node in self._closure(state, character):
             test = self._tests[node]
             if test is not None and test(character):
                 reached.update(self._next[node])
         nodes, after_word = frozenset(reached), character in _WORD
+        self._remembered += 1 + len(nodes)
+        if self._remembered > _MOST_REMEMBERED:
+            self._forget()
         following = self._states.setdefault((nodes, after_word), _State(nodes, False, after_word))
         state.following[character] = following
         return following
@@ -131,6 +134,9 @@ class Matcher:
         return after
 
     def _item(self, operation: Any, argument: Any, after: int, flags: int) -> int:
+        self._items += 1
+        if self._items > _MOST_ITEMS:
+            raise invalid(self._regex, "it is too large")
         if operation is sre.BRANCH:
             return self._node([self._sequence(branch, after, flags) for branch in argument[1]])
         if operation is sre.SUBPATTERN:
@@ -154,7 +160,9 @@ class Matcher:
             for _ in range(int(high) - low):
                 node = self._node([self._sequence(inner, node, flags), after])
         for _ in range(low):
-            node = self._sequence(inner, node, flags)
+            before, node = node, self._sequence(inner, node, flags)
+            if node == before:  # it reads nothing, however often
+                break
         return node
 
     def _test(self, operation: Any, argument: Any, flags: int) -> Test:
@@ -193,7 +201,7 @@ def _set_item(operation: Any, argument: Any) -> Test:
     return lambda character: bool(ord(character) == argument)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def matcher(regex: str) -> Matcher:
     """The expression, ready to match; INVALID_REGULAR_EXPRESSION when it is none, or cannot be served."""
     if len(regex) > LONGEST:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from headrace.config import shown
 from headrace.protocol.errors import CodedError, ErrorCode
 
+from ..records import LARGEST_TEXT
 from .member import AWAY, JOINING, LEFT, Assignment, Member, is_within
 
 FIRST_WITH_OWN_IDS: Final = 1
@@ -43,6 +44,8 @@ def check_request(group_id: str, request: HeartbeatRequest, version: int, assign
     if version >= FIRST_WITH_OWN_IDS or epoch > JOINING or epoch == LEFT:
         _not_blank(request.member_id, "MemberId can't be empty.")
     _not_blank(group_id, "GroupId can't be empty.")
+    if len(request.member_id.encode()) > LARGEST_TEXT:
+        raise _invalid(f"MemberId can't be longer than {LARGEST_TEXT} bytes.")
     _not_blank(request.instance_id, "InstanceId can't be empty.")
     _not_blank(request.rack_id, "RackId can't be empty.")
     if epoch == JOINING:

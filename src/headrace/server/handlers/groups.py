@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from headrace.coordinator.classic import JoinRequest, LeavingMember, SyncRequest
 from headrace.coordinator.records import LARGEST_TEXT
+from headrace.coordinator.turns import in_turns
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -50,7 +51,7 @@ async def handle_find_coordinator(ctx: Context, request: Any, info: RequestInfo)
     key_type = getattr(request, "key_type", KeyType.GROUP)
     if info.version < _FIRST_WITH_KEYS:
         return {"throttle_time": 0, **await _find(ctx, key_type, request.key)}
-    found = [{"key": key, **await _find(ctx, key_type, key)} for key in request.coordinator_keys or ()]
+    found = [{"key": key, **await _find(ctx, key_type, key)} async for key in in_turns(request.coordinator_keys or ())]
     return {"throttle_time": 0, "coordinators": found}
 
 

@@ -13,6 +13,7 @@ from collections import defaultdict
 from typing import Any, Final
 
 from headrace.coordinator import admin
+from headrace.coordinator.turns import in_turns
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -25,7 +26,7 @@ _FIRST_WITH_MISSING_GROUPS: Final = 6
 async def handle_describe_groups(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     asked = getattr(request, "include_authorized_operations", False)
     operations = GROUP_OPERATIONS if asked else NOT_ASKED
-    groups = [await _describe(ctx, group_id, info.version) for group_id in request.groups or ()]
+    groups = [await _describe(ctx, group_id, info.version) async for group_id in in_turns(request.groups or ())]
     return {"throttle_time": 0, "groups": [{**group, "authorized_operations": operations} for group in groups]}
 
 
@@ -71,7 +72,7 @@ async def handle_list_groups(ctx: Context, request: Any, info: RequestInfo) -> d
 
 async def handle_delete_groups(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
     results = []
-    for group_id in dict.fromkeys(request.groups_names or ()):
+    async for group_id in in_turns(dict.fromkeys(request.groups_names or ())):
         code = ErrorCode.none
         try:
             await admin.delete_group(ctx.groups, group_id)

@@ -13,13 +13,14 @@ stands at every partition, as there is no other place for it.
   v10 topic ids (UNKNOWN_TOPIC_ID).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from struct import Struct
 from typing import Any, Final
 from uuid import UUID
 
 from headrace.coordinator.records import NONE, Committed, encode_offset
+from headrace.coordinator.turns import in_turns
 from headrace.protocol.api import ApiKey
 from headrace.protocol.encode import write_count, write_topic
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -123,7 +124,7 @@ async def handle_offset_commit(ctx: Context, request: Any, info: RequestInfo) ->
 
 async def handle_offset_fetch(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     if info.version >= _FIRST_FETCH_WITH_GROUPS:
-        groups = [await _fetch_group(ctx, group, info) for group in request.groups or ()]
+        groups = [await _fetch_group(ctx, group, info) async for group in in_turns(request.groups or ())]
         return {"throttle_time": 0, "groups": groups}
     answer = await _fetch_group(ctx, request, info)
     return {"throttle_time": 0, "error_code": answer["error_code"], "topics": answer["topics"]}
@@ -135,7 +136,7 @@ async def _fetch_group(ctx: Context, group: Any, info: RequestInfo) -> dict[str,
         asked = ()
     by_id = info.version >= _FIRST_FETCH_WITH_IDS
     topics = None if asked is None else [(_name_of(ctx, topic, by_id), topic) for topic in asked]
-    named = None if topics is None else {name: topic.partition_indexes or () for name, topic in topics if name}
+    named = None if topics is None else _merged(topics)
     answer: dict[str, Any] = {"group_id": group.group_id, "error_code": ErrorCode.none}
     try:
         found: Mapping[str, Mapping[int, Committed | None]] = await ctx.groups.fetch(
@@ -155,6 +156,15 @@ async def _fetch_group(ctx: Context, group: Any, info: RequestInfo) -> dict[str,
             for name, topic in topics
         ],
     }
+
+
+def _merged(topics: Sequence[tuple[str | None, Any]]) -> dict[str, list[int]]:
+    """The partitions that are asked for by topic; a topic may be named more than once."""
+    merged: dict[str, list[int]] = {}
+    for name, topic in topics:
+        if name is not None:
+            merged.setdefault(name, []).extend(topic.partition_indexes or ())
+    return merged
 
 
 def _name_of(ctx: Context, topic: Any, by_id: bool) -> str | None:

@@ -82,6 +82,7 @@ def test_a_group_that_is_not_there_or_is_classic_is_not_found(world: World) -> N
         ({"server_assignor": "none"}, ErrorCode.unsupported_assignor),
         ({"subscribed_topic_regex": "("}, ErrorCode.invalid_regular_expression),
         ({"group_id": "x" * 32_768}, ErrorCode.invalid_group_id),
+        ({"member_id": "x" * 32_768}, ErrorCode.invalid_request),
         ({"member_epoch": 7}, ErrorCode.group_id_not_found),
     ],
 )
@@ -181,3 +182,12 @@ def test_a_groups_own_settings_are_in_force_at_once_and_after_a_restart(world: W
         world.kill()
     listed = world.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, resource_types=[GROUP_RESOURCE]).config_resources
     assert [resource.resource_name for resource in listed] == ["g"]
+
+
+def test_a_classic_member_that_is_refused_leaves_an_empty_group_as_it_is(world: World) -> None:
+    enter(world, "m")
+    beat(world, "m", -1)
+    before = describe(world).group_epoch
+    assert join(world, protocols=[]).error_code is ErrorCode.inconsistent_group_protocol
+    world.kill()
+    assert describe(world).group_epoch == before

@@ -1,12 +1,13 @@
 """Expressions match as Python's would, in time that no expression can make long."""
 
 import re
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.consumer.regex import matcher
+from headrace.coordinator.consumer.regex import Matcher, matcher
 from headrace.protocol.errors import CodedError, ErrorCode
 
 EXPRESSIONS = [
@@ -45,3 +46,13 @@ def test_what_cannot_be_served_is_refused(expression: str) -> None:
         matcher(expression)
     assert refused.value.code is ErrorCode.invalid_regular_expression
     assert refused.value.message.startswith("SubscribedTopicRegex `")
+
+
+@pytest.mark.parametrize("expression", ["(){4000000000}", "(?:){4000000000}", "((a{0}){4000}){4000000}"])
+def test_repeating_nothing_takes_no_time(expression: str) -> None:
+    started = time.monotonic()
+    try:
+        assert Matcher(expression).matches("")
+    except CodedError:
+        assert "{4000" in expression, "it may be refused as too large"
+    assert time.monotonic() - started < 2
