@@ -20,10 +20,10 @@ Three members of each client, each a process, share a topic of 12 partitions whi
 logs what it is assigned, what it gives up and what it processes. In every scenario each record was processed at least
 once, no partition had two owners at a time by the members' own logs, and none was without an owner for longer than a
 session timeout and a rebalance take. The killed member does not leave: the broker misses it. Numbers in parentheses
-count the partitions that members gave up: when one joined two others (4 move to it); when the broker restarted under
-them; and, of cooperative members, when a fourth joined three (3 move to it) and when it left again (none need be given
-up). The new protocol is `group.protocol=consumer`; the other rows use the classic one, with `cooperative-sticky` in
-the last column and an eager assignor in the others.
+count the partitions that members gave up: when one joined two others (4 move to it), and, of cooperative members, when
+a fourth joined three (3 move to it) and when it left again (none need be given up). The new protocol is
+`group.protocol=consumer`; the other rows use the classic one, with `cooperative-sticky` in the last column and an
+eager assignor in the others.
 
 """
 _INTRODUCTION = """\

@@ -89,20 +89,18 @@ def matched_topic(trial: Trial) -> str:
 def restarted_broker(trial: Trial) -> str:
     """Members outlive a restart of the broker; what they committed is not read again after the next one.
 
-    Tells how many partitions the first restart made them give up.
+    Whether they rebalance at the first is theirs: some clients forget all metadata, or give up, without a broker.
     """
     if trial.site.own is None:
         raise NotOffered("only a broker that the suite started is restarted")
     places = trial.topic("kept", PARTITIONS)
     with trial.feed(places) as feed:
         members = _three(trial, places)
-        since = time.monotonic_ns()
         trial.restart_broker(kill=False)
         before = feed.acknowledged()
         trial.wait("records are taken again", lambda: len(feed.acknowledged() - before) > PARTITIONS, 10)
         trial.processed(feed.acknowledged())
         trial.settled(members, places)
-        moved = _count(members, since)
         produced = feed.finish()
     trial.processed(produced)
     for member in members:
@@ -117,7 +115,7 @@ def restarted_broker(trial: Trial) -> str:
     again = sorted(late.log.values() & produced)
     assert not again, f"{len(again)} of {len(produced)} committed records came again, {again[0]} among them"
     trial.check(produced | more)
-    return str(moved)
+    return ""
 
 
 def static_restart(trial: Trial) -> str:

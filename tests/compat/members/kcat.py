@@ -12,6 +12,7 @@ from typing import IO
 from .common import FETCH_WAIT_MS, METADATA_AGE_MS, Order, say, say_record, stop_requested
 
 _COMMIT_MS = 100
+_RECONNECT_MS = 500
 _STOP_SECONDS = 5.0
 # "... (memberid X): assigned: ..." or "...: incremental revoke of N partition(s) (memberid X, ...): ..."
 _REBALANCED = re.compile(r"% Group \S+ rebalanced(?: \(memberid [^)]*\))?: (?:incremental )?(assign|revoke)")
@@ -25,6 +26,7 @@ def _command(order: Order) -> list[str]:
         "auto.commit.interval.ms": _COMMIT_MS,
         "fetch.wait.max.ms": FETCH_WAIT_MS,
         "topic.metadata.refresh.interval.ms": METADATA_AGE_MS,
+        "reconnect.backoff.max.ms": _RECONNECT_MS,
         "session.timeout.ms": order.session_ms,
         "heartbeat.interval.ms": order.heartbeat_ms,
     }
