@@ -11,7 +11,7 @@ from .errors import ProtocolViolation
 
 RESTING_SIZE: Final = 4 * 1024
 """Bytes a connection's buffer has when little comes in."""
-WORKING_SIZE: Final = 128 * 1024
+WORKING_SIZE: Final = 512 * 1024
 """Bytes it grows to while small requests come in faster than they are read."""
 
 _LENGTH: Final = Struct(">i")
@@ -94,8 +94,9 @@ class Inbox:
         return length
 
     def _make_room(self, wanted: int) -> None:
+        """Room for the rest of a frame, and for much more than that where moving what is there costs little."""
         capacity = len(self._buffer)
-        if self._start + wanted <= capacity and self._end < capacity:
+        if self._start + wanted <= capacity and 2 * self._end < capacity:
             return
         if wanted <= capacity:
             self._move_to_front()
@@ -113,9 +114,10 @@ class Inbox:
         self._start, self._end = 0, held
 
     def _move_to_front(self) -> None:
-        held = self._end - self._start
-        self._view[:held] = self._view[self._start : self._end]
-        self._start, self._end = 0, held
+        if self._start:
+            held = self._end - self._start
+            self._view[:held] = self._view[self._start : self._end]
+            self._start, self._end = 0, held
 
     def _use(self, buffer: bytearray) -> None:
         self._buffer = buffer

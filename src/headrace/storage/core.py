@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from headrace.net.clock import Clock
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -43,6 +43,10 @@ class LogState:
 
 def _ignore() -> None:
     """What a log without a manager does when it should tell one."""
+
+
+ENDED_SEGMENT_MS: Final = 45_000
+"""How long a segment that ended may stay unsynced where its topic does not ask for more."""
 
 
 class LogCore:
@@ -263,7 +267,10 @@ class LogCore:
         return self.synced_offset < self.log_end_offset or bool(self._unsynced)
 
     def flush_due(self, now_ms: int) -> bool:
-        """Whether a sync should be asked for now: by `flush.messages`, `flush.ms`, or because a segment ended."""
+        """Whether a sync should be asked for now: by `flush.messages`, `flush.ms`, or because a segment ended.
+
+        An ended segment waits until the system has written most of it by itself: the sync then costs next to nothing.
+        """
         if self._ticket is not None or self.offline is not None or not self.is_dirty:
             return False
         if self._dirty_since_ms is None:
@@ -272,7 +279,10 @@ class LogCore:
         return (
             self.log_end_offset - self.synced_offset >= settings.flush_messages
             or now_ms - self._dirty_since_ms >= settings.flush_ms
-            or self._chain.active.base_offset > self.synced_offset
+            or (
+                self._chain.active.base_offset > self.synced_offset
+                and now_ms - self._dirty_since_ms >= ENDED_SEGMENT_MS
+            )
         )
 
     def _lower_recovery_point(self, offset: int) -> None:

@@ -74,6 +74,6 @@ def test_a_buffer_that_holds_bytes_is_not_given_back() -> None:
 
 def test_a_stream_of_small_frames_gets_a_larger_buffer() -> None:
     inbox = Inbox(1000)
-    frames = [bytes([n % 251]) * 90 for n in range(5_000)]
+    frames = [bytes([n % 251]) * 90 for n in range(20_000)]
     assert feed(inbox, framed(*frames), 1 << 20) == frames
     assert inbox.capacity == WORKING_SIZE

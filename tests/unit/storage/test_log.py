@@ -7,6 +7,7 @@ import pytest
 from headrace.protocol.batch import read_header
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record, encode_batch, encode_marker
+from headrace.storage.core import ENDED_SEGMENT_MS
 from headrace.storage.log import Appended
 
 from .support import SMALL, Store, append, batches_of, idempotent, read_all, records, sync
@@ -206,7 +207,8 @@ def test_a_flush_is_due_by_messages_time_or_a_finished_segment(store: Store) -> 
     log.configure(SMALL)
     while log.segment_count < 2:
         append(log)
-    assert log.flush_due(50)
+    assert not log.flush_due(ENDED_SEGMENT_MS - 1)
+    assert log.flush_due(ENDED_SEGMENT_MS)
 
 
 def test_a_follower_stores_what_its_leader_sent() -> None:
