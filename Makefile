@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: help setup run test check unit lint types imports compat chaos bench lock docs clean
+.PHONY: help setup run test check unit lint types imports compat bench lock docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -43,9 +43,6 @@ imports: setup
 
 compat: setup  ## other people's clients against a running broker; writes docs/compatibility.md
 	$(BIN)/python -m tests.compat $(ARGS)
-
-chaos: setup  ## the long fault tests
-	$(BIN)/pytest -n 0 tests/chaos $(ARGS)
 
 bench: setup  ## throughput, latency, start and memory, each beside its ceiling
 	$(BIN)/python -m bench $(ARGS)

@@ -10,7 +10,7 @@ from .topic import TOPIC_SETTINGS
 _HEAD = """# Configuration
 
 Settings have Kafka's names, types and defaults. A broker reads its own from the `.properties` file given with
-`--config`. Those marked *dynamic* can be changed while it runs (`headrace config`, or any Kafka client's admin
+`--config`. Those marked *dynamic* can be changed while it runs (by any Kafka client's admin
 functions), for one broker or for all. Topic settings can be set when the topic is created and changed at any time;
 one that is not set has the value of the broker setting in the last column.
 
