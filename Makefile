@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: help setup run test check unit lint types imports compat bench lock docs clean
+.PHONY: help setup run test check unit lint types imports explore compat bench lock docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -40,6 +40,9 @@ types: setup
 
 imports: setup
 	@$(BIN)/lint-imports --no-cache
+
+explore: setup  ## the property tests on examples nobody has tried yet
+	HYPOTHESIS_PROFILE=explore $(BIN)/pytest -q -n 2 tests/property $(ARGS)
 
 compat: setup  ## other people's clients against a running broker; writes docs/compatibility.md
 	$(BIN)/python -m tests.compat $(ARGS)

@@ -1,6 +1,11 @@
 """Settings of all tests."""
 
+import os
+
 from hypothesis import settings
 
-settings.register_profile("headrace", deadline=None)  # speed is measured by `make bench`, not judged by tests
-settings.load_profile("headrace")
+# Speed is measured by `make bench`, not judged by tests. The same examples are tried each time, so that a change is
+# judged by what it changed; HYPOTHESIS_PROFILE=explore looks for new ones (`make explore`).
+settings.register_profile("headrace", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, derandomize=False, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "headrace"))

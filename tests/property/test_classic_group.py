@@ -266,10 +266,11 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         self.clients.remove(client)
         leaver = Client(None, True, True)
         token = self._ask(leaver, "leave", lambda _client, _values: None)
-        leaving = [LeavingMember(member_id=client.member_id, instance_id=client.instance_id)]
+        member_id = client.member_id
+        leaving = [LeavingMember(member_id=member_id, instance_id=client.instance_id)]
         self._carry_out(self.group.leave(token, leaving, self._now()))
         assert token in self.answered
-        assert client.member_id not in self.group.roster.members or client.instance_id is not None
+        assert member_id not in self.group.roster.members or client.instance_id is not None
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
@@ -337,6 +338,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         assert self.waiting.keys() == tokens - {None}
         if self.group.state is State.PREPARING_REBALANCE:
             assert "join" in self.alarms
+            assert self.group._is_initial or not self.group.roster.all_joined, "everyone waits, and for nobody"
         for member in self.group.roster.members.values():
             assert member.is_excused or ("session", member.member_id) in self.alarms
             if member.sync_token is not None:

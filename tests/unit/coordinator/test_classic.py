@@ -185,6 +185,15 @@ def test_a_group_has_a_largest_size() -> None:
     world.close()
 
 
+def test_one_for_whom_there_is_no_room_any_more_does_not_hold_up_the_others() -> None:
+    world = World({"group.initial.rebalance.delay.ms": "0", "group.max.size": "2"})
+    joined = lone_member(world)
+    quicker = [start_join(world, version=3) for _ in range(2)]
+    assert join(world, member_id=joined.member_id).error_code is ErrorCode.group_max_size_reached
+    assert [task.result().error_code for task in quicker] == [ErrorCode.none] * 2
+    world.close()
+
+
 @pytest.mark.parametrize("version", range(6))
 def test_a_member_leaves_in_every_version(world: World, version: int) -> None:
     joined = lone_member(world)

@@ -45,6 +45,8 @@ class ClassicGroup(ClassicBase):
         code = self._refusal(request)
         if code is not ErrorCode.none:
             turn.reply(request.token, join_refused(code, request.member_id))
+            if code is ErrorCode.group_max_size_reached:
+                self._turn_away(request.member_id, turn)
             return turn.effects
         if request.member_id:
             self._join_known(request, turn)
@@ -60,7 +62,6 @@ class ClassicGroup(ClassicBase):
         if self.is_dead:
             return ErrorCode.coordinator_not_available
         if not self._has_room(request.member_id):
-            self.roster.remove(request.member_id)
             return ErrorCode.group_max_size_reached
         if not self._supports(request):
             return ErrorCode.inconsistent_group_protocol
@@ -75,6 +76,12 @@ class ClassicGroup(ClassicBase):
         if self.state is State.PREPARING_REBALANCE:
             return (member is not None and member.is_joining) or self.roster.joining < limit
         return member is not None or len(self.roster) < limit
+
+    def _turn_away(self, member_id: str, turn: Turn) -> None:
+        """One for whom there is no room is forgotten; the others may have waited only for it."""
+        if member_id in self.roster.members or member_id in self.roster.pending:
+            self._drop(member_id, turn)
+            self._complete_if_all_joined(turn)
 
     def _supports(self, request: JoinRequest) -> bool:
         if self.is_empty:
