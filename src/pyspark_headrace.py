@@ -1,0 +1,1 @@
+"""Found by Spark itself: a module of this kind of name offers its `DefaultSource` as a format, here `headrace`."""
