@@ -5,8 +5,10 @@ each change of it adds one, a change names the version it was decided on, and se
 at all. Keys are absolute paths; `list` gives the values under one.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 ANY_VERSION: Final = -1
@@ -18,6 +20,8 @@ class Versioned(NamedTuple):
 
     value: bytes
     version: int
+    created: int = 0
+    """A number that grows with every commit to the store, taken when the key was created: no two creations share it."""
 
 
 Entries = list[tuple[str, Versioned]]
@@ -26,10 +30,11 @@ Entries = list[tuple[str, Versioned]]
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Adds a key that must not exist."""
+    """Adds a key that must not exist. An ephemeral one goes when the session that created it ends."""
 
     key: str
     value: bytes
+    ephemeral: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +107,45 @@ class MetadataStore(Protocol):
     async def close(self) -> None:
         """Ends the use of the store, after what was committed is safe."""
         ...
+
+
+class Session(Enum):
+    """What a broker knows of its own session in a shared store."""
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    """The servers cannot be reached now: the session, and what is ephemeral, may be gone or not."""
+    LOST = "lost"
+    """The session has ended, and with it everything ephemeral it created. `CONNECTED` may follow, with a new one."""
+
+
+class SharedStore(MetadataStore, Protocol):
+    """A store that many brokers use at once, each in a session of its own.
+
+    A commit whose outcome is unknown (the connection broke while it was under way) raises `Uncertain`: the caller
+    reads to learn what became of it. Nothing is retried here that could happen twice.
+    """
+
+    @property
+    def session(self) -> Session:
+        """The session as it is now."""
+        ...
+
+    def on_session(self, told: Callable[[Session], None]) -> None:
+        """`told` is called on the loop with each change of the session, in order."""
+        ...
+
+    async def watch(self, key: str) -> "tuple[Versioned | None, asyncio.Event]":
+        """The value of a key, and what is set once when the key is created, changed or deleted after that.
+
+        It is also set when the session changes: then nothing is known, and the caller watches anew.
+        """
+        ...
+
+    async def watch_children(self, parent: str) -> "tuple[list[str], asyncio.Event]":
+        """The names right below a key, sorted, and what is set once when one comes or goes (or the session changes)."""
+        ...
+
+
+class Uncertain(StoreError):
+    """A commit that may have happened or not."""
