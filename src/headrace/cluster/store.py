@@ -147,5 +147,5 @@ class SharedStore(MetadataStore, Protocol):
         ...
 
 
-class Uncertain(StoreError):
+class Uncertain(StoreError):  # noqa: N818 - named for the state found
     """A commit that may have happened or not."""
