@@ -41,16 +41,18 @@ from .identity import new_topic_id
 from .image import BrokerNode, ClusterImage, PartitionState, Topic
 from .placement import Assignment, check_assignments, in_order, place, ring_position
 from .producer_ids import ProducerIds
-from .store import AlreadyExists, Conflict, Create, Delete, MetadataStore, Operation, Put, StoreError
+from .store import AlreadyExists, Conflict, Create, MetadataStore, Operation, Put, StoreError
 from .topics import (
     INTERNAL,
     TOPICS,
+    change,
     collision_key,
+    creation,
     decode_configs,
-    decode_topic,
+    decode_topics,
+    deletion,
     encode_configs,
-    encode_topic,
-    topic_key,
+    taken_back,
     validate_name,
 )
 
@@ -119,9 +121,8 @@ class Controller:
     async def load(self) -> None:
         """Fills the image with what the store holds."""
         self._image.brokers[self._node.id] = self._node
-        states: dict[str, PartitionState] = {}
-        for key, stored in await self._store.list(TOPICS):
-            self._show(decode_topic(key, stored, states))
+        for topic in decode_topics(await self._store.list(TOPICS)):
+            self._show(topic)
         for key, stored in await self._store.list(BROKER_CONFIGS):
             broker = key[len(BROKER_CONFIGS) :]
             self._image.broker_configs[broker] = decode_configs(key, stored)
@@ -161,7 +162,7 @@ class Controller:
             topic = self._existing(name)
             if topic_id not in (None, topic.id):
                 raise CodedError(ErrorCode.unknown_topic_id, f"There is no topic with the id {topic_id}")
-            await self._commit(Delete(topic_key(name), topic.version))
+            await self._commit(deletion(topic))
             self._forget(topic)
             return topic
 
@@ -260,27 +261,27 @@ class Controller:
 
     async def _create(self, topic: Topic) -> Topic:
         self._refuse_existing(topic.name)
+        operations, topic = creation(topic)
         try:
-            await self._commit(Create(topic_key(topic.name), encode_topic(topic)))
+            await self._commit(operations)
         except AlreadyExists:
             raise _already_exists(topic.name) from None
         try:
             self._listeners.apply_topic(topic)
         except Exception as error:
-            await self._take_back(Delete(topic_key(topic.name), topic.version), lambda: self._remove_logs(topic))
+            await self._take_back(deletion(topic), lambda: self._remove_logs(topic))
             raise _answerable(error) from error
         self._show(topic)
         return topic
 
     async def _put(self, before: Topic, after: Topic) -> Topic:
-        key = topic_key(before.name)
-        after = replace(after, version=before.version + 1)
-        await self._commit(Put(key, encode_topic(after), before.version))
+        operations, after = change(before, after)
+        await self._commit(operations)
         try:
             self._listeners.apply_topic(after)
         except Exception as error:
-            undone = replace(before, version=after.version + 1)
-            await self._take_back(Put(key, encode_topic(before), after.version), lambda: self._image.put_topic(undone))
+            operations, undone = taken_back(before, after)
+            await self._take_back(operations, lambda: self._image.put_topic(undone))
             raise _answerable(error) from error
         self._image.put_topic(after)
         return after
@@ -295,12 +296,12 @@ class Controller:
     async def _put_configs(self, key: str, configs: Mapping[str, str]) -> None:
         version = self._config_versions.get(key)
         value = encode_configs(configs)
-        await self._commit(Create(key, value) if version is None else Put(key, value, version))
+        await self._commit([Create(key, value) if version is None else Put(key, value, version)])
         self._config_versions[key] = 0 if version is None else version + 1
 
-    async def _commit(self, operation: Operation) -> None:
+    async def _commit(self, operations: Sequence[Operation]) -> None:
         try:
-            await self._store.commit([operation])
+            await self._store.commit(operations)
         except StoreError as error:
             raise _answerable(error) from error
         except AlreadyExists:
@@ -309,13 +310,13 @@ class Controller:
             message = f"{conflict.key} was changed by another controller; ask again"
             raise CodedError(ErrorCode.not_controller, message) from conflict
 
-    async def _take_back(self, operation: Operation, then: Callable[[], None]) -> None:
+    async def _take_back(self, operations: Sequence[Operation], then: Callable[[], None]) -> None:
         """After a commit that the logs could not follow. What fails here is logged: the first error is the answer."""
         try:
-            await self._store.commit([operation])
+            await self._store.commit(operations)
             then()
         except Exception:
-            log.exception("a change could not be taken back", key=operation.key)
+            log.exception("a change could not be taken back", key=operations[0].key)
 
     def _show(self, topic: Topic) -> None:
         self._image.put_topic(topic)

@@ -5,7 +5,11 @@ Handlers read the image and never change it. Each change makes new `Topic` value
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 from uuid import UUID
+
+NO_LEADER: Final = -1
+"""The leader of a partition that nobody may lead now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +28,20 @@ class PartitionState:
     """Who holds a partition and who leads it."""
 
     replicas: tuple[int, ...]
+    """Its preferred leader first; while it moves, also those who come and those who go."""
     isr: tuple[int, ...]
+    """Those who hold everything that was acknowledged; empty where nobody is known to."""
     leader: int
     leader_epoch: int = 0
+    """Grows with every election."""
     partition_epoch: int = 0
+    """Grows with every change of the state."""
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
+    """Those who left the ISR while it was smaller than `min.insync.replicas`. Nothing was acknowledged since, so they
+    hold all of it, too, and may lead when nobody of the ISR can.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +55,8 @@ class Topic:
     internal: bool = False
     version: int = 0
     """The version in the store, for compare-and-set."""
+    page_versions: tuple[int, ...] = ()
+    """The versions of the records that hold the partitions after the first thousand."""
 
 
 class ClusterImage:

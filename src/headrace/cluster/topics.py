@@ -1,12 +1,14 @@
 """Topics as the store holds them, and the rules for their names.
 
-A topic is one record, so that a change of it is one compare-and-set. Partition states are short arrays: a cluster has
-many, and nearly all of a topic's are alike.
+A topic is one record, so that a change of it is one compare-and-set; where it has more than a thousand partitions, the
+others follow in pages of a thousand, so that no record grows past what a store takes (ZooKeeper: 1 MB) and a change of
+one partition writes one page. Partition states are short arrays: a cluster has many, and nearly all are alike.
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -14,7 +16,7 @@ from headrace.config import shown
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from .image import PartitionState, Topic
-from .store import StoreError, Versioned
+from .store import Check, Create, Delete, Entries, Operation, Put, StoreError, Versioned
 
 TOPICS: Final = "/topics/"
 MAX_NAME: Final = 249
@@ -22,7 +24,8 @@ INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 """The topics in which the broker keeps state of its own."""
 
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
-_States = dict[str, PartitionState]
+PAGE: Final = 1000
+"""Partitions of one record."""
 
 
 def topic_key(name: str) -> str:
@@ -49,42 +52,129 @@ def collision_key(name: str) -> str:
     return name.replace(".", "_")
 
 
-def encode_topic(topic: Topic) -> bytes:
-    states = [[p.replicas, p.isr, p.leader, p.leader_epoch, p.partition_epoch] for p in topic.partitions]
-    record = {"id": topic.id.hex, "partitions": states, "configs": dict(topic.configs)}
-    return json.dumps(record, separators=(",", ":")).encode()
+def creation(topic: Topic) -> tuple[list[Operation], Topic]:
+    """What stores a new topic, and the topic with the versions it then has."""
+    operations: list[Operation] = [Create(topic_key(topic.name), _encode_head(topic))]
+    pages = range(1, _pages(topic) + 1)
+    operations += [Create(_page_key(topic.name, page), _encode_page(topic, page)) for page in pages]
+    return operations, replace(topic, version=0, page_versions=(0,) * len(pages))
 
 
-def decode_topic(key: str, stored: Versioned, known: "_States | None" = None) -> Topic:
-    """The topic of a record. `known` shares equal partition states between topics that are read together."""
-    states: _States = {} if known is None else known
-    name = key[len(TOPICS) :]
+def change(before: Topic, after: Topic) -> tuple[list[Operation], Topic]:
+    """What stores a changed topic: of its partitions only the pages that differ, and never fewer than before."""
+    operations: list[Operation] = [Put(topic_key(after.name), _encode_head(after), before.version)]
+    versions = list(before.page_versions)
+    for page in range(1, _pages(after) + 1):
+        key = _page_key(after.name, page)
+        if page > len(versions):
+            operations.append(Create(key, _encode_page(after, page)))
+            versions.append(0)
+        elif _states_of(before, page) != _states_of(after, page):
+            operations.append(Put(key, _encode_page(after, page), versions[page - 1]))
+            versions[page - 1] += 1
+    if len(operations) > 1 and _encode_head(before) == _encode_head(after):
+        operations[0] = Check(topic_key(after.name), before.version)
+        return operations, replace(after, version=before.version, page_versions=tuple(versions))
+    return operations, replace(after, version=before.version + 1, page_versions=tuple(versions))
+
+
+def taken_back(before: Topic, after: Topic) -> tuple[list[Operation], Topic]:
+    """What stores a topic as it was before a change that has been stored."""
+    kept = len(before.page_versions)
+    operations, undone = change(replace(after, page_versions=after.page_versions[:kept]), before)
+    added = enumerate(after.page_versions[kept:], start=kept + 1)
+    operations += [Delete(_page_key(after.name, page), version) for page, version in added]
+    return operations, undone
+
+
+def deletion(topic: Topic) -> list[Operation]:
+    """What removes a topic from the store."""
+    pages = enumerate(topic.page_versions, start=1)
+    operations: list[Operation] = [Delete(_page_key(topic.name, page), version) for page, version in pages]
+    return [*operations, Delete(topic_key(topic.name), topic.version)]
+
+
+def decode_topics(entries: Entries) -> Iterator[Topic]:
+    """The topics of all records under `TOPICS`. Equal partition states are one value in all of them."""
+    states: dict[str, PartitionState] = {}
+    pages: dict[str, list[tuple[str, Versioned]]] = {}
+    for key, stored in entries:
+        pages.setdefault(key[len(TOPICS) :].partition("/")[0], []).append((key, stored))
+    for name, records in pages.items():
+        yield _decode_topic(name, records, states)
+
+
+def _decode_topic(name: str, records: Entries, states: dict[str, PartitionState]) -> Topic:
+    (key, head), *rest = records
     try:
-        record = json.loads(stored.value.decode())
+        record = json.loads(head.value.decode())
+        partitions = [_state(values, states) for values in record["partitions"]]
+        for key, page in rest:  # noqa: B007 - the error names it
+            partitions += [_state(values, states) for values in json.loads(page.value.decode())]
         return Topic(
             name=name,
             id=UUID(hex=record["id"]),
-            partitions=tuple([_state(values, states) for values in record["partitions"]]),
+            partitions=tuple(partitions),
             configs=record["configs"],
             internal=name in INTERNAL,
-            version=stored.version,
+            version=head.version,
+            page_versions=tuple(page.version for _, page in rest),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"the record {key} in the metadata store cannot be read ({error!r})") from error
 
 
-def _state(values: list[Any], states: _States) -> PartitionState:
+def _encode_head(topic: Topic) -> bytes:
+    record = {"id": topic.id.hex, "partitions": _states_of(topic, 0), "configs": dict(topic.configs)}
+    return json.dumps(record, separators=(",", ":")).encode()
+
+
+def _encode_page(topic: Topic, page: int) -> bytes:
+    return json.dumps(_states_of(topic, page), separators=(",", ":")).encode()
+
+
+def _states_of(topic: Topic, page: int) -> list[list[Any]]:
+    return [encode_state(state) for state in topic.partitions[page * PAGE : (page + 1) * PAGE]]
+
+
+def _pages(topic: Topic) -> int:
+    """How many records a topic needs besides its first."""
+    return (len(topic.partitions) - 1) // PAGE
+
+
+def _page_key(name: str, page: int) -> str:
+    return f"{TOPICS}{name}/{page:04}"
+
+
+def encode_state(state: PartitionState) -> list[Any]:
+    """A partition's state as a short list, in the store and between brokers."""
+    values: list[Any] = [state.replicas, state.isr, state.leader, state.leader_epoch, state.partition_epoch]
+    if state.adding or state.removing or state.elr:
+        values += [state.adding, state.removing, state.elr]
+    return values
+
+
+def decode_state(values: list[Any]) -> PartitionState:
+    """The state that `encode_state` made a list of."""
+    replicas, isr, leader, leader_epoch, partition_epoch, *others = values
+    adding, removing, elr = others or ((), (), ())
+    return PartitionState(
+        replicas=tuple(replicas),
+        isr=tuple(isr),
+        leader=leader,
+        leader_epoch=leader_epoch,
+        partition_epoch=partition_epoch,
+        adding=tuple(adding),
+        removing=tuple(removing),
+        elr=tuple(elr),
+    )
+
+
+def _state(values: list[Any], states: dict[str, PartitionState]) -> PartitionState:
     text = str(values)
     state = states.get(text)
     if state is None:
-        replicas, isr, leader, leader_epoch, partition_epoch = values
-        state = states[text] = PartitionState(
-            replicas=tuple(replicas),
-            isr=tuple(isr),
-            leader=leader,
-            leader_epoch=leader_epoch,
-            partition_epoch=partition_epoch,
-        )
+        state = states[text] = decode_state(values)
     return state
 
 

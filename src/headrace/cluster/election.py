@@ -1,0 +1,214 @@
+"""Who leads a partition, and who may: every decision the controller takes on the state of one.
+
+All functions are pure: from a state and what is known of the brokers to the next state, or None where it stays. The
+controller stores what they return, then tells the brokers.
+
+What they keep, whatever happens to brokers:
+
+1.  A leader is a member of the ISR, the ISR is a subset of the replicas, and empty only where nobody is known to
+    hold everything that was acknowledged.
+2.  Everything acknowledged is held by all of the ISR. A leader acknowledges nothing while the ISR is smaller than
+    `min.insync.replicas`; so those who leave it then (the ELR) hold everything acknowledged as well.
+3.  A replica that may have lost what it had written (its machine stopped without warning, and the topic does not sync
+    before it acknowledges) is in neither, unless it is the only one there is.
+4.  Only an unclean election breaks 2, where the topic allows it or an operator asks for it.
+"""
+
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from headrace.protocol.errors import CodedError, ErrorCode
+
+from .image import NO_LEADER, PartitionState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What a topic's settings say about its leaders."""
+
+    min_insync_replicas: int = 1
+    unclean: bool = False
+    """`unclean.leader.election.enable`"""
+
+
+def after_change_of_brokers(state: PartitionState, rules: Rules, alive: AbstractSet[int]) -> PartitionState | None:
+    """The state when exactly the brokers in `alive` live."""
+    live = tuple(r for r in state.isr if r in alive)
+    if not live:
+        return _changed(state, _without_isr(state, rules, alive))
+    settled = _shrunk(state, live, rules)
+    if settled.leader not in live:
+        settled = _led(settled, _first(settled.replicas, live))
+    return _changed(state, settled)
+
+
+def after_loss_of_records(
+    state: PartitionState, rules: Rules, broker: int, alive: AbstractSet[int]
+) -> PartitionState | None:
+    """The state when a broker has come back that may have lost what it had written.
+
+    It leaves the ISR and the ELR, and returns to them by following a leader. The only replica there is stays: nobody
+    else could hold more.
+    """
+    if len(state.replicas) == 1 or broker not in (*state.isr, *state.elr):
+        return None
+    elr = tuple(r for r in state.elr if r != broker)
+    isr = tuple(r for r in state.isr if r != broker)
+    purged = _reduced(replace(state, elr=elr), isr, (), rules)
+    after = after_change_of_brokers(purged, rules, alive - {broker})
+    return _bumped(purged) if after is None else after
+
+
+def _without_isr(state: PartitionState, rules: Rules, alive: AbstractSet[int]) -> PartitionState:
+    """Nobody of the ISR lives: one of the ELR, else anyone where the topic allows it, else nobody leads."""
+    heirs = tuple(r for r in state.elr if r in alive)
+    if heirs:
+        heir = _first(state.replicas, heirs)
+        others = tuple(r for r in (*state.elr, *state.isr) if r != heir)
+        return _led(replace(state, isr=(heir,), elr=_ordered(state, others)), heir)
+    living = tuple(r for r in state.replicas if r in alive)
+    if rules.unclean and living:
+        return _led(replace(state, isr=living[:1], elr=()), living[0])
+    return state if state.leader == NO_LEADER else _led(state, NO_LEADER)
+
+
+def led_uncleanly(state: PartitionState, alive: AbstractSet[int]) -> PartitionState | None:
+    """Led by any living replica: what the others have more than it is lost."""
+    if state.leader in alive:
+        return None
+    living = tuple(r for r in state.replicas if r in alive)
+    if not living:
+        return None
+    return _bumped(_led(replace(state, isr=(living[0],), elr=()), living[0]))
+
+
+def preferred(state: PartitionState, alive: AbstractSet[int]) -> PartitionState | None:
+    """Led by the first replica, where it lives and is in sync."""
+    first = state.replicas[0]
+    if state.leader == first or first not in alive or first not in state.isr or first in state.removing:
+        return None
+    return _bumped(_led(state, first))
+
+
+def on_shutdown(state: PartitionState, rules: Rules, broker: int, alive: AbstractSet[int]) -> PartitionState | None:
+    """The state when a broker asks to go: others lead what it led, unless there are none."""
+    others = tuple(r for r in state.isr if r != broker and r in alive)
+    if broker not in state.isr or not others:
+        return None
+    after = _shrunk(state, tuple(r for r in state.isr if r != broker), rules)
+    if state.leader == broker:
+        after = _led(after, _first(state.replicas, others))
+    return _bumped(after)
+
+
+def with_isr(
+    state: PartitionState, rules: Rules, isr: Iterable[int], *, leader_epoch: int, partition_epoch: int
+) -> PartitionState | None:
+    """The state with the ISR its leader asks for, or None where it is that already; `CodedError` where it cannot be."""
+    wanted = _ordered(state, isr)
+    if leader_epoch < state.leader_epoch:
+        raise CodedError(ErrorCode.fenced_leader_epoch)
+    if leader_epoch > state.leader_epoch or partition_epoch > state.partition_epoch:
+        raise CodedError(ErrorCode.not_controller, "the leader knows a newer state than this controller")
+    if set(wanted) != set(isr) or not wanted or state.leader not in wanted:
+        raise CodedError(ErrorCode.invalid_request, f"{sorted(isr)} cannot be the ISR of {state}")
+    if wanted == _ordered(state, state.isr):
+        return None
+    if partition_epoch < state.partition_epoch:
+        raise CodedError(ErrorCode.invalid_update_version)
+    after = _reduced(state, wanted, tuple(r for r in state.isr if r not in wanted), rules)
+    return _bumped(_finished(after))
+
+
+# Reassignment
+
+
+def reassigned(state: PartitionState, target: Sequence[int], rules: Rules) -> PartitionState | None:
+    """The state on its way to be held by exactly `target`. A move under way is replaced by the new one."""
+    before = _settled_replicas(state)
+    target = tuple(target)
+    adding = tuple(r for r in target if r not in before)
+    removing = tuple(r for r in before if r not in target)
+    dropped = tuple(r for r in state.replicas if r not in before and r not in target)
+    isr = tuple(r for r in state.isr if r not in dropped)
+    if not isr:
+        raise CodedError(
+            ErrorCode.invalid_replica_assignment,
+            f"brokers {list(dropped)}, which this would drop, are the only ones in sync",
+        )
+    moved = replace(state, replicas=(*target, *removing), adding=adding, removing=removing)
+    moved = _reduced(moved, _ordered(moved, isr), (), rules)
+    if moved.leader not in moved.isr and moved.leader != NO_LEADER:
+        moved = _led(moved, _first(moved.replicas, moved.isr))
+    return _changed(state, _finished(moved))
+
+
+def cancelled(state: PartitionState, rules: Rules) -> PartitionState | None:
+    """The state with a move under way undone."""
+    if not state.adding and not state.removing:
+        return None
+    kept = _settled_replicas(state)
+    isr = tuple(r for r in state.isr if r in kept)
+    if not isr:
+        raise CodedError(
+            ErrorCode.invalid_replica_assignment,
+            f"none of the brokers {list(kept)}, to which it would return, is in sync",
+        )
+    undone = replace(state, replicas=kept, adding=(), removing=())
+    undone = _reduced(undone, _ordered(undone, isr), (), rules)
+    if undone.leader not in undone.isr and undone.leader != NO_LEADER:
+        undone = _led(undone, _first(kept, undone.isr))
+    return _bumped(undone)
+
+
+def _settled_replicas(state: PartitionState) -> tuple[int, ...]:
+    """Those who held the partition before the move: those who go were put behind those who stay."""
+    return tuple(r for r in state.replicas if r not in state.adding)
+
+
+def _finished(state: PartitionState) -> PartitionState:
+    """A move is done once everyone who is to hold the partition is in sync: then the others go."""
+    if not state.adding and not state.removing:
+        return state
+    target = tuple(r for r in state.replicas if r not in state.removing)
+    if not set(target) <= set(state.isr):
+        return state
+    done = replace(state, replicas=target, isr=target, adding=(), removing=(), elr=())
+    return done if done.leader in target else _led(done, target[0])
+
+
+# Parts of decisions
+
+
+def _shrunk(state: PartitionState, isr: tuple[int, ...], rules: Rules) -> PartitionState:
+    return _reduced(state, isr, tuple(r for r in state.isr if r not in isr), rules)
+
+
+def _reduced(state: PartitionState, isr: tuple[int, ...], left: tuple[int, ...], rules: Rules) -> PartitionState:
+    """With that ISR; those who left it are eligible as long as it is too small to acknowledge anything."""
+    if len(isr) >= min(rules.min_insync_replicas, len(state.replicas)):
+        return replace(state, isr=isr, elr=())
+    return replace(state, isr=isr, elr=_ordered(state, (r for r in (*state.elr, *left) if r not in isr)))
+
+
+def _led(state: PartitionState, leader: int) -> PartitionState:
+    return replace(state, leader=leader, leader_epoch=state.leader_epoch + 1)
+
+
+def _bumped(state: PartitionState) -> PartitionState:
+    return replace(state, partition_epoch=state.partition_epoch + 1)
+
+
+def _changed(before: PartitionState, after: PartitionState) -> PartitionState | None:
+    return None if after == before else _bumped(after)
+
+
+def _first(order: Sequence[int], among: Iterable[int]) -> int:
+    candidates = set(among)
+    return next(r for r in order if r in candidates)
+
+
+def _ordered(state: PartitionState, some: Iterable[int]) -> tuple[int, ...]:
+    wanted = set(some)
+    return tuple(r for r in state.replicas if r in wanted)
