@@ -1,35 +1,61 @@
-"""One partition that this broker leads: from a checked batch to a committed one, and back to a reader.
+"""One partition that this broker holds: as its leader, from a checked batch to a committed one and back to a reader; as
+a follower, a copy of the leader's log.
 
-The high watermark is what readers may see and what acks wait for. Alone, a partition commits what is on stable
-storage when its topic asks for that (`flush.messages=1`), else what is in the log.
+The high watermark is what readers may see and what acks wait for.
+
+-   A leader moves it to the end of what the whole ISR holds (see `followers`), and not while the ISR is smaller than
+    `min.insync.replicas`. Where the topic asks for it (`flush.messages=1`), records count once they are on stable
+    storage. Alone, a partition commits what is in its own log.
+-   A follower takes the leader's, as far as its own log goes.
+
+It never goes back for a reader. Records that a deposed leader had more than its successor were never below it.
 """
 
+from collections.abc import Callable
+from typing import Protocol
+
+from headrace.cluster.image import NO_LEADER, PartitionState
 from headrace.cluster.log_settings import IntakeSettings
 from headrace.protocol.batch import BatchHeader
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.fetch import EpochEnd, FetchedPartition
+from headrace.protocol.replicate import Position
 from headrace.storage.flusher import Flusher
 from headrace.storage.log import Appended, Log
 
+from .followers import Follower, Followers, ProposeIsr
 from .intake import admit
-from .purgatory import CommitQueue, DelayedFetch
+from .purgatory import CommitQueue, Committed, DelayedFetch
+
+
+class Outflow(Protocol):
+    """A follower's link, as a partition sees it."""
+
+    def appended(self, key: tuple[bytes, int]) -> None: ...
+    def committed(self, key: tuple[bytes, int]) -> None: ...
 
 
 class Partition:
-    """A partition and its log, as the leader sees them."""
+    """A partition and its log, as the leader sees them, or a follower."""
 
     __slots__ = (
         "_flusher",
         "_unsynced",
         "commits",
+        "followers",
         "high_watermark",
         "index",
         "is_internal",
+        "is_leader",
         "leader_epoch",
         "log",
+        "on_settled",
+        "outflows",
         "rules",
+        "state",
         "topic",
         "watchers",
+        "written",
     )
 
     def __init__(
@@ -37,26 +63,96 @@ class Partition:
         *,
         topic: str,
         index: int,
-        leader_epoch: int,
+        state: PartitionState,
         log: Log,
         rules: IntakeSettings,
         flusher: Flusher,
         internal: bool = False,
+        high_watermark: int = 0,
     ) -> None:
         self.topic = topic
         self.index = index
         self.is_internal = internal
         """Whether only the broker itself may write to it."""
-        self.leader_epoch = leader_epoch
+        self.state = state
+        self.leader_epoch = state.leader_epoch
+        self.is_leader = False
+        self.followers: Followers | None = None
+        """Those whose acknowledgement a leader waits for; None where it has the partition to itself."""
         self.log = log
         self.rules = rules
         self.commits = CommitQueue()
+        """Who waits for the high watermark."""
+        self.written = CommitQueue()
+        """Who waits for this broker's own disk alone."""
         self.watchers: dict[DelayedFetch, None] = {}
+        """Consumers' fetches that wait for the high watermark."""
+        self.outflows: dict[Outflow, tuple[bytes, int]] = {}
+        """Followers that are told of each append, and what they call this partition."""
+        self.on_settled: Callable[[], None] | None = None
+        """Called on a follower when what it has taken is on stable storage."""
         self._flusher = flusher
         self._unsynced = 0
-        self.high_watermark = log.synced_offset if self.is_durable else log.log_end_offset
-        if self.high_watermark < log.log_end_offset:
-            flusher.request(log, self._synced)
+        self.high_watermark = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
+
+    # Roles
+
+    def lead(self, broker_id: int, state: PartitionState, now: float) -> None:
+        """Lead, as of this state."""
+        before, self.state = self.state, state
+        if self.is_leader and state.leader_epoch == self.leader_epoch:
+            if self.followers is not None:
+                self.followers.renew(state, now)
+            if len(state.replicas) > 1 and self.followers is None:
+                self.followers = Followers(broker_id, state, self.log.log_end_offset, now)
+            if self.is_short_of_replicas and len(before.isr) >= self.least_isr:
+                self.commits.fail(CodedError(ErrorCode.not_enough_replicas_after_append))
+        else:
+            self.log.start_epoch(state.leader_epoch)
+            self.is_leader = True
+            self.leader_epoch = state.leader_epoch
+            alone = len(state.replicas) == 1
+            self.followers = None if alone else Followers(broker_id, state, self.log.log_end_offset, now)
+        if self.is_durable and self.log.synced_offset < self.log.log_end_offset:
+            self._flusher.request(self.log, self._synced)
+        self.move_high_watermark()
+
+    def follow(self, state: PartitionState) -> None:
+        """Follow the leader of this state, if it has one."""
+        was_leader, self.is_leader = self.is_leader, False
+        renewed = state.leader_epoch != self.leader_epoch
+        self.state = state
+        self.leader_epoch = state.leader_epoch
+        self.followers = None
+        if was_leader or renewed:
+            self.retire(ErrorCode.not_leader_or_follower)
+
+    def retire(self, code: ErrorCode) -> None:
+        """What was waited for here does not come any more: no one may wait on."""
+        self.commits.fail(CodedError(code))
+        self.written.fail(CodedError(code))
+        for watcher in list(self.watchers):
+            watcher.finish()
+        self._tell_outflows()
+
+    def _tell_outflows(self) -> None:
+        for outflow, key in self.outflows.items():
+            outflow.appended(key)
+
+    def check_leads(self) -> None:
+        """`CodedError` unless this broker leads the partition."""
+        if not self.is_leader:
+            no_leader = self.state.leader == NO_LEADER
+            raise CodedError(ErrorCode.leader_not_available if no_leader else ErrorCode.not_leader_or_follower)
+
+    @property
+    def least_isr(self) -> int:
+        """The smallest ISR with which anything is committed."""
+        return min(self.rules.min_insync_replicas, len(self.state.replicas))
+
+    @property
+    def is_short_of_replicas(self) -> bool:
+        return len(self.state.isr) < self.least_isr
 
     @property
     def is_durable(self) -> bool:
@@ -68,8 +164,12 @@ class Partition:
         """The end of what `read_committed` readers see."""
         return self.high_watermark
 
+    # Writing
+
     def append(self, batch: memoryview, header: BatchHeader, *, now_ms: int, version: int) -> Appended:
         """Append one batch as the leader. It is committed once the high watermark has passed it: see `commits`."""
+        if not self.is_leader:
+            self.check_leads()
         batch, header = admit(batch, header, self.rules, now_ms, version)
         appended = self.log.append(batch, header, self.leader_epoch)
         if not appended.duplicate:
@@ -78,12 +178,16 @@ class Partition:
 
     def append_own(self, batch: memoryview, header: BatchHeader) -> Appended:
         """Append a batch that this broker made for a topic of its own, which needs no check of the topic's rules."""
+        if not self.is_leader:
+            self.check_leads()
         appended = self.log.append(batch, header, self.leader_epoch)
         self._after_append(header.record_count)
         return appended
 
     def _after_append(self, count: int) -> None:
         log = self.log
+        if self.outflows:
+            self._tell_outflows()
         limit = log.settings.flush_messages
         if limit <= 1:
             self._flusher.request(log, self._synced)
@@ -91,7 +195,22 @@ class Partition:
         self._unsynced += count
         if self._unsynced >= limit:
             self.flush()
-        self._advance(log.log_end_offset)
+        if self.followers is None:
+            self._advance(log.log_end_offset)
+        else:
+            self.move_high_watermark()
+
+    def wait(self, end_offset: int, acks: int, done: Committed, deadline: float) -> bool:
+        """Whether what was appended up to an offset has the acknowledgements asked for; else `done` is called later."""
+        if acks == 1 and self.followers is not None:
+            if not self.is_durable or end_offset <= self.log.synced_offset:
+                return True
+            self.written.wait(end_offset, done, deadline)
+            return False
+        if end_offset <= self.high_watermark:
+            return True
+        self.commits.wait(end_offset, done, deadline)
+        return False
 
     def flush(self) -> None:
         """Bring the log to stable storage soon."""
@@ -100,16 +219,33 @@ class Partition:
 
     def _synced(self) -> None:
         if self.log.offline is not None:
-            self.commits.fail(CodedError(ErrorCode.kafka_storage_error, self.log.offline))
+            error = CodedError(ErrorCode.kafka_storage_error, self.log.offline)
+            self.commits.fail(error)
+            self.written.fail(error)
             self.wake_watchers()
-        else:
-            self._advance(self.log.synced_offset)
+        elif self.is_leader:
+            self.written.advance(self.log.synced_offset)
+            self.move_high_watermark()
+        elif self.on_settled is not None:
+            self.on_settled()
+
+    def move_high_watermark(self) -> None:
+        """As far as the ISR allows."""
+        log = self.log
+        end = log.synced_offset if self.is_durable else log.log_end_offset
+        if self.followers is not None:
+            if self.is_short_of_replicas:
+                return
+            end = self.followers.committed_end(end)
+        self._advance(end)
 
     def _advance(self, high_watermark: int) -> None:
         if high_watermark <= self.high_watermark:
             return
         self.high_watermark = high_watermark
         self.commits.advance(high_watermark)
+        for outflow, key in self.outflows.items():
+            outflow.committed(key)
         if self.watchers:
             self.wake_watchers()
 
@@ -118,11 +254,7 @@ class Partition:
         for watcher in list(self.watchers):
             watcher.poke()
 
-    def retire(self, code: ErrorCode) -> None:
-        """The partition is no longer served here: no one may wait on it."""
-        self.commits.fail(CodedError(code))
-        for watcher in list(self.watchers):
-            watcher.finish()
+    # Reading
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Fence a client that knows an older leader epoch, or a newer one than this broker."""
@@ -135,9 +267,9 @@ class Partition:
     def read(
         self, offset: int, max_bytes: int, *, committed_only: bool, current_leader_epoch: int, last_fetched_epoch: int
     ) -> FetchedPartition:
-        """What a fetch at an offset answers; never beyond the high watermark."""
+        """What a consumer's fetch at an offset answers; never beyond the high watermark."""
         self.check_epoch(current_leader_epoch)
-        diverging = self._diverging(offset, last_fetched_epoch)
+        diverging = self._diverging(offset, last_fetched_epoch, ErrorCode.offset_out_of_range)
         end = self.last_stable_offset if committed_only else self.high_watermark
         if diverging is None and offset > end:
             self._check_beyond(offset)
@@ -161,12 +293,12 @@ class Partition:
         if offset > self.log.log_end_offset:
             raise CodedError(ErrorCode.offset_out_of_range)
 
-    def _diverging(self, offset: int, last_fetched_epoch: int) -> EpochEnd | None:
+    def _diverging(self, offset: int, last_fetched_epoch: int, unknown: ErrorCode) -> EpochEnd | None:
         if last_fetched_epoch < 0:
             return None
         epoch, end_offset = self.log.end_offset_for_epoch(last_fetched_epoch)
         if epoch < 0:
-            raise CodedError(ErrorCode.offset_out_of_range, f"nothing is known of leader epoch {last_fetched_epoch}")
+            raise CodedError(unknown, f"nothing is known of leader epoch {last_fetched_epoch}")
         if epoch < last_fetched_epoch or end_offset < offset:
             return EpochEnd(epoch, end_offset)
         return None
@@ -175,3 +307,103 @@ class Partition:
         """About how many bytes a reader at an offset can get."""
         end = self.last_stable_offset if committed_only else self.high_watermark
         return self.log.read_bytes_available(offset, end) if offset < end else 0
+
+    # Followers
+
+    def acknowledge(
+        self, broker: int, broker_epoch: int, position: Position, *, now: float, propose: ProposeIsr
+    ) -> bool:
+        """A follower holds all before its position, so that more may be committed; True where its log diverges."""
+        followers, follower = self._follower(broker)
+        self.check_epoch(position.leader_epoch)
+        log = self.log
+        offset = position.offset
+        if self._diverging(offset, position.last_fetched_epoch, ErrorCode.unknown_leader_epoch) is not None:
+            return True
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            raise CodedError(ErrorCode.offset_out_of_range)
+        follower.fetched(offset, log.log_end_offset, broker_epoch, now)
+        if followers.may_join(broker, self.high_watermark):
+            propose(followers.ask_for(joining=[broker]))
+        self.move_high_watermark()
+        return False
+
+    def _follower(self, broker: int) -> tuple[Followers, Follower]:
+        self.check_leads()
+        followers = self.followers
+        follower = followers.get(broker) if followers is not None else None
+        if followers is None or follower is None:
+            raise CodedError(ErrorCode.unknown_leader_epoch, f"broker {broker} holds no replica here")
+        return followers, follower
+
+    def read_for_follower(self, position: Position, max_bytes: int) -> FetchedPartition:
+        """What comes from a follower's position on, to the end of the log."""
+        self.check_leads()
+        self.check_epoch(position.leader_epoch)
+        log = self.log
+        offset = position.offset
+        diverging = self._diverging(offset, position.last_fetched_epoch, ErrorCode.unknown_leader_epoch)
+        records = None
+        if diverging is None:
+            if not log.log_start_offset <= offset <= log.log_end_offset:
+                raise CodedError(ErrorCode.offset_out_of_range)
+            if offset < log.log_end_offset:
+                records = log.read(offset, max_bytes, log.log_end_offset)
+        return FetchedPartition(
+            self.index, 0, self.high_watermark, self.last_stable_offset, log.log_start_offset, records, None, diverging
+        )
+
+    def drop_laggards(self, now: float, longest: float, propose: ProposeIsr) -> None:
+        """Ask for an ISR without those who have not kept up."""
+        followers = self.followers
+        if followers is None:
+            return
+        laggards = followers.laggards(self.log.log_end_offset, now, longest)
+        if laggards:
+            propose(followers.ask_for(leaving=laggards))
+
+    # Following
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """How far a follower has come: the end of what it holds, and the latest epoch it knows."""
+        epoch = self.log.latest_epoch()
+        return self.log.log_end_offset, -1 if epoch is None else epoch
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything in the log can be acknowledged."""
+        return not self.is_durable or self.log.synced_offset >= self.log.log_end_offset
+
+    def append_fetched(self, records: memoryview, leader_high_watermark: int, leader_start: int) -> None:
+        """Take what the leader sent for the end of this log."""
+        log = self.log
+        if len(records):
+            log.append_as_follower(records)
+            if self.is_durable:
+                self._flusher.request(log, self._synced)
+        if log.log_start_offset < leader_start <= log.log_end_offset:
+            log.advance_start(leader_start)
+        self._advance(min(leader_high_watermark, log.log_end_offset))
+
+    def truncate_to_match(self, leader: EpochEnd) -> None:
+        """Cut what the leader does not have: everything after the end of the last epoch that both know.
+
+        Where the leader's epoch is unknown here the end of the one before it is as far as we can agree, and the next
+        fetch asks again from there.
+        """
+        log = self.log
+        epoch, own_end = log.end_offset_for_epoch(leader.epoch) if leader.epoch >= 0 else (-1, -1)
+        if epoch < 0:
+            target = leader.end_offset
+        elif epoch == leader.epoch:
+            target = min(leader.end_offset, own_end)
+        else:
+            target = own_end
+        log.truncate_to(target)
+        self.high_watermark = min(self.high_watermark, log.log_end_offset)
+
+    def restart_at(self, offset: int) -> None:
+        """Begin anew where the leader's log begins: it has deleted what comes before."""
+        self.log.restart_at(offset)
+        self.high_watermark = offset

@@ -5,39 +5,48 @@ Both wait on partitions, and are woken by them; the caller sets the deadline. No
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import Protocol
 
-from headrace.protocol.errors import CodedError
+from headrace.protocol.errors import CodedError, ErrorCode
 
 Committed = Callable[[CodedError | None], None]
 """Called once: with None when the records are committed, with the error when they will not be."""
 
 
 class CommitQueue:
-    """Produce requests of one partition that wait for the high watermark, in the order of their offsets."""
+    """Produce requests of one partition that wait for an offset, in the order of their offsets."""
 
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[int, Committed]] = deque()
+        self._waiting: deque[tuple[int, Committed, float]] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def wait(self, end_offset: int, committed: Committed) -> None:
-        """`committed` is called when the high watermark reaches `end_offset`."""
-        self._waiting.append((end_offset, committed))
+    def wait(self, end_offset: int, committed: Committed, deadline: float = inf) -> None:
+        """`committed` is called when the offset that counts reaches `end_offset`."""
+        self._waiting.append((end_offset, committed, deadline))
 
-    def advance(self, high_watermark: int) -> None:
+    def advance(self, offset: int) -> None:
         waiting = self._waiting
-        while waiting and waiting[0][0] <= high_watermark:
+        while waiting and waiting[0][0] <= offset:
             waiting.popleft()[1](None)
 
     def fail(self, error: CodedError) -> None:
         """Everyone who waits gets the error."""
         waiting, self._waiting = self._waiting, deque()
-        for _, committed in waiting:
+        for _, committed, _ in waiting:
             committed(error)
+
+    def expire(self, now: float) -> None:
+        """Those whose time is over get REQUEST_TIMED_OUT: their records may be committed later, or not."""
+        expired = [committed for _, committed, deadline in self._waiting if deadline <= now]
+        if expired:
+            self._waiting = deque(entry for entry in self._waiting if entry[2] > now)
+        for committed in expired:
+            committed(CodedError(ErrorCode.request_timed_out))
 
 
 class Watched(Protocol):

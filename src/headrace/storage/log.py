@@ -271,11 +271,14 @@ class Log(LogCore):
     # Shortening
 
     def truncate_to(self, offset: int) -> None:
-        """Drop everything at or above an offset, and the batch that holds it."""
-        if offset >= self.log_end_offset:
+        """Drop everything at or above an offset, and the batch that holds it; also reigns that left no record."""
+        if offset > self.log_end_offset:
             return
         if self.offline is not None:
             raise self._refused()
+        if offset == self.log_end_offset:
+            self._cut_epochs()
+            return
         if offset < self.log_start_offset:
             self.restart_at(offset)
             return

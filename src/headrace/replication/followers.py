@@ -1,0 +1,112 @@
+"""What a leader knows of those who follow it: how far each has come, who is in sync, what is committed.
+
+A follower's fetch offset is its acknowledgement: it holds everything before. The leader decides with it
+
+-   how far the high watermark may go: to the smallest end among the *maximal* ISR, which is the stored one and the one
+    that was asked for but not answered yet. Whatever the controller's answer, nobody in the ISR has less.
+-   whom to take into the ISR: who has reached the high watermark and the start of this leader's reign;
+-   whom to drop from it: who has not caught up for longer than `replica.lag.time.max.ms`.
+
+Nothing here does any I/O, and time is an argument.
+"""
+
+from collections.abc import Callable, Iterable
+
+from headrace.cluster.image import PartitionState
+
+UNKNOWN = -1
+"""The end of a log that has not been heard of in this epoch."""
+
+
+class Follower:
+    """One follower's progress in this epoch."""
+
+    __slots__ = ("_fetched_at", "_leader_end", "broker_epoch", "caught_up_at", "end")
+
+    def __init__(self, now: float) -> None:
+        self.end = UNKNOWN
+        self.broker_epoch = -1
+        self.caught_up_at = now
+        """When it last had everything; at first it gets the benefit of the doubt."""
+        self._fetched_at = now
+        self._leader_end = UNKNOWN
+
+    def fetched(self, offset: int, leader_end: int, broker_epoch: int, now: float) -> None:
+        """It asks for what comes from an offset on."""
+        if offset >= leader_end:
+            self.caught_up_at = now
+        elif 0 <= self._leader_end <= offset:
+            self.caught_up_at = max(self.caught_up_at, self._fetched_at)
+        self.end = offset
+        self.broker_epoch = broker_epoch
+        self._fetched_at = now
+        self._leader_end = leader_end
+
+    def lags(self, leader_end: int, now: float, longest: float) -> bool:
+        return self.end != leader_end and now - self.caught_up_at > longest
+
+
+class Followers:
+    """The replicas of one partition but the leader itself, as the leader of one epoch sees them."""
+
+    __slots__ = ("_broker_id", "_by_id", "_epoch_start", "_state", "asked")
+
+    def __init__(self, broker_id: int, state: PartitionState, epoch_start: int, now: float) -> None:
+        self._broker_id = broker_id
+        self._state = state
+        self._epoch_start = epoch_start
+        self._by_id = {r: Follower(now) for r in state.replicas if r != broker_id}
+        self.asked: frozenset[int] | None = None
+        """The ISR that the controller was asked for and has not answered yet."""
+
+    def renew(self, state: PartitionState, now: float) -> None:
+        """The state has changed in the same epoch: an answer, or a move."""
+        self._state = state
+        self.asked = None
+        before = self._by_id
+        self._by_id = {r: before.get(r) or Follower(now) for r in state.replicas if r != self._broker_id}
+
+    def __contains__(self, broker: int) -> bool:
+        return broker in self._by_id
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def get(self, broker: int) -> Follower | None:
+        """A follower of this partition."""
+        return self._by_id.get(broker)
+
+    def committed_end(self, own_end: int) -> int:
+        """The end of what everyone has who is, or may be, in the ISR."""
+        end = own_end
+        for broker in self._state.isr if self.asked is None else self.asked.union(self._state.isr):
+            if broker != self._broker_id and (follower := self._by_id.get(broker)) is not None:
+                end = min(end, follower.end)
+        return end
+
+    def may_join(self, broker: int, high_watermark: int) -> bool:
+        """Whether a follower holds enough to be in the ISR."""
+        if broker in self._state.isr or self.asked is not None:
+            return False
+        end = self._by_id[broker].end
+        return end >= high_watermark and end >= self._epoch_start
+
+    def laggards(self, leader_end: int, now: float, longest: float) -> list[int]:
+        """Members of the ISR that have been behind for too long."""
+        if self.asked is not None:
+            return []
+        members = ((r, self._by_id.get(r)) for r in self._state.isr)
+        return [r for r, follower in members if follower is not None and follower.lags(leader_end, now, longest)]
+
+    def ask_for(self, joining: Iterable[int] = (), leaving: Iterable[int] = ()) -> frozenset[int]:
+        """The ISR with these changes, which is then asked for."""
+        self.asked = frozenset(self._state.isr).union(joining).difference(leaving)
+        return self.asked
+
+    def epochs_of(self, members: Iterable[int], own_epoch: int) -> dict[int, int]:
+        """The registrations that members of the ISR fetched with; -1 of one that has not."""
+        return {r: own_epoch if r == self._broker_id else self._by_id[r].broker_epoch for r in members}
+
+
+ProposeIsr = Callable[[frozenset[int]], None]
+"""Asks the controller for an ISR; the answer comes as a new state of the partition."""

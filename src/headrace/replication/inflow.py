@@ -1,0 +1,136 @@
+"""What this broker follows of one leader: the follower's side of a replication link.
+
+`Inflow` is the state: which partitions, from where each goes on, what has to be told to the leader. It takes answers
+and makes requests; `fetcher` moves them over a link. A position is told once, when the partition comes or has moved,
+and stands until the leader answers it.
+
+What an answer may do to a log:
+
+-   append, exactly at its end;
+-   cut it, when the leader says that the two diverge: then to the end of the last epoch both know (never to the high
+    watermark, which may be older than what was acknowledged);
+-   begin it anew, when the leader has deleted what would come next.
+"""
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import structlog
+
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.fetch import EpochEnd
+from headrace.protocol.replicate import WITHDRAWN, Position, Progress, decode_progress, encode_positions
+
+from .partition import Partition
+
+Key: TypeAlias = tuple[bytes, int]
+RETRY_SECONDS: Final = 0.5
+"""Until a partition is asked for again that the leader does not know, or does not lead (yet)."""
+
+log = structlog.get_logger(__name__)
+
+Later = Callable[[float, Callable[[], None]], object]
+"""Calls something after some seconds."""
+
+
+class Inflow:
+    """The partitions followed of one leader."""
+
+    def __init__(self, later: Later, changed: Callable[[], None]) -> None:
+        self._later = later
+        self._changed = changed
+        self._followed: dict[Key, Partition] = {}
+        self._to_tell: dict[Key, None] = {}
+        self._withdrawn: set[Key] = set()
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is anything to tell the leader."""
+        return bool(self._to_tell or self._withdrawn)
+
+    def add(self, key: Key, partition: Partition) -> None:
+        """Follow a partition, or follow it in its leader's new epoch."""
+        self._followed[key] = partition
+        self._withdrawn.discard(key)
+        partition.on_settled = lambda: self._tell(key, partition)
+        self._tell(key, partition)
+
+    def remove(self, key: Key) -> None:
+        """Follow a partition no more."""
+        partition = self._followed.pop(key, None)
+        if partition is not None:
+            partition.on_settled = None
+            self._to_tell.pop(key, None)
+            self._withdrawn.add(key)
+            self._changed()
+
+    def begin(self) -> None:
+        """A new link: the leader knows nothing yet."""
+        self._withdrawn.clear()
+        self._to_tell = dict.fromkeys(self._followed)
+
+    def _tell(self, key: Key, partition: Partition) -> None:
+        if self._followed.get(key) is partition and partition.is_settled and partition.log.offline is None:
+            self._to_tell[key] = None
+            self._changed()
+
+    def request(self, max_wait_ms: int, max_bytes: int) -> bytearray:
+        """What to tell the leader now."""
+        positions = [Position(*key, WITHDRAWN, -1, -1) for key in self._withdrawn]
+        for key in self._to_tell:
+            partition = self._followed[key]
+            if partition.is_settled:
+                end, epoch = partition.position
+                positions.append(Position(*key, partition.leader_epoch, end, epoch))
+        self._withdrawn.clear()
+        self._to_tell.clear()
+        return encode_positions(max_wait_ms, max_bytes, positions)
+
+    def take(self, answer: memoryview) -> int:
+        """What the leader answered; returns the bytes of records in it."""
+        taken = 0
+        for progress, records in decode_progress(answer):
+            key = (progress.topic_id, progress.partition)
+            partition = self._followed.get(key)
+            if partition is None or not _is_meant(partition, progress):
+                continue
+            taken += len(records)
+            try:
+                self._take_one(key, partition, progress, records)
+            except CodedError as error:
+                log.error("a replica cannot go on", log=partition.log.name, reason=str(error))
+                self._again_later(key, partition)
+        return taken
+
+    def _take_one(self, key: Key, partition: Partition, progress: Progress, records: memoryview) -> None:
+        if progress.code:
+            self._refused(key, partition, progress)
+        elif progress.diverging_end >= 0:
+            partition.truncate_to_match(EpochEnd(progress.diverging_epoch, progress.diverging_end))
+            self._tell(key, partition)
+        else:
+            partition.append_fetched(records, progress.high_watermark, progress.log_start_offset)
+            if len(records):
+                self._tell(key, partition)
+
+    def _refused(self, key: Key, partition: Partition, progress: Progress) -> None:
+        if progress.code == ErrorCode.offset_out_of_range.value and progress.log_start_offset >= 0:
+            end = partition.log.log_end_offset
+            if end < progress.log_start_offset:
+                partition.restart_at(progress.log_start_offset)
+                self._tell(key, partition)
+                return
+        self._again_later(key, partition)
+
+    def _again_later(self, key: Key, partition: Partition) -> None:
+        self._later(RETRY_SECONDS, lambda: self._tell(key, partition))
+
+
+def _is_meant(partition: Partition, progress: Progress) -> bool:
+    """Whether an answer is to what this replica is now: same epoch, same end. Others came too late to mean anything."""
+    if partition.is_leader or progress.leader_epoch != partition.leader_epoch:
+        return False
+    return progress.offset in (-1, partition.log.log_end_offset)

@@ -1,0 +1,109 @@
+"""Asks the controller for the ISRs that leaders here have decided on.
+
+Requests are collected for a moment and sent together. What the controller answers is a new state, or a refusal after
+which the partition may ask again. When the controller cannot be reached nothing is known: the same is asked again, and
+until there is an answer the partition counts with the larger ISR (see `followers`).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple
+
+import structlog
+
+from headrace.cluster.image import PartitionState
+from headrace.protocol.errors import CodedError
+
+from .partition import Partition
+
+RETRY_SECONDS: Final = 0.2
+
+log = structlog.get_logger(__name__)
+
+
+class IsrChange(NamedTuple):
+    """The ISR that a leader wants its partition to have."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[int, ...]
+    broker_epochs: tuple[int, ...]
+    """With which registration each member of the ISR has fetched, so that one who has come anew since is not meant."""
+
+
+Outcome = PartitionState | CodedError
+AlterIsr = Callable[[Sequence[IsrChange]], Awaitable[list[Outcome]]]
+"""Asks the controller; `OSError` or `CodedError` (NOT_CONTROLLER) when there is no answer."""
+
+
+class IsrKeeper:
+    """Carries the wishes of the partitions led here to the controller, one request at a time."""
+
+    def __init__(
+        self, alter: AlterIsr, answered: Callable[[IsrChange, PartitionState], None], own_epoch: Callable[[], int]
+    ) -> None:
+        self._alter = alter
+        self._answered = answered
+        self._own_epoch = own_epoch
+        self._wanted: dict[Partition, tuple[bytes, frozenset[int]]] = {}
+        self._news = asyncio.Event()
+
+    def propose(self, topic_id: bytes, partition: Partition, isr: frozenset[int]) -> None:
+        """Ask for an ISR; the latest wish counts."""
+        self._wanted[partition] = (topic_id, isr)
+        self._news.set()
+
+    async def run(self) -> None:
+        """Carry wishes until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            wanted, self._wanted = self._wanted, {}
+            changes = {p: self._change(p, topic_id, isr) for p, (topic_id, isr) in wanted.items() if _is_asking(p, isr)}
+            if changes:
+                await self._carry(changes)
+
+    async def _carry(self, changes: dict[Partition, IsrChange]) -> None:
+        try:
+            outcomes = await self._alter(list(changes.values()))
+        except (OSError, CodedError) as error:
+            log.info("the controller could not be asked for an ISR", reason=str(error))
+            await asyncio.sleep(RETRY_SECONDS)
+            for partition, change in changes.items():
+                self._wanted.setdefault(partition, (change.topic_id, frozenset(change.isr)))
+            self._news.set()
+            return
+        for (partition, change), outcome in zip(changes.items(), outcomes, strict=True):
+            if isinstance(outcome, PartitionState):
+                self._answered(change, outcome)
+            else:
+                _refused(partition, change, outcome)
+
+    def _change(self, partition: Partition, topic_id: bytes, isr: frozenset[int]) -> IsrChange:
+        assert partition.followers is not None
+        members = tuple(r for r in partition.state.replicas if r in isr)
+        epochs = partition.followers.epochs_of(members, self._own_epoch())
+        return IsrChange(
+            partition.topic,
+            topic_id,
+            partition.index,
+            partition.leader_epoch,
+            partition.state.partition_epoch,
+            members,
+            tuple(epochs[member] for member in members),
+        )
+
+
+def _is_asking(partition: Partition, isr: frozenset[int]) -> bool:
+    return partition.is_leader and partition.followers is not None and partition.followers.asked == isr
+
+
+def _refused(partition: Partition, change: IsrChange, error: CodedError) -> None:
+    """A clear refusal: the ISR is as it was. After INVALID_UPDATE_VERSION the newer state is on its way to us."""
+    log.info("the controller refused an ISR", log=partition.log.name, isr=change.isr, reason=str(error))
+    if partition.followers is not None and partition.leader_epoch == change.leader_epoch:
+        partition.followers.asked = None
+        partition.move_high_watermark()

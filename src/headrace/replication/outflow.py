@@ -1,0 +1,168 @@
+"""What one follower is owed: the leader's side of a replication link.
+
+A follower tells from where it wants each partition, which acknowledges what it has. The partition then stands in
+`asking` until it is answered with records; it becomes `ready` when there are some. An append wakes the follower; a
+high watermark that has moved goes along with the next answer.
+
+What a follower is owed depends on nothing but its own positions: a link that breaks takes this with it, and the next
+one begins with all positions anew.
+"""
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.fetch import FetchedPartition, Range
+from headrace.protocol.replicate import WITHDRAWN, Position, Progress
+
+from .partition import Partition
+
+Key: TypeAlias = tuple[bytes, int]
+"""A partition by the id of its topic and its index."""
+Answer: TypeAlias = tuple[Progress, Range | None]
+
+
+class Holder(Protocol):
+    """Who finds partitions."""
+
+    def partition_by_id(self, topic_id: bytes, index: int) -> Partition:
+        """The partition, or the `CodedError` that says why not."""
+        ...
+
+    def propose_isr(self, partition: Partition, isr: frozenset[int]) -> None:
+        """Ask the controller for another ISR."""
+        ...
+
+
+class Outflow:
+    """One follower's positions on one link."""
+
+    def __init__(self, broker: int, broker_epoch: int, holder: Holder, now: Callable[[], float]) -> None:
+        self.broker = broker
+        self._broker_epoch = broker_epoch
+        self._holder = holder
+        self._now = now
+        self._asking: dict[Key, Position] = {}
+        self._ready: dict[Key, None] = {}
+        self._moved: dict[Key, None] = {}
+        """Partitions whose high watermark the follower does not know."""
+        self._watched: dict[Key, Partition] = {}
+        self.wake: Callable[[], None] | None = None
+        """Called when there is something to say; set while the follower waits."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is anything that the follower should not wait for."""
+        return bool(self._ready)
+
+    def take(self, positions: list[Position]) -> None:
+        """The follower has come so far."""
+        for position in positions:
+            key = (position.topic_id, position.partition)
+            if position.leader_epoch == WITHDRAWN:
+                self._forget(key)
+            else:
+                self._asking[key] = position
+                self._ready[key] = None
+        for position in positions:
+            self._settle(position)
+
+    def _settle(self, position: Position) -> None:
+        """Let the acknowledgement count at once, and keep only what has an answer in `ready`."""
+        key = (position.topic_id, position.partition)
+        if key not in self._asking:
+            return
+        try:
+            partition = self._holder.partition_by_id(*key)
+            self._watch(key, partition)
+            diverges = partition.acknowledge(
+                self.broker,
+                self._broker_epoch,
+                position,
+                now=self._now(),
+                propose=lambda isr: self._holder.propose_isr(partition, isr),
+            )
+        except CodedError:
+            return
+        if not diverges and position.offset == partition.log.log_end_offset:
+            self._ready.pop(key, None)
+
+    def _watch(self, key: Key, partition: Partition) -> None:
+        known = self._watched.get(key)
+        if known is not partition:
+            if known is not None:
+                known.outflows.pop(self, None)
+            self._watched[key] = partition
+            partition.outflows[self] = key
+
+    def _forget(self, key: Key) -> None:
+        for kept in (self._asking, self._ready, self._moved):
+            kept.pop(key, None)
+        if (partition := self._watched.pop(key, None)) is not None:
+            partition.outflows.pop(self, None)
+
+    def close(self) -> None:
+        """The link is gone."""
+        self.wake = None
+        for key in list(self._watched):
+            self._forget(key)
+
+    def appended(self, key: Key) -> None:
+        """The partition has new records, or is no longer led here."""
+        if key in self._asking:
+            self._ready[key] = None
+            if self.wake is not None:
+                self.wake()
+
+    def committed(self, key: Key) -> None:
+        """The partition's high watermark has moved."""
+        self._moved[key] = None
+
+    def collect(self, max_bytes: int) -> list[Answer]:
+        """What there is to say now, with records of up to `max_bytes` (one batch at least), in the order of waiting."""
+        answers: list[Answer] = []
+        left = max_bytes
+        for key in list(self._ready):
+            if left <= 0:
+                break
+            del self._ready[key]
+            self._moved.pop(key, None)
+            answer = self._answer(key, self._asking.pop(key), left)
+            answers.append(answer)
+            left -= answer[0].size
+        moved = ((key, self._watched.get(key)) for key in self._moved)
+        answers += [(_news_of(key, held), None) for key, held in moved if held is not None and held.is_leader]
+        self._moved.clear()
+        return answers
+
+    def _answer(self, key: Key, position: Position, max_bytes: int) -> Answer:
+        start = -1
+        try:
+            partition = self._holder.partition_by_id(*key)
+            start = partition.log.log_start_offset
+            found = partition.read_for_follower(position, max_bytes)
+        except CodedError as error:
+            answered = (position.leader_epoch, position.offset, error.code.value)
+            return Progress(*key, *answered, -1, start, -1, -1, 0), None
+        return _progress(position, found), found.records
+
+
+def _progress(position: Position, found: FetchedPartition) -> Progress:
+    epoch, end = found.diverging or (-1, -1)
+    return Progress(
+        position.topic_id,
+        position.partition,
+        position.leader_epoch,
+        position.offset,
+        found.code,
+        found.high_watermark,
+        found.log_start_offset,
+        epoch,
+        end,
+        found.records.length if found.records is not None else 0,
+    )
+
+
+def _news_of(key: Key, partition: Partition) -> Progress:
+    told = (partition.high_watermark, partition.log.log_start_offset)
+    return Progress(*key, partition.leader_epoch, -1, ErrorCode.none.value, *told, -1, -1, 0)
