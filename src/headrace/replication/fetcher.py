@@ -86,7 +86,8 @@ class Fetcher:
             return
         news = asyncio.ensure_future(self._news.wait())
         try:
-            await asyncio.wait([first, news], return_when=asyncio.FIRST_COMPLETED)
+            waiting: list[asyncio.Future[Any]] = [first, news]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
             news.cancel()
 

@@ -11,10 +11,12 @@ Nothing here does any I/O, and time is an argument.
 """
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from headrace.cluster.image import PartitionState
 
-UNKNOWN = -1
+PAUSE_SECONDS: Final = 0.5
+UNKNOWN: Final = -1
 """The end of a log that has not been heard of in this epoch."""
 
 
@@ -49,7 +51,7 @@ class Follower:
 class Followers:
     """The replicas of one partition but the leader itself, as the leader of one epoch sees them."""
 
-    __slots__ = ("_broker_id", "_by_id", "_epoch_start", "_state", "asked")
+    __slots__ = ("_broker_id", "_by_id", "_epoch_start", "_not_before", "_state", "asked")
 
     def __init__(self, broker_id: int, state: PartitionState, epoch_start: int, now: float) -> None:
         self._broker_id = broker_id
@@ -58,6 +60,12 @@ class Followers:
         self._by_id = {r: Follower(now) for r in state.replicas if r != broker_id}
         self.asked: frozenset[int] | None = None
         """The ISR that the controller was asked for and has not answered yet."""
+        self._not_before = now
+
+    def refused(self, now: float) -> None:
+        """The controller does not want the ISR that it was asked for: ask again in a while."""
+        self.asked = None
+        self._not_before = now + PAUSE_SECONDS
 
     def renew(self, state: PartitionState, now: float) -> None:
         """The state has changed in the same epoch: an answer, or a move."""
@@ -84,16 +92,16 @@ class Followers:
                 end = min(end, follower.end)
         return end
 
-    def may_join(self, broker: int, high_watermark: int) -> bool:
-        """Whether a follower holds enough to be in the ISR."""
-        if broker in self._state.isr or self.asked is not None:
+    def may_join(self, broker: int, high_watermark: int, now: float) -> bool:
+        """Whether to ask for a follower to be in the ISR: it is not, and holds enough."""
+        if broker in self._state.isr or self.asked is not None or now < self._not_before:
             return False
         end = self._by_id[broker].end
         return end >= high_watermark and end >= self._epoch_start
 
     def laggards(self, leader_end: int, now: float, longest: float) -> list[int]:
         """Members of the ISR that have been behind for too long."""
-        if self.asked is not None:
+        if self.asked is not None or now < self._not_before:
             return []
         members = ((r, self._by_id.get(r)) for r in self._state.isr)
         return [r for r, follower in members if follower is not None and follower.lags(leader_end, now, longest)]

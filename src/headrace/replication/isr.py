@@ -43,17 +43,22 @@ class IsrKeeper:
     """Carries the wishes of the partitions led here to the controller, one request at a time."""
 
     def __init__(
-        self, alter: AlterIsr, answered: Callable[[IsrChange, PartitionState], None], own_epoch: Callable[[], int]
+        self,
+        alter: AlterIsr,
+        answered: Callable[[IsrChange, PartitionState], None],
+        own_epoch: Callable[[], int],
+        now: Callable[[], float],
     ) -> None:
         self._alter = alter
         self._answered = answered
         self._own_epoch = own_epoch
-        self._wanted: dict[Partition, tuple[bytes, frozenset[int]]] = {}
+        self._now = now
+        self._wanted: dict[Partition, frozenset[int]] = {}
         self._news = asyncio.Event()
 
-    def propose(self, topic_id: bytes, partition: Partition, isr: frozenset[int]) -> None:
+    def propose(self, partition: Partition, isr: frozenset[int]) -> None:
         """Ask for an ISR; the latest wish counts."""
-        self._wanted[partition] = (topic_id, isr)
+        self._wanted[partition] = isr
         self._news.set()
 
     async def run(self) -> None:
@@ -62,7 +67,7 @@ class IsrKeeper:
             await self._news.wait()
             self._news.clear()
             wanted, self._wanted = self._wanted, {}
-            changes = {p: self._change(p, topic_id, isr) for p, (topic_id, isr) in wanted.items() if _is_asking(p, isr)}
+            changes = {p: self._change(p, isr) for p, isr in wanted.items() if _is_asking(p, isr)}
             if changes:
                 await self._carry(changes)
 
@@ -73,22 +78,22 @@ class IsrKeeper:
             log.info("the controller could not be asked for an ISR", reason=str(error))
             await asyncio.sleep(RETRY_SECONDS)
             for partition, change in changes.items():
-                self._wanted.setdefault(partition, (change.topic_id, frozenset(change.isr)))
+                self._wanted.setdefault(partition, frozenset(change.isr))
             self._news.set()
             return
         for (partition, change), outcome in zip(changes.items(), outcomes, strict=True):
             if isinstance(outcome, PartitionState):
                 self._answered(change, outcome)
             else:
-                _refused(partition, change, outcome)
+                _refused(partition, change, outcome, self._now())
 
-    def _change(self, partition: Partition, topic_id: bytes, isr: frozenset[int]) -> IsrChange:
+    def _change(self, partition: Partition, isr: frozenset[int]) -> IsrChange:
         assert partition.followers is not None
         members = tuple(r for r in partition.state.replicas if r in isr)
         epochs = partition.followers.epochs_of(members, self._own_epoch())
         return IsrChange(
             partition.topic,
-            topic_id,
+            partition.topic_id,
             partition.index,
             partition.leader_epoch,
             partition.state.partition_epoch,
@@ -101,9 +106,9 @@ def _is_asking(partition: Partition, isr: frozenset[int]) -> bool:
     return partition.is_leader and partition.followers is not None and partition.followers.asked == isr
 
 
-def _refused(partition: Partition, change: IsrChange, error: CodedError) -> None:
+def _refused(partition: Partition, change: IsrChange, error: CodedError, now: float) -> None:
     """A clear refusal: the ISR is as it was. After INVALID_UPDATE_VERSION the newer state is on its way to us."""
     log.info("the controller refused an ISR", log=partition.log.name, isr=change.isr, reason=str(error))
     if partition.followers is not None and partition.leader_epoch == change.leader_epoch:
-        partition.followers.asked = None
+        partition.followers.refused(now)
         partition.move_high_watermark()

@@ -12,6 +12,7 @@ It never goes back for a reader. Records that a deposed leader had more than its
 """
 
 from collections.abc import Callable
+from math import inf
 from typing import Protocol
 
 from headrace.cluster.image import NO_LEADER, PartitionState
@@ -54,6 +55,7 @@ class Partition:
         "rules",
         "state",
         "topic",
+        "topic_id",
         "watchers",
         "written",
     )
@@ -62,6 +64,7 @@ class Partition:
         self,
         *,
         topic: str,
+        topic_id: bytes,
         index: int,
         state: PartitionState,
         log: Log,
@@ -71,6 +74,7 @@ class Partition:
         high_watermark: int = 0,
     ) -> None:
         self.topic = topic
+        self.topic_id = topic_id
         self.index = index
         self.is_internal = internal
         """Whether only the broker itself may write to it."""
@@ -200,17 +204,18 @@ class Partition:
         else:
             self.move_high_watermark()
 
-    def wait(self, end_offset: int, acks: int, done: Committed, deadline: float) -> bool:
-        """Whether what was appended up to an offset has the acknowledgements asked for; else `done` is called later."""
-        if acks == 1 and self.followers is not None:
-            if not self.is_durable or end_offset <= self.log.synced_offset:
-                return True
-            self.written.wait(end_offset, done, deadline)
-            return False
+    def is_acknowledged(self, end_offset: int, acks: int) -> bool:
+        """Whether what was appended up to an offset has the acknowledgements that its producer asks for."""
         if end_offset <= self.high_watermark:
             return True
-        self.commits.wait(end_offset, done, deadline)
+        if acks == 1 and self.followers is not None:
+            return not self.is_durable or end_offset <= self.log.synced_offset
         return False
+
+    def wait(self, end_offset: int, acks: int, done: Committed, deadline: float = inf) -> None:
+        """`done` is called when it has them, or never will."""
+        alone = acks == 1 and self.followers is not None
+        (self.written if alone else self.commits).wait(end_offset, done, deadline)
 
     def flush(self) -> None:
         """Bring the log to stable storage soon."""
@@ -323,7 +328,7 @@ class Partition:
         if not log.log_start_offset <= offset <= log.log_end_offset:
             raise CodedError(ErrorCode.offset_out_of_range)
         follower.fetched(offset, log.log_end_offset, broker_epoch, now)
-        if followers.may_join(broker, self.high_watermark):
+        if followers.may_join(broker, self.high_watermark, now):
             propose(followers.ask_for(joining=[broker]))
         self.move_high_watermark()
         return False

@@ -4,11 +4,13 @@ Also the broker's house-keeping of logs: flushes by time, retention, checkpoints
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Protocol
 
 import structlog
 
-from headrace.cluster.image import Topic
+from headrace.cluster.image import NO_LEADER, PartitionState, Topic
 from headrace.cluster.log_settings import IntakeSettings, intake_settings, log_settings
 from headrace.config import BrokerConfig
 from headrace.net.clock import Clock
@@ -17,6 +19,8 @@ from headrace.storage.flusher import Flusher
 from headrace.storage.log import LogSettings
 from headrace.storage.manager import LogManager
 
+from .inflow import Key
+from .isr import IsrChange, IsrKeeper
 from .partition import Partition
 
 NO_PARTITIONS: dict[int, Partition] = {}
@@ -24,6 +28,20 @@ ENOUGH_SPACE = 64 * 1024 * 1024
 """Free bytes that a disk must have before logs that were full are written to again; less where it is small."""
 
 logger = structlog.get_logger(__name__)
+
+
+class Following(Protocol):
+    """Who fetches for the partitions that are led elsewhere."""
+
+    def follow(self, key: Key, partition: Partition, leader: int) -> None: ...
+    def leave(self, key: Key) -> None: ...
+
+
+class Leadership(Protocol):
+    """Who wants to know what this broker leads: coordinators, whose state is in partitions."""
+
+    def leads(self, partition: Partition) -> None: ...
+    def leads_no_more(self, partition: Partition) -> None: ...
 
 
 class ReplicaManager:
@@ -39,6 +57,12 @@ class ReplicaManager:
         self._flusher = flusher
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._names: dict[bytes, str] = {}
+        self.following: Following | None = None
+        """None where there is nobody to follow: on a lone broker."""
+        self.isr: IsrKeeper | None = None
+        self.leadership: Leadership | None = None
+        self.is_known: Callable[[str, int], bool] | None = None
+        """Whether a partition exists somewhere in the cluster."""
 
     @property
     def log_directory(self) -> str:
@@ -52,8 +76,20 @@ class ReplicaManager:
         """The partition, or the `CodedError` that a client should get."""
         found = self._by_name.get(topic, NO_PARTITIONS).get(index)
         if found is None:
-            raise CodedError(ErrorCode.unknown_topic_or_partition, f"no partition {index} of topic {topic!r} here")
+            raise CodedError(self._absence(topic, index), f"no partition {index} of topic {topic!r} here")
         return found
+
+    def _absence(self, topic: str, index: int) -> ErrorCode:
+        """Why a partition is not here: it is on other brokers, or nowhere."""
+        exists = self.is_known is not None and self.is_known(topic, index)
+        return ErrorCode.not_leader_or_follower if exists else ErrorCode.unknown_topic_or_partition
+
+    def partition_by_id(self, topic_id: bytes, index: int) -> Partition:
+        """The partition of the topic with that id, or the `CodedError` that says why not."""
+        name = self._names.get(topic_id)
+        if name is None:
+            raise CodedError(ErrorCode.unknown_topic_id)
+        return self.partition(name, index)
 
     def name_of(self, topic_id: bytes) -> str | None:
         """The name of a topic that is held here, by its id."""
@@ -63,36 +99,131 @@ class ReplicaManager:
         for partitions in self._by_name.values():
             yield from partitions.values()
 
-    def apply_topic(self, topic: Topic) -> None:
-        """Hold what the topic's new state says: open partitions that are new, renew the settings of the others."""
+    # As the cluster says
+
+    def apply_topic(self, topic: Topic, changed: Iterable[int] | None = None) -> None:
+        """Hold what the topic's new state says, in all partitions or only in those that have changed."""
         held = self._by_name.setdefault(topic.name, {})
         self._names[topic.id.bytes] = topic.name
         settings = log_settings(topic, self._config)
         rules = intake_settings(topic, self._config)
-        for index, state in enumerate(topic.partitions):
+        moved_away = []
+        for index in range(len(topic.partitions)) if changed is None else changed:
+            state = topic.partitions[index]
+            partition = held.get(index)
             if self.broker_id not in state.replicas:
+                if partition is not None:
+                    moved_away.append(partition)
                 continue
-            if index in held:
-                self._renew(held[index], settings, rules)
-                continue
-            log = self._logs.load(topic.name, index, topic.id, settings)
-            held[index] = Partition(
-                topic=topic.name,
-                index=index,
-                leader_epoch=state.leader_epoch,
-                log=log,
-                rules=rules,
-                flusher=self._flusher,
-                internal=topic.internal,
-            )
+            if partition is None:
+                held[index] = self._open(topic, index, settings, rules)
+            else:
+                self._renew(partition, settings, rules)
+                self._assume(topic, partition, state)
+        self._drop(topic, moved_away)
+
+    def _open(self, topic: Topic, index: int, settings: LogSettings, rules: IntakeSettings) -> Partition:
+        state = topic.partitions[index]
+        log = self._logs.load(topic.name, index, topic.id, settings)
+        partition = Partition(
+            topic=topic.name,
+            topic_id=topic.id.bytes,
+            index=index,
+            state=state,
+            log=log,
+            rules=rules,
+            flusher=self._flusher,
+            internal=topic.internal,
+            high_watermark=self._logs.high_watermark(topic.name, index),
+        )
+        self._take_role(topic, partition, state)
+        return partition
+
+    def _assume(self, topic: Topic, partition: Partition, state: PartitionState) -> None:
+        """Take up a newer state; an older one, which another way was faster with, is passed over."""
+        if state.partition_epoch > partition.state.partition_epoch:
+            self._take_role(topic, partition, state)
+
+    def _take_role(self, topic: Topic, partition: Partition, state: PartitionState) -> None:
+        key = (topic.id.bytes, partition.index)
+        led_before = partition.is_leader
+        epoch_before = partition.leader_epoch
+        if state.leader == self.broker_id:
+            if self.following is not None:
+                self.following.leave(key)
+            partition.lead(self.broker_id, state, self.clock.monotonic())
+            if self.leadership is not None and not (led_before and epoch_before == state.leader_epoch):
+                self.leadership.leads(partition)
+            return
+        partition.follow(state)
+        if led_before and self.leadership is not None:
+            self.leadership.leads_no_more(partition)
+        if self.following is not None:
+            if state.leader == NO_LEADER:
+                self.following.leave(key)
+            else:
+                self.following.follow(key, partition, state.leader)
+
+    def step_down(self) -> None:
+        """Lead nothing until the cluster says so again: this broker may have been replaced without knowing it."""
+        for partition in self.hosted():
+            if partition.is_leader:
+                partition.follow(partition.state)
+                if self.leadership is not None:
+                    self.leadership.leads_no_more(partition)
+
+    def apply_state(self, change: IsrChange, state: PartitionState) -> None:
+        """The controller's answer to a wish for an ISR, which may come before the news of it."""
+        try:
+            partition = self.partition_by_id(change.topic_id, change.partition)
+        except CodedError:
+            return
+        if state.partition_epoch > partition.state.partition_epoch and state.leader_epoch == partition.leader_epoch:
+            if partition.is_leader:
+                partition.lead(self.broker_id, state, self.clock.monotonic())
+        elif partition.followers is not None and state.partition_epoch == partition.state.partition_epoch:
+            partition.followers.asked = None
+            partition.move_high_watermark()
 
     def remove_topic(self, topic: Topic) -> None:
         """Stop serving a topic and delete its logs."""
+        held = list(self._by_name.get(topic.name, {}).values())
+        self._drop(topic, held)
         self._names.pop(topic.id.bytes, None)
-        held = self._by_name.pop(topic.name, {})
-        for partition in held.values():
+        self._by_name.pop(topic.name, None)
+
+    def _drop(self, topic: Topic, partitions: Sequence[Partition]) -> None:
+        if not partitions:
+            return
+        held = self._by_name[topic.name]
+        for partition in partitions:
+            if self.following is not None:
+                self.following.leave((topic.id.bytes, partition.index))
+            if partition.is_leader and self.leadership is not None:
+                self.leadership.leads_no_more(partition)
+            partition.is_leader = False
             partition.retire(ErrorCode.unknown_topic_or_partition)
-        self._logs.delete(topic.name, held)
+            del held[partition.index]
+        self._logs.delete(topic.name, [partition.index for partition in partitions])
+
+    # Followers
+
+    def propose_isr(self, partition: Partition, isr: frozenset[int]) -> None:
+        """Ask the controller for another ISR."""
+        if self.isr is not None:
+            self.isr.propose(partition, isr)
+
+    async def look_after_followers(self) -> None:
+        """Drop those from ISRs who do not keep up, and end the waits that have lasted too long."""
+        now = self.clock.monotonic()
+        longest = int(self._config["replica.lag.time.max.ms"]) / 1000
+        async for partition in self._unhurried():
+            if partition.followers is not None:
+                partition.drop_laggards(now, longest, partial(self.propose_isr, partition))
+                if partition.commits:
+                    partition.commits.expire(now)
+                if partition.written:
+                    partition.written.expire(now)
 
     def delete_records(self, partition: Partition, offset: int) -> int:
         """Drop everything below an offset; returns the new start of the log."""
@@ -145,7 +276,8 @@ class ReplicaManager:
         """Wait until all that a start after a crash has found is synced: readers had seen it, and must not see less."""
         for partition in list(self.hosted()):
             end = partition.log.log_end_offset
-            if partition.high_watermark < end and partition.log.offline is None:
+            alone = partition.is_leader and partition.followers is None
+            if alone and partition.high_watermark < end and partition.log.offline is None:
                 await _committed(partition, end)
 
     async def checkpoint(self) -> None:

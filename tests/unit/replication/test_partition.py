@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from headrace.cluster.image import PartitionState
 from headrace.cluster.log_settings import IntakeSettings
 from headrace.protocol.batch import check_batch
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -27,6 +28,7 @@ RULES = IntakeSettings(
     codec_level=None,
     min_insync_replicas=1,
 )
+ALONE = PartitionState(replicas=(1,), isr=(1,), leader=1)
 DURABLE = LogSettings(flush_messages=1)
 FAST = LogSettings(flush_messages=1 << 40)
 
@@ -65,8 +67,13 @@ class Bench:
         self.manager.open()
 
     def partition(self, topic: str = "t", settings: LogSettings = DURABLE) -> Partition:
-        log = self.manager.load(topic, 0, uuid.uuid4(), settings)
-        return Partition(topic=topic, index=0, leader_epoch=0, log=log, rules=RULES, flusher=self.flusher)
+        topic_id = uuid.uuid4()
+        log = self.manager.load(topic, 0, topic_id, settings)
+        partition = Partition(
+            topic=topic, topic_id=topic_id.bytes, index=0, state=ALONE, log=log, rules=RULES, flusher=self.flusher
+        )
+        partition.lead(1, ALONE, now=0)
+        return partition
 
     def produce(self, partition: Partition, size: int = 1) -> list[CodedError | None]:
         """Append a batch; what the producer is told is added to the list, when it is."""

@@ -4,11 +4,13 @@ Each partition's batch is checked, appended, and answered once the topic's durab
 order of the request. One partition's error never stops the others.
 
 - acks=0 has no answer; an error closes the connection, which is all such a client can notice.
-- acks=1 and acks=all wait alike on a lone broker: for the disk where the topic has `flush.messages=1`.
+- acks=1 waits for this broker alone, acks=all for the ISR (up to the request's timeout); both wait for the disk where
+  the topic has `flush.messages=1`.
 - v7 zstd; v8 error messages; v13 topic ids (an unknown or zero id is UNKNOWN_TOPIC_ID).
 - Left out: transactional batches, until there is a coordinator for them.
 """
 
+from math import inf
 from struct import Struct
 from typing import Final
 
@@ -91,20 +93,20 @@ class ProduceHandler:
             return self._serve_without_answer(request, produce)
         topics = produce.topics
         if len(topics) == 1 and len(topics[0].partitions) == 1:
-            return self._serve_one(request, topics[0], produce.acks)
+            return self._serve_one(request, topics[0], produce.acks, produce.timeout_ms)
         pending = Pending(request)
         for topic in topics:
-            pending.add(topic, self._append_topic(topic, produce.acks, version, pending))
+            pending.add(topic, self._append_topic(topic, produce, version, pending))
         return pending.finish(request.connection)
 
     def _serve_without_answer(self, request: Request, produce: ProduceRequest) -> Parts:
         for topic in produce.topics:
-            for answer in self._append_topic(topic, 0, request.version, None):
+            for answer in self._append_topic(topic, produce, request.version, None):
                 if answer.code:
                     raise ProtocolViolation(f"a record without acks could not be written: {answer.message}")
         return []
 
-    def _serve_one(self, request: Request, topic: TopicRecords, acks: int) -> Parts | None:
+    def _serve_one(self, request: Request, topic: TopicRecords, acks: int, timeout_ms: int) -> Parts | None:
         version, correlation_id = request.version, request.correlation_id
         index, records = topic.partitions[0]
         try:
@@ -114,7 +116,7 @@ class ProduceHandler:
             failed = PartitionAnswer(index, error.code.value, message=error.message)
             return [response(version, correlation_id, [(topic, [failed])])]
         end = appended.last_offset + 1
-        if end <= partition.high_watermark:
+        if partition.is_acknowledged(end, acks):
             return [one_response(version, correlation_id, topic, answer)]
         slot = request.connection.open_slot()
 
@@ -125,12 +127,13 @@ class ProduceHandler:
                 failed = PartitionAnswer(index, error.code.value, message=error.message)
                 slot.answer([response(version, correlation_id, [(topic, [failed])])])
 
-        partition.commits.wait(end, committed)
+        partition.wait(end, acks, committed, self._deadline(partition, timeout_ms))
         return None
 
     def _append_topic(
-        self, topic: TopicRecords, acks: int, version: int, pending: Pending | None
+        self, topic: TopicRecords, produce: ProduceRequest, version: int, pending: Pending | None
     ) -> list[PartitionAnswer]:
+        acks, timeout_ms = produce.acks, produce.timeout_ms
         answers: list[PartitionAnswer] = []
         for index, records in topic.partitions:
             try:
@@ -140,8 +143,9 @@ class ProduceHandler:
                 answers.append(PartitionAnswer(index, error.code.value, message=error.message))
                 continue
             answers.append(answer)
-            if pending is not None and appended.last_offset >= partition.high_watermark:
-                partition.commits.wait(appended.last_offset + 1, pending.expect(answers))
+            end = appended.last_offset + 1
+            if pending is not None and not partition.is_acknowledged(end, acks):
+                partition.wait(end, acks, pending.expect(answers), self._deadline(partition, timeout_ms))
         return answers
 
     def _find(self, topic: TopicRecords, index: int, acks: int, version: int) -> Partition:
@@ -156,12 +160,17 @@ class ProduceHandler:
         partition = self._replicas.partition(name, index)
         if partition.is_internal:
             raise CodedError(ErrorCode.invalid_topic_exception, f"only the broker itself writes to {name}")
-        if acks == -1 and partition.rules.min_insync_replicas > 1:
+        if acks == -1 and partition.rules.min_insync_replicas > len(partition.state.isr) and partition.is_leader:
             raise CodedError(
                 ErrorCode.not_enough_replicas,
-                f"1 replica is in sync, min.insync.replicas is {partition.rules.min_insync_replicas}",
+                f"{len(partition.state.isr)} replica(s) in sync, "
+                f"min.insync.replicas is {partition.rules.min_insync_replicas}",
             )
         return partition
+
+    def _deadline(self, partition: Partition, timeout_ms: int) -> float:
+        """Until when to wait for followers; a disk always answers."""
+        return inf if partition.followers is None else self._clock.monotonic() + timeout_ms / 1000
 
     def _append(
         self, partition: Partition, records: memoryview | None, version: int
