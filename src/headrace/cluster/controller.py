@@ -37,6 +37,7 @@ from headrace.config import (
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.storage.disk import StorageError
 
+from .election import without_elr
 from .identity import new_topic_id
 from .image import BrokerNode, ClusterImage, PartitionState, Topic
 from .placement import Assignment, check_assignments, in_order, place, ring_position
@@ -65,8 +66,11 @@ ALL_BROKERS: Final = ""
 MAX_PARTITIONS: Final = 100_000
 """The most partitions of one topic."""
 DEFAULT: Final = -1
+MIN_ISR: Final = "min.insync.replicas"
 
 T = TypeVar("T")
+Decide = Callable[[Topic], Mapping[int, PartitionState]]
+"""The next states of some partitions of a topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,9 +200,26 @@ class Controller:
             )
             validate_topic_overrides(configs)
             altered = replace(topic, configs=configs)
+            if configs.get(MIN_ISR) != topic.configs.get(MIN_ISR):
+                altered = without_elr(altered)
             return altered if validate_only else await self._put(topic, altered)
 
         return await self._change(name, alter)
+
+    async def change_partitions(self, name: str, decide: Decide) -> Topic:
+        """The topic with what `decide` makes of its partitions, by index; as it is where that is nothing."""
+
+        async def change_states() -> Topic:
+            topic = self._existing(name)
+            states = decide(topic)
+            if not states:
+                return topic
+            partitions = list(topic.partitions)
+            for index, state in states.items():
+                partitions[index] = state
+            return await self._put(topic, replace(topic, partitions=tuple(partitions)))
+
+        return await self._change(name, change_states)
 
     async def alter_broker_configs(
         self, broker: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False

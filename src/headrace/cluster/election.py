@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from headrace.protocol.errors import CodedError, ErrorCode
 
-from .image import NO_LEADER, PartitionState
+from .image import NO_LEADER, PartitionState, Topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +119,14 @@ def with_isr(
         raise CodedError(ErrorCode.invalid_update_version)
     after = _reduced(state, wanted, tuple(r for r in state.isr if r not in wanted), rules)
     return _bumped(_finished(after))
+
+
+def without_elr(topic: Topic) -> Topic:
+    """With another `min.insync.replicas` an ISR that was too small may not be any more: the ELR has to go with it."""
+    if not any(state.elr for state in topic.partitions):
+        return topic
+    cleared = [_bumped(replace(state, elr=())) if state.elr else state for state in topic.partitions]
+    return replace(topic, partitions=tuple(cleared))
 
 
 # Reassignment

@@ -1,0 +1,200 @@
+"""This broker's place in the cluster: registered while it lives, knowing the controller, being it when elected.
+
+One task does all of it, so that its steps never overlap:
+
+1.  Register. A key that the same data directory left behind is replaced: its process is gone, as the directory is
+    locked by this one.
+2.  See who the controller is. Where there is none, try to be: the commit that creates `/controller` also raises
+    `/controller_epoch`, so exactly one wins, and every earlier controller is fenced.
+3.  Rule while elected, until the session ends or the reign does.
+
+When the session is lost this broker may have been replaced without knowing it: it steps down from everything it leads
+first, then registers anew, with a new epoch.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+import structlog
+
+from headrace.protocol.errors import CodedError
+
+from .fenced import Deposed
+from .registration import (
+    CONTROLLER,
+    CONTROLLER_EPOCH,
+    Registration,
+    decode_registration,
+    encode_registration,
+    registration_key,
+)
+from .store import Conflict, Create, Delete, Operation, Put, Session, SharedStore, StoreError, Uncertain, Versioned
+
+RETRY_SECONDS: Final = 0.5
+
+log = structlog.get_logger(__name__)
+
+
+class IdInUse(Exception):  # noqa: N818 - named for the state found
+    """Another broker of the same number is alive."""
+
+
+class Member(Protocol):
+    """What being a member means to the rest of the broker."""
+
+    async def registered(self, epoch: int) -> None:
+        """This broker is alive, with this epoch."""
+        ...
+
+    async def step_down(self) -> None:
+        """Lead nothing any more: the session is lost."""
+        ...
+
+    def controller_is(self, broker: int | None, epoch: int) -> None:
+        """Who the controller is; None while there is none."""
+        ...
+
+    async def rule(self, epoch: int, epoch_version: int) -> None:
+        """Be the controller until cancelled; returns, or raises `Deposed`, when the reign is over."""
+        ...
+
+
+class Membership:
+    """Keeps this broker in the cluster."""
+
+    def __init__(
+        self, store: SharedStore, registration: Registration, member: Member, sleep: Callable[[float], Awaitable[None]]
+    ) -> None:
+        self._store = store
+        self._registration = registration
+        self._member = member
+        self._sleep = sleep
+        self._id = registration.node.id
+        self._ended = asyncio.Event()
+        """Set when the session is lost."""
+        store.on_session(self._on_session)
+
+    def _on_session(self, session: Session) -> None:
+        if session is Session.LOST:
+            self._ended.set()
+
+    async def run(self) -> None:
+        """Be a member until cancelled. Raises `IdInUse`, before it ever was one, when another broker has the number."""
+        first = True
+        while True:
+            self._ended.clear()
+            try:
+                epoch = await self._register(may_wait=not first)
+                await self._member.registered(epoch)
+                first = False
+                await self._until_session_ends(self._follow_controller())
+            except StoreError as error:
+                log.warning("the metadata store cannot be used", reason=str(error))
+                await self._sleep(RETRY_SECONDS)
+            if self._ended.is_set():
+                log.warning("the session in the metadata store is lost")
+                self._member.controller_is(None, -1)
+                await self._member.step_down()
+
+    async def _until_session_ends(self, work: "asyncio.Future[None] | Awaitable[None]") -> None:
+        task = asyncio.ensure_future(work)
+        ended = asyncio.ensure_future(self._ended.wait())
+        try:
+            await asyncio.wait([task, ended], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+            task.cancel()
+            results = await asyncio.gather(task, return_exceptions=True)
+        if isinstance(results[0], Exception):
+            raise results[0]
+
+    async def withdraw(self) -> None:
+        """Leave the cluster before stopping, so that nobody has to wait for the session to end."""
+        try:
+            stored = await self._store.get(registration_key(self._id))
+            if stored is not None and self._is_ours(stored):
+                await self._store.commit([Delete(registration_key(self._id), stored.version)])
+        except (StoreError, Conflict) as error:
+            log.warning("the broker could not leave the cluster; its session will end", reason=str(error))
+
+    # Registering
+
+    async def _register(self, *, may_wait: bool) -> int:
+        key = registration_key(self._id)
+        value = encode_registration(self._registration)
+        while True:
+            stored = await self._store.get(key)
+            operations: list[Operation] = [Create(key, value, ephemeral=True)]
+            if stored is not None:
+                if not self._is_ours(stored) and not may_wait:
+                    raise IdInUse(self._in_use(stored))
+                operations.insert(0, Delete(key, stored.version))
+            try:
+                await self._store.commit(operations)
+            except (Conflict, Uncertain):
+                await self._sleep(RETRY_SECONDS)
+                continue
+            created = await self._store.get(key)
+            if created is not None and created.value == value:
+                return created.created
+
+    def _is_ours(self, stored: Versioned) -> bool:
+        return decode_registration(registration_key(self._id), stored).directory == self._registration.directory
+
+    def _in_use(self, stored: Versioned) -> str:
+        node = decode_registration(registration_key(self._id), stored).node
+        return (
+            f"broker {self._id} is alive at {node.host}:{node.port}; give this one another --id, "
+            "or stop that one (after a crash its session takes a few seconds to end)"
+        )
+
+    # The controller
+
+    async def _follow_controller(self) -> None:
+        while True:
+            stored, changed = await self._store.watch(CONTROLLER)
+            if stored is None:
+                await self._campaign()
+                continue
+            record = json.loads(stored.value)
+            if record["id"] == self._id and record["registration"] != self._registration.directory:
+                await self._sleep(RETRY_SECONDS)
+                continue
+            self._member.controller_is(record["id"], record["epoch"])
+            await changed.wait()
+
+    async def _campaign(self) -> None:
+        """Try to be elected, and rule if we are."""
+        stored = await self._store.get(CONTROLLER_EPOCH)
+        epoch = 1 if stored is None else int(stored.value) + 1
+        text = str(epoch).encode()
+        raised = Create(CONTROLLER_EPOCH, text) if stored is None else Put(CONTROLLER_EPOCH, text, stored.version)
+        version = 0 if stored is None else stored.version + 1
+        record = {"id": self._id, "epoch": epoch, "registration": self._registration.directory}
+        try:
+            await self._store.commit([raised, Create(CONTROLLER, json.dumps(record).encode(), ephemeral=True)])
+        except Conflict:
+            return
+        except Uncertain:
+            # Ours or not: an epoch that nobody rules is passed over, a key of ours that nobody serves is removed.
+            await self._resign()
+            return
+        log.info("elected controller", epoch=epoch)
+        self._member.controller_is(self._id, epoch)
+        try:
+            await self._member.rule(epoch, version)
+        except (Deposed, CodedError, StoreError, Conflict) as error:
+            log.warning("no longer controller", epoch=epoch, reason=repr(error))
+        finally:
+            await self._resign()
+
+    async def _resign(self) -> None:
+        """Remove our own claim, if it is there."""
+        try:
+            stored = await self._store.get(CONTROLLER)
+            if stored is not None and json.loads(stored.value)["registration"] == self._registration.directory:
+                await self._store.commit([Delete(CONTROLLER, stored.version)])
+        except (StoreError, Conflict) as error:
+            log.warning("the controller's key could not be removed", reason=repr(error))

@@ -1,0 +1,218 @@
+"""The active controller at work: watches brokers come and go, elects leaders, grants ISRs, moves partitions.
+
+It lives for one reign, from its election to when it is deposed, resigns, or loses its session. It begins with what the
+store holds, so that it can take over in the middle of anything: what its predecessor committed counts, what it had only
+decided does not.
+
+Decisions are `election`'s. Each is committed under the controller's epoch, then told in the feed. Changes to one topic
+follow one another; a decision is always taken on the state that the store has.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import structlog
+
+from headrace.config import BrokerConfig, effective_topic
+from headrace.protocol.errors import CodedError, ErrorCode
+
+from . import election
+from .controller import Controller
+from .election import Rules
+from .feed import Feed
+from .image import ClusterImage, PartitionState, Topic
+from .registration import BROKERS, Registration, decode_registration, registration_key
+from .store import SharedStore
+
+CHANGES_AT_ONCE: Final = 2_000
+POLL_SECONDS: Final = 5.0
+
+log = structlog.get_logger(__name__)
+
+Outcome: TypeAlias = PartitionState | CodedError
+NextState: TypeAlias = Callable[[PartitionState, Rules], PartitionState | None]
+
+
+class Overseer:
+    """One reign of one controller."""
+
+    def __init__(
+        self, *, store: SharedStore, controller: Controller, image: ClusterImage, feed: Feed, config: BrokerConfig
+    ) -> None:
+        self._store = store
+        self.controller = controller
+        self.image = image
+        self.feed = feed
+        self._config = config
+        self._known: dict[int, Registration] = {}
+        self._settled = asyncio.Condition()
+        self._settled_epochs: dict[int, int] = {}
+        """The registrations whose consequences are committed."""
+
+    async def run(self) -> None:
+        """Rule until cancelled, or until an error says that the reign is over."""
+        await self.controller.load()
+        self.feed.begin()
+        while True:
+            names, changed = await self._store.watch_children(BROKERS)
+            await self._take_up(await self._registrations(names))
+            await changed.wait()
+
+    async def _registrations(self, names: Iterable[str]) -> dict[int, Registration]:
+        found: dict[int, Registration] = {}
+        for name in names:
+            key = registration_key(int(name))
+            stored = await self._store.get(key)
+            if stored is not None:
+                registration = decode_registration(key, stored)
+                found[registration.node.id] = registration
+        return found
+
+    # Brokers
+
+    async def _take_up(self, found: Mapping[int, Registration]) -> None:
+        before, self._known = self._known, dict(found)
+        came = {b: r for b, r in found.items() if b not in before or before[b].node.epoch != r.node.epoch}
+        gone = before.keys() - found.keys()
+        self.image.brokers = {broker: registration.node for broker, registration in found.items()}
+        self.image.version += 1
+        if came or gone:
+            log.info("brokers changed", alive=sorted(found), came=sorted(came), gone=sorted(gone))
+        self.feed.brokers_changed()
+        await self._settle_partitions(came)
+        async with self._settled:
+            self._settled_epochs = {broker: registration.node.epoch for broker, registration in found.items()}
+            self._settled.notify_all()
+
+    async def _settle_partitions(self, came: Mapping[int, Registration]) -> None:
+        """Leaders for what the living hold. Who has come anew was gone: it is in no ISR unless it is the last."""
+        alive = frozenset(self._known)
+        stayed = alive - came.keys()
+        suspects = [broker for broker, registration in came.items() if registration.is_suspect]
+
+        def settle(state: PartitionState, rules: Rules) -> PartitionState | None:
+            if not came.keys().isdisjoint(state.isr):
+                state = election.after_change_of_brokers(state, rules, stayed) or state
+            for broker in suspects:
+                state = election.after_loss_of_records(state, rules, broker, alive) or state
+            return election.after_change_of_brokers(state, rules, alive) or state
+
+        await self.change_all(settle)
+
+    async def change_all(self, decide: NextState, topics: Iterable[Topic] | None = None) -> None:
+        """Let a decision change every partition it wants to change. Equal states are decided once."""
+        known: dict[tuple[PartitionState, Rules], PartitionState] = {}
+
+        def changes(topic: Topic) -> dict[int, PartitionState]:
+            rules = self.rules(topic)
+            found: dict[int, PartitionState] = {}
+            last: PartitionState | None = None
+            after: PartitionState | None = None
+            for index, state in enumerate(topic.partitions):
+                if state is not last:
+                    after = known.get((state, rules))
+                    if after is None:
+                        after = known[state, rules] = decide(state, rules) or state
+                    last = state
+                if after is not None and after is not state and after != state:
+                    found[index] = after
+            return found
+
+        wanted = [topic.name for topic in (self.image.topics() if topics is None else topics) if changes(topic)]
+        for start in range(0, len(wanted), CHANGES_AT_ONCE):
+            names = wanted[start : start + CHANGES_AT_ONCE]
+            await asyncio.gather(*(self._change_one(name, changes) for name in names))
+
+    async def _change_one(self, name: str, changes: Callable[[Topic], Mapping[int, PartitionState]]) -> None:
+        try:
+            await self.controller.change_partitions(name, changes)
+        except CodedError as error:
+            if error.code is not ErrorCode.unknown_topic_or_partition:
+                raise
+
+    def rules(self, topic: Topic) -> Rules:
+        """What a topic's settings say about its leaders."""
+        key = ("rules", *sorted(topic.configs.items()))
+        return self._config.remember(key, lambda: self._rules(topic))
+
+    def _rules(self, topic: Topic) -> Rules:
+        values = effective_topic(topic.configs, self._config)
+        return Rules(
+            min_insync_replicas=values["min.insync.replicas"], unclean=values["unclean.leader.election.enable"]
+        )
+
+    # What brokers ask
+
+    async def poll(self, broker: int, broker_epoch: int, epoch: int, version: int) -> dict[str, Any]:
+        """The feed for one broker; only once the consequences of its registration are known."""
+        async with self._settled:
+            try:
+                await asyncio.wait_for(
+                    self._settled.wait_for(lambda: self._settled_epochs.get(broker) == broker_epoch), POLL_SECONDS
+                )
+            except TimeoutError:
+                raise CodedError(ErrorCode.stale_broker_epoch) from None
+        return await self.feed.poll(broker, epoch, version, POLL_SECONDS)
+
+    async def alter_isr(self, broker: int, broker_epoch: int, changes: Sequence[Mapping[str, Any]]) -> list[Outcome]:
+        """What leaders want their ISRs to be: the states as they then are, or why not."""
+        if self._settled_epochs.get(broker) != broker_epoch:
+            raise CodedError(ErrorCode.stale_broker_epoch)
+        return list(await asyncio.gather(*(self._alter_one(broker, change) for change in changes)))
+
+    async def _alter_one(self, broker: int, change: Mapping[str, Any]) -> Outcome:
+        index = int(change["partition"])
+        topic = self.image.topic(change["topic"])
+        if topic is None or topic.id.hex != change["topic_id"] or not 0 <= index < len(topic.partitions):
+            return CodedError(ErrorCode.unknown_topic_or_partition)
+
+        def decide(topic: Topic) -> Mapping[int, PartitionState]:
+            state = topic.partitions[index]
+            if state.leader != broker:
+                raise CodedError(ErrorCode.fenced_leader_epoch)
+            self._check_members(change["isr"], change["broker_epochs"], state)
+            after = election.with_isr(
+                state,
+                self.rules(topic),
+                change["isr"],
+                leader_epoch=change["leader_epoch"],
+                partition_epoch=change["partition_epoch"],
+            )
+            return {} if after is None else {index: after}
+
+        try:
+            after = await self.controller.change_partitions(topic.name, decide)
+        except CodedError as error:
+            return error
+        return after.partitions[index]
+
+    def _check_members(self, isr: Sequence[int], epochs: Sequence[int], state: PartitionState) -> None:
+        """Who comes into an ISR must live, and as the one who has fetched."""
+        for member, epoch in zip(isr, epochs, strict=True):
+            if member not in state.isr and self._settled_epochs.get(member) != epoch:
+                raise CodedError(ErrorCode.ineligible_replica, f"broker {member} is not, or no longer, the one meant")
+
+    async def shut_down(self, broker: int, broker_epoch: int) -> int:
+        """A broker wants to stop: others lead what it led. The number of partitions that only it can lead."""
+        if self._settled_epochs.get(broker) != broker_epoch:
+            raise CodedError(ErrorCode.stale_broker_epoch)
+        alive = frozenset(self._known) - {broker}
+        await self.change_all(lambda state, rules: election.on_shutdown(state, rules, broker, alive))
+        return sum(state.leader == broker for topic in self.image.topics() for state in topic.partitions)
+
+    async def restore_preferred(self, most_percent: int) -> None:
+        """Let the first replicas lead again where a broker leads too few of those it should."""
+        alive = frozenset(self._known)
+        wanted: dict[int, int] = {}
+        missed: dict[int, int] = {}
+        for topic in self.image.topics():
+            for state in topic.partitions:
+                first = state.replicas[0]
+                wanted[first] = wanted.get(first, 0) + 1
+                missed[first] = missed.get(first, 0) + (state.leader != first)
+        due = {broker for broker, count in missed.items() if count * 100 > wanted[broker] * most_percent}
+        if due & alive:
+            await self.change_all(
+                lambda state, _rules: election.preferred(state, alive) if state.replicas[0] in due else None
+            )

@@ -1,0 +1,136 @@
+"""Takes up what the controller's feed brings: into this broker's image, and to those who hold the logs."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+from uuid import UUID
+
+from .image import BrokerNode, ClusterImage, PartitionState, Topic
+from .topics import INTERNAL, decode_state
+
+
+class Listener(Protocol):
+    """Who acts on what has changed."""
+
+    def apply_topic(self, topic: Topic, changed: Iterable[int] | None = None) -> None:
+        """A topic is new or has changed, in all partitions or in those named."""
+        ...
+
+    def remove_topic(self, topic: Topic) -> None:
+        """A topic is no more."""
+        ...
+
+    def brokers_changed(self) -> None:
+        """Brokers came or went."""
+        ...
+
+    def configs_changed(self, kind: str, name: str) -> None:
+        """Settings of brokers, or of a group, have changed."""
+        ...
+
+
+class Subscriber:
+    """This broker's place in the feed, and its image as of there."""
+
+    def __init__(self, image: ClusterImage, listener: Listener) -> None:
+        self._image = image
+        self._listener = listener
+        self.epoch = -1
+        self.version = -1
+        self._in_snapshot: set[str] | None = None
+        """The topics that a snapshot under way has brought."""
+        self._states: dict[str, PartitionState] = {}
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it has taken up everything once."""
+        return self.epoch >= 0 and self.version >= 0
+
+    def forget_place(self) -> None:
+        """Ask for everything anew: this broker is registered anew, and its leaderships with it."""
+        self.epoch = self.version = -1
+
+    def take(self, answer: Mapping[str, Any]) -> None:
+        """One answer of the feed. One of an older controller is passed over."""
+        if answer["epoch"] < self.epoch:
+            return
+        if answer.get("snapshot") and (self._in_snapshot is None or answer["epoch"] != self.epoch):
+            self._in_snapshot = set()
+        self.epoch = answer["epoch"]
+        for change in answer["changes"]:
+            getattr(self, f"_take_{change[0]}")(*change[1:])
+        if answer.get("complete"):
+            self._end_snapshot()
+        self.version = answer["version"]
+
+    def _end_snapshot(self) -> None:
+        """What a whole snapshot does not name is gone."""
+        named = self._in_snapshot or set()
+        self._in_snapshot = None
+        for topic in [topic for topic in self._image.topics() if topic.name not in named]:
+            self._take_deleted(topic.id.hex, topic.name)
+
+    def _take_topic(self, name: str, topic_id: str, configs: Mapping[str, str], states: list[list[Any]]) -> None:
+        if self._in_snapshot is not None:
+            self._in_snapshot.add(name)
+        before = self._image.topic(name)
+        topic = Topic(
+            name=name,
+            id=UUID(hex=topic_id),
+            partitions=tuple([self._state(values) for values in states]),
+            configs=dict(configs),
+            internal=name in INTERNAL,
+        )
+        if before is not None and before.id != topic.id:
+            self._take_deleted(before.id.hex, name)
+        self._image.put_topic(topic)
+        self._listener.apply_topic(topic)
+
+    def _take_partitions(self, topic_id: str, states: Mapping[str, list[Any]]) -> None:
+        topic = self._image.topic_by_id(UUID(hex=topic_id))
+        if topic is None:
+            return
+        partitions = list(topic.partitions)
+        changed = sorted(int(index) for index in states)
+        for index in changed:
+            state = self._state(states[str(index)])
+            if index < len(partitions):
+                partitions[index] = state
+            else:
+                partitions.append(state)
+        topic = replace(topic, partitions=tuple(partitions))
+        self._image.put_topic(topic)
+        self._listener.apply_topic(topic, changed)
+
+    def _take_deleted(self, topic_id: str, name: str) -> None:
+        topic = self._image.topic(name)
+        if topic is not None and topic.id.hex == topic_id:
+            self._image.remove_topic(name)
+            self._listener.remove_topic(topic)
+
+    def _take_brokers(self, nodes: list[list[Any]]) -> None:
+        self._image.brokers = {
+            id_: BrokerNode(id=id_, host=host, port=port, rack=rack, epoch=epoch)
+            for id_, host, port, rack, epoch in nodes
+        }
+        self._image.version += 1
+        self._listener.brokers_changed()
+
+    def _take_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
+        kept = self._image.broker_configs if kind == "broker" else self._image.group_configs
+        kept[name] = dict(configs)
+        self._image.version += 1
+        self._listener.configs_changed(kind, name)
+
+    def _state(self, values: list[Any]) -> PartitionState:
+        """Equal states are one value: a cluster has very many, nearly all alike."""
+        text = str(values)
+        state = self._states.get(text)
+        if state is None:
+            if len(self._states) > _MOST_STATES:
+                self._states.clear()
+            state = self._states[text] = decode_state(values)
+        return state
+
+
+_MOST_STATES = 100_000
