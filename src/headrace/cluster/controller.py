@@ -38,6 +38,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.storage.disk import StorageError
 
 from .election import without_elr
+from .fenced import Deposed
 from .identity import new_topic_id
 from .image import BrokerNode, ClusterImage, PartitionState, Topic
 from .placement import Assignment, check_assignments, in_order, place, ring_position
@@ -93,6 +94,10 @@ class TopicListener(Protocol):
 
     def remove_topic(self, topic: Topic) -> None:
         """Closes and deletes the logs of a topic."""
+        ...
+
+    def configs_changed(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
+        """Settings of a broker, of all, or of a group were set."""
         ...
 
 
@@ -248,9 +253,14 @@ class Controller:
             if not validate_only:
                 await self._put_configs(GROUP_CONFIGS + quote(group_id, safe=""), configs)
                 self._image.group_configs[group_id] = configs
+                self._listeners.configs_changed("group", group_id, configs)
             return configs
 
         return await self._change(GROUP_CONFIGS, alter)
+
+    async def commit(self, operations: Sequence[Operation]) -> None:
+        """Commit what only a controller may."""
+        await self._commit(operations)
 
     async def allocate_producer_id(self) -> int:
         """A number no producer ever had."""
@@ -310,6 +320,7 @@ class Controller:
     async def _put_broker_configs(self, broker: str, configs: Mapping[str, str]) -> None:
         await self._put_configs(BROKER_CONFIGS + broker, configs)
         self._image.broker_configs[broker] = configs
+        self._listeners.configs_changed("broker", broker, configs)
         self._use_broker_configs()
         for topic in self._image.topics():
             self._apply_settings(topic)
@@ -462,6 +473,8 @@ def _known_broker_setting(name: str) -> Setting:
 
 def _answerable(error: Exception) -> Exception:
     """A failure of the store or of the disk as an answer; anything else as it is."""
+    if isinstance(error, Deposed):
+        return CodedError(ErrorCode.not_controller, str(error))
     if isinstance(error, StoreError | StorageError | OSError):
         return CodedError(ErrorCode.kafka_storage_error, str(error))
     return error

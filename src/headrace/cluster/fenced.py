@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from .store import Check, Conflict, Entries, MetadataStore, Operation, Versioned
+from .store import Check, Conflict, Entries, MetadataStore, Operation, StoreError, Versioned
 
 MOST_OPERATIONS: Final = 200
 MOST_BYTES: Final = 512 * 1024
@@ -16,8 +16,11 @@ MOST_BYTES: Final = 512 * 1024
 MOST_UNDER_WAY: Final = 8
 
 
-class Deposed(Exception):  # noqa: N818 - named for the state found
+class Deposed(StoreError):  # noqa: N818 - named for the state found
     """Another broker is the controller now: nothing that this one decides counts any more."""
+
+    def __init__(self) -> None:
+        super().__init__("this broker is no longer the controller")
 
 
 Waiting = tuple[Sequence[Operation], "asyncio.Future[None]"]
@@ -33,6 +36,8 @@ class FencedStore:
         self._waiting: Group = []
         self._slots = asyncio.Semaphore(MOST_UNDER_WAY)
         self._tasks: set[asyncio.Task[None]] = set()
+        self.ended = asyncio.Event()
+        """Set when the reign is over: deposed, or what is in the store is no longer known."""
 
     async def get(self, key: str) -> Versioned | None:
         return await self._store.get(key)
@@ -73,9 +78,13 @@ class FencedStore:
                 for one in group:
                     await self._commit_group([one])
                 return
-            error: Exception = Deposed() if conflict.key == self._guard.key else conflict
-            _settle(group, error)
+            if conflict.key == self._guard.key:
+                self.ended.set()
+                _settle(group, Deposed())
+            else:
+                _settle(group, conflict)
         except Exception as error:
+            self.ended.set()
             _settle(group, error)
         except asyncio.CancelledError:
             _settle(group, Deposed())

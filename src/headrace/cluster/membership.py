@@ -14,8 +14,8 @@ first, then registers anew, with a new epoch.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -30,7 +30,20 @@ from .registration import (
     encode_registration,
     registration_key,
 )
-from .store import Conflict, Create, Delete, Operation, Put, Session, SharedStore, StoreError, Uncertain, Versioned
+from .store import (
+    AlreadyExists,
+    Conflict,
+    Create,
+    Delete,
+    NotFound,
+    Operation,
+    Put,
+    Session,
+    SharedStore,
+    StoreError,
+    Uncertain,
+    Versioned,
+)
 
 RETRY_SECONDS: Final = 0.5
 
@@ -82,33 +95,29 @@ class Membership:
 
     async def run(self) -> None:
         """Be a member until cancelled. Raises `IdInUse`, before it ever was one, when another broker has the number."""
-        first = True
+        may_wait = False
         while True:
             self._ended.clear()
-            try:
-                epoch = await self._register(may_wait=not first)
-                await self._member.registered(epoch)
-                first = False
-                await self._until_session_ends(self._follow_controller())
-            except StoreError as error:
-                log.warning("the metadata store cannot be used", reason=str(error))
-                await self._sleep(RETRY_SECONDS)
-            if self._ended.is_set():
-                log.warning("the session in the metadata store is lost")
-                self._member.controller_is(None, -1)
-                await self._member.step_down()
+            epoch = await self._register(may_wait=may_wait)
+            may_wait = True
+            await self._member.registered(epoch)
+            await self._until_session_ends(self._follow_controller())
+            log.warning("the session in the metadata store is lost")
+            self._member.controller_is(None, -1)
+            await self._member.step_down()
 
-    async def _until_session_ends(self, work: "asyncio.Future[None] | Awaitable[None]") -> None:
+    async def _until_session_ends(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         ended = asyncio.ensure_future(self._ended.wait())
+        waiting: list[asyncio.Future[Any]] = [task, ended]
         try:
-            await asyncio.wait([task, ended], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            ended.cancel()
-            task.cancel()
-            results = await asyncio.gather(task, return_exceptions=True)
-        if isinstance(results[0], Exception):
-            raise results[0]
+            for future in waiting:
+                future.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+        if not task.cancelled():
+            task.result()
 
     async def withdraw(self) -> None:
         """Leave the cluster before stopping, so that nobody has to wait for the session to end."""
@@ -125,20 +134,26 @@ class Membership:
         key = registration_key(self._id)
         value = encode_registration(self._registration)
         while True:
-            stored = await self._store.get(key)
-            operations: list[Operation] = [Create(key, value, ephemeral=True)]
-            if stored is not None:
-                if not self._is_ours(stored) and not may_wait:
-                    raise IdInUse(self._in_use(stored))
-                operations.insert(0, Delete(key, stored.version))
             try:
-                await self._store.commit(operations)
-            except (Conflict, Uncertain):
+                return await self._try_to_register(key, value, may_wait=may_wait)
+            except (Conflict, StoreError) as error:
+                log.info("the broker is not registered yet", reason=repr(error))
                 await self._sleep(RETRY_SECONDS)
-                continue
-            created = await self._store.get(key)
-            if created is not None and created.value == value:
-                return created.created
+
+    async def _try_to_register(self, key: str, value: bytes, *, may_wait: bool) -> int:
+        stored = await self._store.get(key)
+        operations: list[Operation] = [Create(key, value, ephemeral=True)]
+        if stored is not None:
+            if not self._is_ours(stored):
+                if not may_wait:
+                    raise IdInUse(self._in_use(stored))
+                raise AlreadyExists(key)
+            operations.insert(0, Delete(key, stored.version))
+        await self._store.commit(operations)
+        created = await self._store.get(key)
+        if created is None:
+            raise NotFound(key)
+        return created.created
 
     def _is_ours(self, stored: Versioned) -> bool:
         return decode_registration(registration_key(self._id), stored).directory == self._registration.directory
@@ -154,16 +169,24 @@ class Membership:
 
     async def _follow_controller(self) -> None:
         while True:
-            stored, changed = await self._store.watch(CONTROLLER)
-            if stored is None:
-                await self._campaign()
-                continue
-            record = json.loads(stored.value)
-            if record["id"] == self._id and record["registration"] != self._registration.directory:
+            try:
+                await self._see_controller()
+            except StoreError as error:
+                log.warning("the metadata store cannot be used now", reason=str(error))
                 await self._sleep(RETRY_SECONDS)
-                continue
-            self._member.controller_is(record["id"], record["epoch"])
-            await changed.wait()
+
+    async def _see_controller(self) -> None:
+        stored, changed = await self._store.watch(CONTROLLER)
+        if stored is None:
+            await self._campaign()
+            return
+        record = json.loads(stored.value)
+        if record["directory"] == self._registration.directory:
+            # Of an earlier life of this broker, or of a reign that has ended: nobody serves it.
+            await self._resign()
+            return
+        self._member.controller_is(record["id"], record["epoch"])
+        await changed.wait()
 
     async def _campaign(self) -> None:
         """Try to be elected, and rule if we are."""
@@ -172,15 +195,13 @@ class Membership:
         text = str(epoch).encode()
         raised = Create(CONTROLLER_EPOCH, text) if stored is None else Put(CONTROLLER_EPOCH, text, stored.version)
         version = 0 if stored is None else stored.version + 1
-        record = {"id": self._id, "epoch": epoch, "registration": self._registration.directory}
+        record = {"id": self._id, "epoch": epoch, "directory": self._registration.directory}
         try:
             await self._store.commit([raised, Create(CONTROLLER, json.dumps(record).encode(), ephemeral=True)])
         except Conflict:
             return
         except Uncertain:
-            # Ours or not: an epoch that nobody rules is passed over, a key of ours that nobody serves is removed.
-            await self._resign()
-            return
+            return  # the next look removes a key of ours that nobody serves; an epoch that nobody rules is passed over
         log.info("elected controller", epoch=epoch)
         self._member.controller_is(self._id, epoch)
         try:
@@ -194,7 +215,7 @@ class Membership:
         """Remove our own claim, if it is there."""
         try:
             stored = await self._store.get(CONTROLLER)
-            if stored is not None and json.loads(stored.value)["registration"] == self._registration.directory:
+            if stored is not None and json.loads(stored.value)["directory"] == self._registration.directory:
                 await self._store.commit([Delete(CONTROLLER, stored.version)])
         except (StoreError, Conflict) as error:
             log.warning("the controller's key could not be removed", reason=repr(error))

@@ -9,6 +9,7 @@ follow one another; a decision is always taken on the state that the store has.
 """
 
 import asyncio
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -22,8 +23,8 @@ from .controller import Controller
 from .election import Rules
 from .feed import Feed
 from .image import ClusterImage, PartitionState, Topic
-from .registration import BROKERS, Registration, decode_registration, registration_key
-from .store import SharedStore
+from .registration import ACCOUNTED, BROKERS, Registration, decode_registration, registration_key
+from .store import Create, Put, SharedStore
 
 CHANGES_AT_ONCE: Final = 2_000
 POLL_SECONDS: Final = 5.0
@@ -45,15 +46,17 @@ class Overseer:
         self.image = image
         self.feed = feed
         self._config = config
-        self._known: dict[int, Registration] = {}
+        self._alive: frozenset[int] = frozenset()
+        self._accounted: dict[int, int] = {}
+        """The epochs of the brokers whose coming has had its consequences."""
+        self._accounted_version: int | None = None
         self._settled = asyncio.Condition()
-        self._settled_epochs: dict[int, int] = {}
-        """The registrations whose consequences are committed."""
 
     async def run(self) -> None:
         """Rule until cancelled, or until an error says that the reign is over."""
         await self.controller.load()
         self.feed.begin()
+        await self._load_accounted()
         while True:
             names, changed = await self._store.watch_children(BROKERS)
             await self._take_up(await self._registrations(names))
@@ -71,32 +74,48 @@ class Overseer:
 
     # Brokers
 
+    async def _load_accounted(self) -> None:
+        stored = await self._store.get(ACCOUNTED)
+        if stored is not None:
+            self._accounted = {int(broker): epoch for broker, epoch in json.loads(stored.value).items()}
+            self._accounted_version = stored.version
+
+    async def _save_accounted(self, epochs: dict[int, int]) -> None:
+        value = json.dumps(epochs).encode()
+        version = self._accounted_version
+        await self.controller.commit([Create(ACCOUNTED, value) if version is None else Put(ACCOUNTED, value, version)])
+        self._accounted_version = 0 if version is None else version + 1
+        async with self._settled:
+            self._accounted = epochs
+            self._settled.notify_all()
+
     async def _take_up(self, found: Mapping[int, Registration]) -> None:
-        before, self._known = self._known, dict(found)
-        came = {b: r for b, r in found.items() if b not in before or before[b].node.epoch != r.node.epoch}
-        gone = before.keys() - found.keys()
+        """Who lives now, and what that means for partitions."""
+        epochs = {broker: registration.node.epoch for broker, registration in found.items()}
+        came = {broker: r for broker, r in found.items() if self._accounted.get(broker) != epochs[broker]}
+        gone = self._accounted.keys() - found.keys()
+        self._alive = frozenset(found)
         self.image.brokers = {broker: registration.node for broker, registration in found.items()}
         self.image.version += 1
+        self.feed.brokers_changed()
         if came or gone:
             log.info("brokers changed", alive=sorted(found), came=sorted(came), gone=sorted(gone))
-        self.feed.brokers_changed()
-        await self._settle_partitions(came)
-        async with self._settled:
-            self._settled_epochs = {broker: registration.node.epoch for broker, registration in found.items()}
-            self._settled.notify_all()
+            await self._settle_partitions(came)
+            await self._save_accounted(epochs)
 
     async def _settle_partitions(self, came: Mapping[int, Registration]) -> None:
         """Leaders for what the living hold. Who has come anew was gone: it is in no ISR unless it is the last."""
-        alive = frozenset(self._known)
+        alive = self._alive
         stayed = alive - came.keys()
         suspects = [broker for broker, registration in came.items() if registration.is_suspect]
 
         def settle(state: PartitionState, rules: Rules) -> PartitionState | None:
-            if not came.keys().isdisjoint(state.isr):
-                state = election.after_change_of_brokers(state, rules, stayed) or state
+            after = state
+            if not came.keys().isdisjoint(after.isr):
+                after = election.after_change_of_brokers(after, rules, stayed) or after
             for broker in suspects:
-                state = election.after_loss_of_records(state, rules, broker, alive) or state
-            return election.after_change_of_brokers(state, rules, alive) or state
+                after = election.after_loss_of_records(after, rules, broker, alive) or after
+            return election.after_change_of_brokers(after, rules, alive) or after
 
         await self.change_all(settle)
 
@@ -137,9 +156,10 @@ class Overseer:
         return self._config.remember(key, lambda: self._rules(topic))
 
     def _rules(self, topic: Topic) -> Rules:
-        values = effective_topic(topic.configs, self._config)
+        values: Mapping[str, Any] = effective_topic(topic.configs, self._config)
         return Rules(
-            min_insync_replicas=values["min.insync.replicas"], unclean=values["unclean.leader.election.enable"]
+            min_insync_replicas=int(values["min.insync.replicas"]),
+            unclean=bool(values["unclean.leader.election.enable"]),
         )
 
     # What brokers ask
@@ -149,7 +169,7 @@ class Overseer:
         async with self._settled:
             try:
                 await asyncio.wait_for(
-                    self._settled.wait_for(lambda: self._settled_epochs.get(broker) == broker_epoch), POLL_SECONDS
+                    self._settled.wait_for(lambda: self._accounted.get(broker) == broker_epoch), POLL_SECONDS
                 )
             except TimeoutError:
                 raise CodedError(ErrorCode.stale_broker_epoch) from None
@@ -157,7 +177,7 @@ class Overseer:
 
     async def alter_isr(self, broker: int, broker_epoch: int, changes: Sequence[Mapping[str, Any]]) -> list[Outcome]:
         """What leaders want their ISRs to be: the states as they then are, or why not."""
-        if self._settled_epochs.get(broker) != broker_epoch:
+        if self._accounted.get(broker) != broker_epoch:
             raise CodedError(ErrorCode.stale_broker_epoch)
         return list(await asyncio.gather(*(self._alter_one(broker, change) for change in changes)))
 
@@ -190,20 +210,20 @@ class Overseer:
     def _check_members(self, isr: Sequence[int], epochs: Sequence[int], state: PartitionState) -> None:
         """Who comes into an ISR must live, and as the one who has fetched."""
         for member, epoch in zip(isr, epochs, strict=True):
-            if member not in state.isr and self._settled_epochs.get(member) != epoch:
+            if member not in state.isr and self._accounted.get(member) != epoch:
                 raise CodedError(ErrorCode.ineligible_replica, f"broker {member} is not, or no longer, the one meant")
 
     async def shut_down(self, broker: int, broker_epoch: int) -> int:
         """A broker wants to stop: others lead what it led. The number of partitions that only it can lead."""
-        if self._settled_epochs.get(broker) != broker_epoch:
+        if self._accounted.get(broker) != broker_epoch:
             raise CodedError(ErrorCode.stale_broker_epoch)
-        alive = frozenset(self._known) - {broker}
+        alive = self._alive - {broker}
         await self.change_all(lambda state, rules: election.on_shutdown(state, rules, broker, alive))
         return sum(state.leader == broker for topic in self.image.topics() for state in topic.partitions)
 
     async def restore_preferred(self, most_percent: int) -> None:
         """Let the first replicas lead again where a broker leads too few of those it should."""
-        alive = frozenset(self._known)
+        alive = self._alive
         wanted: dict[int, int] = {}
         missed: dict[int, int] = {}
         for topic in self.image.topics():

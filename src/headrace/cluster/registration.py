@@ -8,9 +8,11 @@ from .image import BrokerNode
 from .store import StoreError, Versioned
 
 BROKERS: Final = "/brokers/ids"
+ACCOUNTED: Final = "/brokers/accounted"
+"""The registrations that have had their consequences, so that a new controller knows who has come anew."""
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
-SECRET: Final = "/cluster/secret"  # noqa: S105 - a key of the store
+SECRET: Final = "/cluster/secret"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,25 +1,28 @@
 """How a follower asks its leader for records: an exchange of our own brokers only, made for very many partitions.
 
 Kafka's Fetch names every partition in every request, or makes the leader look at every one of a session. Here a link
-between two brokers is the session, and each message holds only what has changed: a request tells new positions (which
+between two brokers has a session, and each message holds only what has changed: a request tells new positions (which
 are acknowledgements), an answer brings only partitions that have something to say. Entries are of fixed size, so that
 neither side decodes them one field at a time.
 
-    request   wait ms i32 | max bytes i32 | count i32 | Position*
-    answer    count i32 | Progress* | the records of each, in that order
+    request   session i64 | number i32 | wait ms i32 | max bytes i32 | count i32 | Position*
+    answer    code i16 | count i32 | Progress* | the records of each, in that order
+
+Requests of a session are numbered from 0. One that is not the next, as when the link was made anew, is answered with
+FETCH_SESSION_ID_NOT_FOUND, and the follower begins another session with all its positions.
 
 A position with leader epoch -1 is withdrawn: the follower no longer asks for that partition.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from struct import Struct
 from typing import Final, NamedTuple
 
-from .errors import ProtocolViolation
+from .errors import CodedError, ErrorCode, ProtocolViolation
 
-_REQUEST: Final = Struct(">iii")
+_REQUEST: Final = Struct(">qiiii")
 _POSITION: Final = Struct(">16siiqi")
-_COUNT: Final = Struct(">i")
+_ANSWER: Final = Struct(">hi")
 _PROGRESS: Final = Struct(">16siiqhqqiqi")
 WITHDRAWN: Final = -1
 
@@ -55,14 +58,17 @@ class Progress(NamedTuple):
 class Asked(NamedTuple):
     """A request."""
 
+    session: int
+    number: int
     max_wait_ms: int
     max_bytes: int
     positions: list[Position]
 
 
-def encode_positions(max_wait_ms: int, max_bytes: int, positions: Sequence[Position]) -> bytearray:
+def encode_positions(asked: Asked) -> bytearray:
     """The body of a request."""
-    out = bytearray(_REQUEST.pack(max_wait_ms, max_bytes, len(positions)))
+    *head, positions = asked
+    out = bytearray(_REQUEST.pack(*head, len(positions)))
     for position in positions:
         out += _POSITION.pack(*position)
     return out
@@ -72,33 +78,40 @@ def decode_positions(body: memoryview) -> Asked:
     """A request; `ProtocolViolation` where it is none."""
     if len(body) < _REQUEST.size:
         raise ProtocolViolation("a replication request that ends too early")
-    max_wait_ms, max_bytes, count = _REQUEST.unpack_from(body)
+    *head, count = _REQUEST.unpack_from(body)
     entries = body[_REQUEST.size :]
     if len(entries) != count * _POSITION.size:
         raise ProtocolViolation(f"{len(entries)} bytes of positions where {count} are announced")
-    return Asked(max_wait_ms, max_bytes, [Position._make(values) for values in _POSITION.iter_unpack(entries)])
+    return Asked(*head, [Position._make(values) for values in _POSITION.iter_unpack(entries)])
 
 
 def encode_progress(entries: Iterable[Progress]) -> bytearray:
     """The head of an answer; the records follow it."""
-    out = bytearray(_COUNT.size)
+    out = bytearray(_ANSWER.size)
     count = 0
     for entry in entries:
         out += _PROGRESS.pack(*entry)
         count += 1
-    _COUNT.pack_into(out, 0, count)
+    _ANSWER.pack_into(out, 0, 0, count)
     return out
 
 
+def encode_refusal(code: int) -> bytearray:
+    """The answer to a request of no session."""
+    return bytearray(_ANSWER.pack(code, 0))
+
+
 def decode_progress(body: memoryview) -> list[tuple[Progress, memoryview]]:
-    """An answer: what each partition has to say, and its records."""
-    if len(body) < _COUNT.size:
+    """An answer: what each partition has to say, and its records; `CodedError` where the whole was refused."""
+    if len(body) < _ANSWER.size:
         raise ProtocolViolation("a replication answer that ends too early")
-    (count,) = _COUNT.unpack_from(body)
-    start = _COUNT.size + count * _PROGRESS.size
+    code, count = _ANSWER.unpack_from(body)
+    if code:
+        raise CodedError(ErrorCode(code))
+    start = _ANSWER.size + count * _PROGRESS.size
     if count < 0 or start > len(body):
         raise ProtocolViolation(f"a replication answer of {len(body)} bytes cannot have {count} partitions")
-    entries = [Progress._make(values) for values in _PROGRESS.iter_unpack(body[_COUNT.size : start])]
+    entries = [Progress._make(values) for values in _PROGRESS.iter_unpack(body[_ANSWER.size : start])]
     found: list[tuple[Progress, memoryview]] = []
     for entry in entries:
         end = start + entry.size

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import structlog
 
-from headrace.net.network import Link
-from headrace.protocol.errors import ProtocolViolation
+from headrace.protocol.errors import CodedError, ProtocolViolation
 
 from .inflow import Inflow, Key
 from .partition import Partition
@@ -24,44 +23,35 @@ LAST_RETRY_SECONDS: Final = 1.0
 
 log = structlog.get_logger(__name__)
 
-Ask = Callable[[Link, bytearray], Awaitable[memoryview]]
-"""Sends the body of a replication request over a link; the body of the answer."""
-Connect = Callable[[int], Awaitable[Link]]
-"""A link to a broker that knows us; `OSError` where there is none."""
+Ask = Callable[[int, bytearray], Awaitable[memoryview]]
+"""Sends a replication request to a broker; its answer, or `OSError`."""
+Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
 class Fetcher:
     """Follows one leader."""
 
-    def __init__(self, leader: int, connect: Connect, ask: Ask, max_bytes: int) -> None:
+    def __init__(self, leader: int, ask: Ask, new_session: Callable[[], int], max_bytes: int) -> None:
         self.leader = leader
-        self._connect = connect
         self._ask = ask
         self._max_bytes = max_bytes
         self._news = asyncio.Event()
-        self.inflow = Inflow(asyncio.get_running_loop().call_later, self._news.set)
+        self.inflow = Inflow(asyncio.get_running_loop().call_later, self._news.set, new_session)
 
     async def run(self) -> None:
-        """Follow until cancelled. A link that breaks is made anew."""
+        """Follow until cancelled. A session that breaks is begun anew."""
         pause = FIRST_RETRY_SECONDS
         while True:
+            began = asyncio.get_running_loop().time()
             try:
-                link = await self._connect(self.leader)
-            except OSError as error:
-                log.info("a leader cannot be reached", leader=self.leader, reason=str(error))
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, LAST_RETRY_SECONDS)
-                continue
-            pause = FIRST_RETRY_SECONDS
-            try:
-                await self._converse(link)
-            except (OSError, ProtocolViolation) as error:
-                log.info("the link to a leader broke", leader=self.leader, reason=str(error))
-                await asyncio.sleep(pause)
-            finally:
-                link.close()
+                await self._converse()
+            except (OSError, ProtocolViolation, CodedError) as error:
+                log.info("a leader cannot be followed", leader=self.leader, reason=str(error))
+            lasted = asyncio.get_running_loop().time() - began
+            pause = FIRST_RETRY_SECONDS if lasted > LAST_RETRY_SECONDS else min(pause * 2, LAST_RETRY_SECONDS)
+            await asyncio.sleep(pause)
 
-    async def _converse(self, link: Link) -> None:
+    async def _converse(self) -> None:
         self.inflow.begin()
         under_way: deque[asyncio.Future[memoryview]] = deque()
         try:
@@ -69,7 +59,7 @@ class Fetcher:
                 self._news.clear()
                 if not under_way or (self.inflow.has_news and len(under_way) < MOST_UNDER_WAY):
                     body = self.inflow.request(MAX_WAIT_MS, self._max_bytes)
-                    under_way.append(asyncio.ensure_future(self._ask(link, body)))
+                    under_way.append(asyncio.ensure_future(self._ask(self.leader, body)))
                 await self._something(under_way)
                 while under_way and under_way[0].done():
                     self.inflow.take(under_way.popleft().result())
@@ -95,17 +85,10 @@ class Fetcher:
 class Fetchers:
     """Follows all leaders of the partitions that this broker does not lead."""
 
-    def __init__(
-        self,
-        connect: Connect,
-        ask: Ask,
-        spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
-        *,
-        max_bytes: int,
-    ) -> None:
-        self._connect = connect
+    def __init__(self, ask: Ask, spawn: Spawn, *, new_session: Callable[[], int], max_bytes: int) -> None:
         self._ask = ask
         self._spawn = spawn
+        self._new_session = new_session
         self._max_bytes = max_bytes
         self._by_leader: dict[int, tuple[Fetcher, asyncio.Task[None]]] = {}
         self._leaders: dict[Key, int] = {}
@@ -116,7 +99,7 @@ class Fetchers:
             self.leave(key)
         known = self._by_leader.get(leader)
         if known is None:
-            fetcher = Fetcher(leader, self._connect, self._ask, self._max_bytes)
+            fetcher = Fetcher(leader, self._ask, self._new_session, self._max_bytes)
             known = self._by_leader[leader] = (fetcher, self._spawn(fetcher.run()))
         self._leaders[key] = leader
         known[0].inflow.add(key, partition)

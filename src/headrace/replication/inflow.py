@@ -19,7 +19,7 @@ import structlog
 
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.fetch import EpochEnd
-from headrace.protocol.replicate import WITHDRAWN, Position, Progress, decode_progress, encode_positions
+from headrace.protocol.replicate import WITHDRAWN, Asked, Position, Progress, decode_progress, encode_positions
 
 from .partition import Partition
 
@@ -36,12 +36,15 @@ Later = Callable[[float, Callable[[], None]], object]
 class Inflow:
     """The partitions followed of one leader."""
 
-    def __init__(self, later: Later, changed: Callable[[], None]) -> None:
+    def __init__(self, later: Later, changed: Callable[[], None], new_session: Callable[[], int]) -> None:
         self._later = later
         self._changed = changed
         self._followed: dict[Key, Partition] = {}
         self._to_tell: dict[Key, None] = {}
         self._withdrawn: set[Key] = set()
+        self._new_session = new_session
+        self._session = 0
+        self._number = 0
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -68,7 +71,9 @@ class Inflow:
             self._changed()
 
     def begin(self) -> None:
-        """A new link: the leader knows nothing yet."""
+        """A new session: the leader knows nothing yet."""
+        self._session = self._new_session()
+        self._number = 0
         self._withdrawn.clear()
         self._to_tell = dict.fromkeys(self._followed)
 
@@ -87,7 +92,9 @@ class Inflow:
                 positions.append(Position(*key, partition.leader_epoch, end, epoch))
         self._withdrawn.clear()
         self._to_tell.clear()
-        return encode_positions(max_wait_ms, max_bytes, positions)
+        number = self._number
+        self._number += 1
+        return encode_positions(Asked(self._session, number, max_wait_ms, max_bytes, positions))
 
     def take(self, answer: memoryview) -> int:
         """What the leader answered; returns the bytes of records in it."""

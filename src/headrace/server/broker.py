@@ -10,7 +10,7 @@ import random
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -220,6 +220,9 @@ class Broker:
         """A topic was deleted: its logs go, and what groups have committed for it."""
         self._replicas.remove_topic(topic)
         self._groups.spawn(forget_topic(self._groups, topic.name))
+
+    def configs_changed(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
+        """Settings were set; whoever goes by them reads them anew."""
 
     async def _expire_offsets(self) -> None:
         await expire(self._groups, self._clock.now_ms())
