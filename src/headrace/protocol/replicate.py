@@ -78,11 +78,12 @@ def decode_positions(body: memoryview) -> Asked:
     """A request; `ProtocolViolation` where it is none."""
     if len(body) < _REQUEST.size:
         raise ProtocolViolation("a replication request that ends too early")
-    *head, count = _REQUEST.unpack_from(body)
+    session, number, max_wait_ms, max_bytes, count = _REQUEST.unpack_from(body)
     entries = body[_REQUEST.size :]
     if len(entries) != count * _POSITION.size:
         raise ProtocolViolation(f"{len(entries)} bytes of positions where {count} are announced")
-    return Asked(*head, [Position._make(values) for values in _POSITION.iter_unpack(entries)])
+    positions = [Position._make(values) for values in _POSITION.iter_unpack(entries)]
+    return Asked(session, number, max_wait_ms, max_bytes, positions)
 
 
 def encode_progress(entries: Iterable[Progress]) -> bytearray:

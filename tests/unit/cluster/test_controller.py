@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -36,6 +36,9 @@ class Logs:
         if shown is not None and shown.version >= topic.version and shown is not topic:
             self.shown_too_early.append(topic.name)
         self.topics[topic.name] = topic
+
+    def configs_changed(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
+        """Nobody here goes by them."""
 
     def remove_topic(self, topic: Topic) -> None:
         assert self.image.topic(topic.name) is None

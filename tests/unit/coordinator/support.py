@@ -135,6 +135,9 @@ class World:
     def apply_topic(self, topic: Topic) -> None:
         self.replicas.apply_topic(topic)
 
+    def configs_changed(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
+        """Nobody here goes by them."""
+
     def remove_topic(self, topic: Topic) -> None:
         self.replicas.remove_topic(topic)
         self.groups.spawn(forget_topic(self.groups, topic.name))

@@ -122,6 +122,9 @@ class FakeReplicas:
         held = self.topics.setdefault(topic.name, [])
         held.extend(FakePartition(topic.name, index) for index in range(len(held), len(topic.partitions)))
 
+    def configs_changed(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
+        """Nobody here goes by them."""
+
     def remove_topic(self, topic: Topic) -> None:
         self.topics.pop(topic.name, None)
 
