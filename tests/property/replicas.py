@@ -9,6 +9,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 
 from headrace.cluster import election
@@ -87,7 +88,9 @@ class Replica:
         self.inflow = self._new_inflow()
 
     def _new_inflow(self) -> Inflow:
-        inflow = Inflow(lambda _seconds, call: self.world.later.append(call), lambda: None, lambda: 1)
+        inflow = Inflow(
+            lambda _seconds, call: self.world.later.append(call), lambda: None, lambda: 1, lambda: self.epoch
+        )
         inflow.begin()
         return inflow
 
@@ -247,9 +250,9 @@ class World:
                 return
             if outflow is not None:
                 outflow.close()
-            outflow = Outflow(follower_id, follower.epoch, leader, self.clock.monotonic)
+            outflow = Outflow(follower_id, leader, self.clock.monotonic)
             leader.outflows[follower_id] = outflow
-        outflow.take(asked.positions)
+        outflow.take(asked.positions, asked.broker_epoch)
         self._answer(leader, follower, outflow, asked.max_bytes)
 
     def _answer(self, leader: Replica, follower: Replica, outflow: Outflow, max_bytes: int) -> None:
@@ -311,9 +314,8 @@ class World:
             call()
         for replica in self.replicas:
             if replica.is_up and replica.partition.is_leader:
-                replica.partition.drop_laggards(
-                    self.clock.monotonic(), LAG_SECONDS, lambda isr, r=replica: r.propose_isr(r.partition, isr)
-                )
+                propose = partial(replica.propose_isr, replica.partition)
+                replica.partition.drop_laggards(self.clock.monotonic(), LAG_SECONDS, propose)
 
     def notice_the_dead(self) -> None:
         """Sessions end: of the dead, and of one that could not reach the store in time."""

@@ -5,7 +5,7 @@ between two brokers has a session, and each message holds only what has changed:
 are acknowledgements), an answer brings only partitions that have something to say. Entries are of fixed size, so that
 neither side decodes them one field at a time.
 
-    request   session i64 | number i32 | wait ms i32 | max bytes i32 | count i32 | Position*
+    request   session i64 | number i32 | broker epoch i64 | wait ms i32 | max bytes i32 | count i32 | Position*
     answer    code i16 | count i32 | Progress* | the records of each, in that order
 
 Requests of a session are numbered from 0. One that is not the next, as when the link was made anew, is answered with
@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from .errors import CodedError, ErrorCode, ProtocolViolation
 
-_REQUEST: Final = Struct(">qiiii")
+_REQUEST: Final = Struct(">qiqiii")
 _POSITION: Final = Struct(">16siiqi")
 _ANSWER: Final = Struct(">hi")
 _PROGRESS: Final = Struct(">16siiqhqqiqi")
@@ -60,6 +60,8 @@ class Asked(NamedTuple):
 
     session: int
     number: int
+    broker_epoch: int
+    """The follower's registration: acknowledgements of an earlier one do not let it into an ISR."""
     max_wait_ms: int
     max_bytes: int
     positions: list[Position]
@@ -78,12 +80,12 @@ def decode_positions(body: memoryview) -> Asked:
     """A request; `ProtocolViolation` where it is none."""
     if len(body) < _REQUEST.size:
         raise ProtocolViolation("a replication request that ends too early")
-    session, number, max_wait_ms, max_bytes, count = _REQUEST.unpack_from(body)
+    session, number, broker_epoch, max_wait_ms, max_bytes, count = _REQUEST.unpack_from(body)
     entries = body[_REQUEST.size :]
     if len(entries) != count * _POSITION.size:
         raise ProtocolViolation(f"{len(entries)} bytes of positions where {count} are announced")
     positions = [Position._make(values) for values in _POSITION.iter_unpack(entries)]
-    return Asked(session, number, max_wait_ms, max_bytes, positions)
+    return Asked(session, number, broker_epoch, max_wait_ms, max_bytes, positions)
 
 
 def encode_progress(entries: Iterable[Progress]) -> bytearray:

@@ -7,6 +7,7 @@ the next request at once; the leader then answers the first, so at most a few ar
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
@@ -28,15 +29,25 @@ Ask = Callable[[int, bytearray], Awaitable[memoryview]]
 Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How this broker follows."""
+
+    new_session: Callable[[], int]
+    broker_epoch: Callable[[], int]
+    max_bytes: int
+
+
 class Fetcher:
     """Follows one leader."""
 
-    def __init__(self, leader: int, ask: Ask, new_session: Callable[[], int], max_bytes: int) -> None:
+    def __init__(self, leader: int, ask: Ask, terms: Terms) -> None:
         self.leader = leader
         self._ask = ask
-        self._max_bytes = max_bytes
+        self._max_bytes = terms.max_bytes
         self._news = asyncio.Event()
-        self.inflow = Inflow(asyncio.get_running_loop().call_later, self._news.set, new_session)
+        later = asyncio.get_running_loop().call_later
+        self.inflow = Inflow(later, self._news.set, terms.new_session, terms.broker_epoch)
 
     async def run(self) -> None:
         """Follow until cancelled. A session that breaks is begun anew."""
@@ -85,11 +96,10 @@ class Fetcher:
 class Fetchers:
     """Follows all leaders of the partitions that this broker does not lead."""
 
-    def __init__(self, ask: Ask, spawn: Spawn, *, new_session: Callable[[], int], max_bytes: int) -> None:
+    def __init__(self, ask: Ask, spawn: Spawn, terms: Terms) -> None:
         self._ask = ask
         self._spawn = spawn
-        self._new_session = new_session
-        self._max_bytes = max_bytes
+        self._terms = terms
         self._by_leader: dict[int, tuple[Fetcher, asyncio.Task[None]]] = {}
         self._leaders: dict[Key, int] = {}
 
@@ -99,7 +109,7 @@ class Fetchers:
             self.leave(key)
         known = self._by_leader.get(leader)
         if known is None:
-            fetcher = Fetcher(leader, self._ask, self._new_session, self._max_bytes)
+            fetcher = Fetcher(leader, self._ask, self._terms)
             known = self._by_leader[leader] = (fetcher, self._spawn(fetcher.run()))
         self._leaders[key] = leader
         known[0].inflow.add(key, partition)

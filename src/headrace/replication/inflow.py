@@ -36,13 +36,20 @@ Later = Callable[[float, Callable[[], None]], object]
 class Inflow:
     """The partitions followed of one leader."""
 
-    def __init__(self, later: Later, changed: Callable[[], None], new_session: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        later: Later,
+        changed: Callable[[], None],
+        new_session: Callable[[], int],
+        broker_epoch: Callable[[], int],
+    ) -> None:
         self._later = later
         self._changed = changed
         self._followed: dict[Key, Partition] = {}
         self._to_tell: dict[Key, None] = {}
         self._withdrawn: set[Key] = set()
         self._new_session = new_session
+        self._broker_epoch = broker_epoch
         self._session = 0
         self._number = 0
 
@@ -94,7 +101,7 @@ class Inflow:
         self._to_tell.clear()
         number = self._number
         self._number += 1
-        return encode_positions(Asked(self._session, number, max_wait_ms, max_bytes, positions))
+        return encode_positions(Asked(self._session, number, self._broker_epoch(), max_wait_ms, max_bytes, positions))
 
     def take(self, answer: memoryview) -> int:
         """What the leader answered; returns the bytes of records in it."""

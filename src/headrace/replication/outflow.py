@@ -37,9 +37,9 @@ class Holder(Protocol):
 class Outflow:
     """One follower's positions on one link."""
 
-    def __init__(self, broker: int, broker_epoch: int, holder: Holder, now: Callable[[], float]) -> None:
+    def __init__(self, broker: int, holder: Holder, now: Callable[[], float]) -> None:
         self.broker = broker
-        self._broker_epoch = broker_epoch
+        self._broker_epoch = -1
         self._holder = holder
         self._now = now
         self._asking: dict[Key, Position] = {}
@@ -55,8 +55,9 @@ class Outflow:
         """Whether there is anything that the follower should not wait for."""
         return bool(self._ready)
 
-    def take(self, positions: list[Position]) -> None:
+    def take(self, positions: list[Position], broker_epoch: int) -> None:
         """The follower has come so far."""
+        self._broker_epoch = broker_epoch
         for position in positions:
             key = (position.topic_id, position.partition)
             if position.leader_epoch == WITHDRAWN:
