@@ -309,8 +309,9 @@ class World:
 
     def let_time_pass(self) -> None:
         self.clock.advance(4_000)
-        later, self.later = self.later, []
-        for call in later:
+        due = list(self.later)
+        self.later.clear()
+        for call in due:
             call()
         for replica in self.replicas:
             if replica.is_up and replica.partition.is_leader:

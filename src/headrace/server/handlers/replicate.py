@@ -1,0 +1,125 @@
+"""Replication, the leader's side: followers' requests of `protocol.replicate`, each link with a session of its own.
+
+A request is answered at once when there is something to say, else when there is, or when its time is over. The next
+request of a link may come before: it tells new positions, and the one that waits is answered first.
+"""
+
+from asyncio import AbstractEventLoop, TimerHandle
+from struct import Struct
+from typing import Final
+
+from headrace.protocol.errors import ErrorCode
+from headrace.protocol.fetch import Part
+from headrace.protocol.replicate import Asked, decode_positions, encode_progress, encode_refusal
+from headrace.replication.outflow import Outflow
+from headrace.replication.replica_manager import ReplicaManager
+
+from ..connection import Connection, Parts, Slot
+
+_HEAD: Final = Struct(">ii")
+LONGEST_WAIT_SECONDS: Final = 5.0
+
+
+class Session:
+    """One follower on one link."""
+
+    def __init__(self, number: int, outflow: Outflow, connection: Connection, loop: AbstractEventLoop) -> None:
+        self.id = number
+        self.outflow = outflow
+        self.connection = connection
+        self.next_number = 0
+        self._loop = loop
+        self._slot: Slot | None = None
+        self._timer: TimerHandle | None = None
+        self._correlation_id = 0
+        self._max_bytes = 0
+        self._is_woken = False
+
+    def take(self, asked: Asked, correlation_id: int) -> Parts | None:
+        """Answer now, or later through a slot."""
+        self.finish()
+        self.next_number += 1
+        self.outflow.take(asked.positions, asked.broker_epoch)
+        self._max_bytes = asked.max_bytes
+        if self.outflow.is_ready or asked.max_wait_ms <= 0:
+            return self._answer(correlation_id)
+        self._correlation_id = correlation_id
+        self._slot = self.connection.open_slot()
+        self._slot.abandoned = self.close
+        self._timer = self._loop.call_later(min(asked.max_wait_ms / 1000, LONGEST_WAIT_SECONDS), self.finish)
+        self.outflow.wake = self._wake
+        return None
+
+    def _wake(self) -> None:
+        """Once for all appends of this turn of the loop."""
+        self.outflow.wake = None
+        if not self._is_woken:
+            self._is_woken = True
+            self._loop.call_soon(self.finish)
+
+    def finish(self) -> None:
+        """Answer the request that waits, if one does."""
+        slot, self._slot = self._slot, None
+        self._is_woken = False
+        self.outflow.wake = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if slot is not None and not slot.connection.is_closed:
+            slot.answer(self._answer(self._correlation_id))
+
+    def close(self) -> None:
+        """The link is gone, or another one has taken its place."""
+        self._slot = None
+        self.finish()
+        self.outflow.close()
+
+    def _answer(self, correlation_id: int) -> Parts:
+        entries = self.outflow.collect(self._max_bytes)
+        head = encode_progress(progress for progress, _ in entries)
+        ranges = [records for _, records in entries if records is not None]
+        size = len(head) + sum(records.length for records in ranges)
+        parts: list[Part] = [_HEAD.pack(4 + size, correlation_id), head]
+        parts += ranges
+        return parts
+
+
+class ReplicateHandler:
+    """Serves followers."""
+
+    def __init__(self, loop: AbstractEventLoop, replicas: ReplicaManager) -> None:
+        self._loop = loop
+        self._replicas = replicas
+        self._sessions: dict[int, Session] = {}
+        """By broker: a follower has one at a time."""
+
+    def __call__(self, connection: Connection, correlation_id: int, body: memoryview) -> Parts | None:
+        broker = connection.peer_broker
+        assert broker is not None
+        asked = decode_positions(body)
+        session = self._sessions.get(broker)
+        if asked.number == 0:
+            if session is not None:
+                session.close()
+            outflow = Outflow(broker, self._replicas, self._loop.time)
+            session = self._sessions[broker] = Session(asked.session, outflow, connection, self._loop)
+        elif not _continues(session, asked, connection):
+            refusal = encode_refusal(ErrorCode.fetch_session_id_not_found.value)
+            return [_HEAD.pack(4 + len(refusal), correlation_id) + refusal]
+        assert session is not None
+        return session.take(asked, correlation_id)
+
+    def close(self) -> None:
+        """Answer everyone who waits: the broker stops."""
+        for session in self._sessions.values():
+            session.close()
+        self._sessions.clear()
+
+
+def _continues(session: Session | None, asked: Asked, connection: Connection) -> bool:
+    return (
+        session is not None
+        and session.connection is connection
+        and session.id == asked.session
+        and session.next_number == asked.number
+    )
