@@ -11,7 +11,8 @@ from typing import Any
 
 import structlog
 
-from headrace.cluster.controller import Controller, TopicSpec
+from headrace.cluster.control import Control
+from headrace.cluster.controller import TopicSpec
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
 from headrace.net.clock import Clock
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -45,7 +46,7 @@ class GroupCoordinator:
         broker_id: int,
         settings: GroupSettings,
         image: ClusterImage,
-        controller: Controller,
+        controller: Control,
         replicas: ReplicaManager,
         clock: Clock,
         scheduler: Scheduler,
@@ -134,11 +135,24 @@ class GroupCoordinator:
             shard.close(ErrorCode.not_coordinator)
         self._shards.clear()
 
+    def leads(self, partition: Partition) -> None:
+        """This broker has come to lead a partition: if it is one of ours, its groups are read from it."""
+        if partition.topic == OFFSETS_TOPIC and not self._is_closed:
+            shard = self._open(partition)
+            if shard.phase is Phase.LOADING:
+                self.spawn(shard.load())
+
+    def leads_no_more(self, partition: Partition) -> None:
+        """Another broker speaks for the groups of a partition now: those who wait here are told to ask there."""
+        if partition.topic == OFFSETS_TOPIC and (shard := self._shards.pop(partition.index, None)) is not None:
+            shard.close(ErrorCode.not_coordinator)
+
     def _led(self, index: int) -> Partition | None:
         try:
-            return self._replicas.partition(OFFSETS_TOPIC, index)
+            partition = self._replicas.partition(OFFSETS_TOPIC, index)
         except CodedError:
             return None
+        return partition if partition.is_leader else None
 
     def _open(self, partition: Partition) -> Shard:
         former = self._shards.get(partition.index)

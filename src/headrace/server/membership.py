@@ -233,9 +233,7 @@ class ClusterMember:
     async def serve_feed(self, message: Message, broker: int) -> Message:
         """A `PeerHandler`."""
         values = message.values
-        return Message(
-            await self._ruling().poll(broker, values["broker_epoch"], values["epoch"], values["version"])
-        )
+        return Message(await self._ruling().poll(broker, values["broker_epoch"], values["epoch"], values["version"]))
 
     async def serve_alter_isr(self, message: Message, broker: int) -> Message:
         """A `PeerHandler`."""

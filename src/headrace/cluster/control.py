@@ -1,0 +1,39 @@
+"""What handlers and coordinators ask of a controller, wherever it is."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+from uuid import UUID
+
+from headrace.config import Change
+
+from .controller import TopicSpec
+from .image import Topic
+
+
+class Control(Protocol):
+    """Changes the cluster. `Controller` does it itself; in a cluster another broker may have to.
+
+    Every call raises `CodedError` with what the client is to be told, NOT_CONTROLLER where it should ask another.
+    """
+
+    async def create_topic(self, spec: TopicSpec, *, validate_only: bool = False) -> Topic: ...
+
+    async def delete_topic(self, name: str, topic_id: UUID | None = None) -> Topic: ...
+
+    async def create_partitions(
+        self, name: str, total: int, assignments: Sequence[Sequence[int]] = (), *, validate_only: bool = False
+    ) -> Topic: ...
+
+    async def alter_topic_configs(
+        self, name: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+    ) -> Topic: ...
+
+    async def alter_broker_configs(
+        self, broker: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+    ) -> Mapping[str, str]: ...
+
+    async def alter_group_configs(
+        self, group_id: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+    ) -> Mapping[str, str]: ...
+
+    async def allocate_producer_id(self) -> int: ...

@@ -1,0 +1,135 @@
+"""The controller as the handlers of a broker in a cluster use it.
+
+Requests that only the controller can carry out have been forwarded before they come here, so this broker is it; where
+it is not any more, they are told so. What a broker itself needs, such as a topic of its own, it asks of the controller
+as a client would. What was changed is known to all living brokers before it is answered, so that a client can use it
+at once wherever it asks next.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from headrace.cluster.controller import DEFAULT, TopicSpec
+from headrace.cluster.image import ClusterImage, Topic
+from headrace.cluster.overseer import Overseer
+from headrace.cluster.producer_ids import ProducerIds
+from headrace.cluster.store import MetadataStore, StoreError
+from headrace.config import Change
+from headrace.net.peers import Peers
+from headrace.protocol.api import ApiKey
+from headrace.protocol.errors import CodedError, ErrorCode
+
+from .membership import ClusterMember
+
+KNOWN_SECONDS: Final = 5.0
+"""How long to wait for all brokers to know of a change."""
+CREATE_VERSION: Final = 5
+_LOOK_SECONDS: Final = 0.02
+
+
+class ClusterControl:
+    """A `cluster.control.Control` of one broker among several."""
+
+    def __init__(self, member: ClusterMember, image: ClusterImage, peers: Peers, store: MetadataStore) -> None:
+        self._member = member
+        self._image = image
+        self._peers = peers
+        self._producer_ids = ProducerIds(store)
+
+    def _ruling(self) -> Overseer:
+        overseer = self._member.overseer
+        if overseer is None:
+            raise CodedError(ErrorCode.not_controller, "this broker is not the controller; ask the one that is")
+        return overseer
+
+    async def create_topic(self, spec: TopicSpec, *, validate_only: bool = False) -> Topic:
+        overseer = self._member.overseer
+        if overseer is None:
+            return await self._ask_for_topic(spec)
+        topic = await overseer.controller.create_topic(spec, validate_only=validate_only)
+        return topic if validate_only else await self._known(overseer, topic)
+
+    async def delete_topic(self, name: str, topic_id: UUID | None = None) -> Topic:
+        overseer = self._ruling()
+        return await self._known(overseer, await overseer.controller.delete_topic(name, topic_id))
+
+    async def create_partitions(
+        self, name: str, total: int, assignments: Sequence[Sequence[int]] = (), *, validate_only: bool = False
+    ) -> Topic:
+        overseer = self._ruling()
+        topic = await overseer.controller.create_partitions(name, total, assignments, validate_only=validate_only)
+        return await self._known(overseer, topic)
+
+    async def alter_topic_configs(
+        self, name: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+    ) -> Topic:
+        overseer = self._ruling()
+        topic = await overseer.controller.alter_topic_configs(
+            name, changes, replace_all=replace_all, validate_only=validate_only
+        )
+        return await self._known(overseer, topic)
+
+    async def alter_broker_configs(
+        self, broker: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+    ) -> Mapping[str, str]:
+        overseer = self._ruling()
+        configs = await overseer.controller.alter_broker_configs(
+            broker, changes, replace_all=replace_all, validate_only=validate_only
+        )
+        return await self._known(overseer, configs)
+
+    async def alter_group_configs(
+        self, group_id: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+    ) -> Mapping[str, str]:
+        overseer = self._ruling()
+        configs = await overseer.controller.alter_group_configs(
+            group_id, changes, replace_all=replace_all, validate_only=validate_only
+        )
+        return await self._known(overseer, configs)
+
+    async def allocate_producer_id(self) -> int:
+        try:
+            return await self._producer_ids.next()
+        except StoreError as error:
+            raise CodedError(ErrorCode.coordinator_not_available, str(error)) from error
+
+    async def _known(self, overseer: Overseer, changed: Any) -> Any:
+        """What was changed, once every living broker has taken it up, or has had time enough to."""
+        await overseer.feed.applied_by(list(overseer.image.brokers), overseer.feed.version, KNOWN_SECONDS)
+        return changed
+
+    async def _ask_for_topic(self, spec: TopicSpec) -> Topic:
+        """As a client of the controller would; the topic once it is known here."""
+        controller = self._member.controller
+        if controller is None:
+            raise CodedError(ErrorCode.not_controller, "there is no controller at the moment")
+        try:
+            answer = await self._peers.ask(controller, ApiKey.CREATE_TOPICS, CREATE_VERSION, _create_request(spec))
+        except ConnectionError as error:
+            raise CodedError(ErrorCode.request_timed_out, str(error)) from error
+        result = answer.topics[0]
+        if result.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists):
+            raise CodedError(result.error_code, result.error_message or "")
+        return await self._appears(spec.name)
+
+    async def _appears(self, name: str) -> Topic:
+        deadline = asyncio.get_running_loop().time() + KNOWN_SECONDS
+        while asyncio.get_running_loop().time() < deadline:
+            topic = self._image.topic(name)
+            if topic is not None:
+                return topic
+            await asyncio.sleep(_LOOK_SECONDS)
+        raise CodedError(ErrorCode.leader_not_available, f"topic '{name}' was created and is not known here yet")
+
+
+def _create_request(spec: TopicSpec) -> dict[str, Any]:
+    topic = {
+        "name": spec.name,
+        "num_partitions": spec.partitions,
+        "replication_factor": spec.replication_factor if spec.replication_factor != DEFAULT else -1,
+        "assignments": [{"partition_index": p, "broker_ids": list(r)} for p, r in spec.assignments.items()],
+        "configs": [{"name": name, "value": value} for name, value in spec.configs.items()],
+    }
+    return {"topics": [topic], "timeout": int(KNOWN_SECONDS * 1000), "validate_only": False}
