@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from .cluster import CLUSTER_SETTINGS
 from .groups import GROUP_SETTINGS
 from .setting import MAX_INT, ConfigError, Rule, Setting, Type, Value, at_least, only, some_of
 from .topic import TOPIC_SETTINGS
@@ -232,6 +233,7 @@ def _twins() -> Iterable[Setting]:
 
 
 BROKER_SETTINGS: Final[dict[str, Setting]] = {
-    setting.name: setting for setting in sorted((*_OWN, *GROUP_SETTINGS, *_twins()), key=lambda setting: setting.name)
+    setting.name: setting
+    for setting in sorted((*_OWN, *CLUSTER_SETTINGS, *GROUP_SETTINGS, *_twins()), key=lambda setting: setting.name)
 }
 """The settings of a broker by name."""

@@ -38,7 +38,7 @@ class BrokerConfig:
     """
 
     def __init__(self, given: Mapping[str, str], *, lone: bool = True) -> None:
-        self.lone = lone
+        self.lone = lone and not given.get("zookeeper.connect")
         self.given = dict(given)
         self._dynamic: list[tuple[Source, Mapping[str, str]]] = []
         for name, text in given.items():

@@ -193,7 +193,7 @@ class GroupCoordinator:
         spec = TopicSpec(
             name=OFFSETS_TOPIC,
             partitions=settings.topic_partitions,
-            replication_factor=min(settings.topic_replication_factor, max(len(self._image.brokers), 1)),
+            replication_factor=settings.topic_replication_factor,
             configs={
                 "cleanup.policy": "compact",
                 "compression.type": "producer",

@@ -35,7 +35,7 @@ class GroupSettings:
             ),
             consumer=lambda given: ConsumerSettings.of(config, given),
             topic_partitions=config["offsets.topic.num.partitions"],
-            topic_replication_factor=config["offsets.topic.replication.factor"],
+            topic_replication_factor=1 if config.lone else config["offsets.topic.replication.factor"],
             topic_segment_bytes=config["offsets.topic.segment.bytes"],
             retention_ms=config["offsets.retention.minutes"] * _MS_PER_MINUTE,
             max_metadata=config["offset.metadata.max.bytes"],

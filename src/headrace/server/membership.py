@@ -113,7 +113,7 @@ class ClusterMember:
         self._parts.replicas.step_down()
         self._subscriber.forget_place()
 
-    def controller_is(self, broker: int | None, epoch: int) -> None:  # noqa: ARG002 - the feed knows its epoch
+    def controller_is(self, broker: int | None, epoch: int) -> None:
         if broker != self.controller:
             log.info("the controller is", broker=broker, epoch=epoch)
         self.controller = broker
