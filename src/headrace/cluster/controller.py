@@ -41,6 +41,7 @@ from .election import without_elr
 from .fenced import Deposed
 from .identity import new_topic_id
 from .image import BrokerNode, ClusterImage, PartitionState, Topic
+from .leaders import Leaders
 from .placement import Assignment, check_assignments, in_order, place, ring_position
 from .producer_ids import ProducerIds
 from .store import AlreadyExists, Conflict, Create, MetadataStore, Operation, Put, StoreError
@@ -121,6 +122,7 @@ class Controller:
         self._rng = rng
         self._listeners = listeners
         self._producer_ids = ProducerIds(store)
+        self.leaders = Leaders(self.change_partitions, image, config)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._names: dict[str, str] = {}
         """Topic names by what they collide on."""
@@ -257,6 +259,14 @@ class Controller:
             return configs
 
         return await self._change(GROUP_CONFIGS, alter)
+
+    async def elect(self, name: str, index: int, *, unclean: bool) -> None:
+        """Let the preferred replica of a partition lead, or any that lives."""
+        await self.leaders.elect(name, index, unclean=unclean)
+
+    async def reassign(self, name: str, index: int, target: Sequence[int] | None) -> None:
+        """Let a partition be held by these brokers from now on, or undo the move that is under way."""
+        await self.leaders.reassign(name, index, target)
 
     async def commit(self, operations: Sequence[Operation]) -> None:
         """Commit what only a controller may."""

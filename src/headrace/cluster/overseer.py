@@ -10,42 +10,37 @@ follow one another; a decision is always taken on the state that the store has.
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import structlog
 
-from headrace.config import BrokerConfig, effective_topic
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from . import election
 from .controller import Controller
 from .election import Rules
 from .feed import Feed
-from .image import ClusterImage, PartitionState, Topic
+from .image import ClusterImage, PartitionState
 from .registration import ACCOUNTED, BROKERS, Registration, decode_registration, registration_key
 from .store import Create, Put, SharedStore
 
-CHANGES_AT_ONCE: Final = 2_000
 POLL_SECONDS: Final = 5.0
 
 log = structlog.get_logger(__name__)
 
 Outcome: TypeAlias = PartitionState | CodedError
-NextState: TypeAlias = Callable[[PartitionState, Rules], PartitionState | None]
 
 
 class Overseer:
     """One reign of one controller."""
 
-    def __init__(
-        self, *, store: SharedStore, controller: Controller, image: ClusterImage, feed: Feed, config: BrokerConfig
-    ) -> None:
+    def __init__(self, *, store: SharedStore, controller: Controller, image: ClusterImage, feed: Feed) -> None:
         self._store = store
         self.controller = controller
         self.image = image
         self.feed = feed
-        self._config = config
+        self._leaders = controller.leaders
         self._alive: frozenset[int] = frozenset()
         self._accounted: dict[int, int] = {}
         """The epochs of the brokers whose coming has had its consequences."""
@@ -117,50 +112,7 @@ class Overseer:
                 after = election.after_loss_of_records(after, rules, broker, alive) or after
             return election.after_change_of_brokers(after, rules, alive) or after
 
-        await self.change_all(settle)
-
-    async def change_all(self, decide: NextState, topics: Iterable[Topic] | None = None) -> None:
-        """Let a decision change every partition it wants to change. Equal states are decided once."""
-        known: dict[tuple[PartitionState, Rules], PartitionState] = {}
-
-        def changes(topic: Topic) -> dict[int, PartitionState]:
-            rules = self.rules(topic)
-            found: dict[int, PartitionState] = {}
-            last: PartitionState | None = None
-            after: PartitionState | None = None
-            for index, state in enumerate(topic.partitions):
-                if state is not last:
-                    after = known.get((state, rules))
-                    if after is None:
-                        after = known[state, rules] = decide(state, rules) or state
-                    last = state
-                if after is not None and after is not state and after != state:
-                    found[index] = after
-            return found
-
-        wanted = [topic.name for topic in (self.image.topics() if topics is None else topics) if changes(topic)]
-        for start in range(0, len(wanted), CHANGES_AT_ONCE):
-            names = wanted[start : start + CHANGES_AT_ONCE]
-            await asyncio.gather(*(self._change_one(name, changes) for name in names))
-
-    async def _change_one(self, name: str, changes: Callable[[Topic], Mapping[int, PartitionState]]) -> None:
-        try:
-            await self.controller.change_partitions(name, changes)
-        except CodedError as error:
-            if error.code is not ErrorCode.unknown_topic_or_partition:
-                raise
-
-    def rules(self, topic: Topic) -> Rules:
-        """What a topic's settings say about its leaders."""
-        key = ("rules", *sorted(topic.configs.items()))
-        return self._config.remember(key, lambda: self._rules(topic))
-
-    def _rules(self, topic: Topic) -> Rules:
-        values: Mapping[str, Any] = effective_topic(topic.configs, self._config)
-        return Rules(
-            min_insync_replicas=int(values["min.insync.replicas"]),
-            unclean=bool(values["unclean.leader.election.enable"]),
-        )
+        await self._leaders.change_all(settle)
 
     # What brokers ask
 
@@ -187,22 +139,15 @@ class Overseer:
         if topic is None or topic.id.hex != change["topic_id"] or not 0 <= index < len(topic.partitions):
             return CodedError(ErrorCode.unknown_topic_or_partition)
 
-        def decide(topic: Topic) -> Mapping[int, PartitionState]:
-            state = topic.partitions[index]
+        def decide(state: PartitionState, rules: Rules) -> PartitionState | None:
             if state.leader != broker:
                 raise CodedError(ErrorCode.fenced_leader_epoch)
             self._check_members(change["isr"], change["broker_epochs"], state)
-            after = election.with_isr(
-                state,
-                self.rules(topic),
-                change["isr"],
-                leader_epoch=change["leader_epoch"],
-                partition_epoch=change["partition_epoch"],
-            )
-            return {} if after is None else {index: after}
+            epochs = {"leader_epoch": change["leader_epoch"], "partition_epoch": change["partition_epoch"]}
+            return election.with_isr(state, rules, change["isr"], **epochs)
 
         try:
-            after = await self.controller.change_partitions(topic.name, decide)
+            after = await self._leaders.change_one(topic.name, index, decide)
         except CodedError as error:
             return error
         return after.partitions[index]
@@ -218,7 +163,7 @@ class Overseer:
         if self._accounted.get(broker) != broker_epoch:
             raise CodedError(ErrorCode.stale_broker_epoch)
         alive = self._alive - {broker}
-        await self.change_all(lambda state, rules: election.on_shutdown(state, rules, broker, alive))
+        await self._leaders.change_all(lambda state, rules: election.on_shutdown(state, rules, broker, alive))
         return sum(state.leader == broker for topic in self.image.topics() for state in topic.partitions)
 
     async def restore_preferred(self, most_percent: int) -> None:
@@ -233,6 +178,6 @@ class Overseer:
                 missed[first] = missed.get(first, 0) + (state.leader != first)
         due = {broker for broker, count in missed.items() if count * 100 > wanted[broker] * most_percent}
         if due & alive:
-            await self.change_all(
+            await self._leaders.change_all(
                 lambda state, _rules: election.preferred(state, alive) if state.replicas[0] in due else None
             )

@@ -89,6 +89,14 @@ class ClusterControl:
         )
         return await self._known(overseer, configs)
 
+    async def elect(self, name: str, index: int, *, unclean: bool) -> None:
+        overseer = self._ruling()
+        await overseer.controller.elect(name, index, unclean=unclean)
+        await self._known(overseer, None)
+
+    async def reassign(self, name: str, index: int, target: Sequence[int] | None) -> None:
+        await self._ruling().controller.reassign(name, index, target)
+
     async def allocate_producer_id(self) -> int:
         try:
             return await self._producer_ids.next()

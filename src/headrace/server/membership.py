@@ -83,24 +83,21 @@ class ClusterMember:
         """Before stopping: let others lead, then be gone."""
         try:
             async with asyncio.timeout(patience):
-                while await self._resign():
-                    await asyncio.sleep(RETRY_SECONDS)
+                await self._resign()
         except (OSError, CodedError, TimeoutError) as error:
             log.warning("the controller could not move what this broker leads", reason=str(error))
         await self._membership.withdraw()
 
-    async def _resign(self) -> int:
-        """The number of partitions that others could lead and do not yet."""
+    async def _resign(self) -> None:
         controller = self.controller
         if controller is None or (controller == self._id and self.overseer is None):
-            return 0
+            return
         if self.overseer is not None:
             left = await self.overseer.shut_down(self._id, self.epoch)
         else:
             answer = await self._parts.peers.tell(controller, InternalApi.RESIGN, {"broker_epoch": self.epoch})
             left = int(answer["left"])
         log.info("others lead what this broker led", only_here=left)
-        return 0
 
     # As a `Member`
 
@@ -137,7 +134,7 @@ class ClusterMember:
             rng=parts.rng,
             listeners=feed,
         )
-        overseer = Overseer(store=parts.store, controller=controller, image=image, feed=feed, config=parts.config)
+        overseer = Overseer(store=parts.store, controller=controller, image=image, feed=feed)
         self.overseer = overseer
         try:
             await _first_to_end(overseer.run(), _set(store.ended))

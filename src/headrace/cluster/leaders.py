@@ -1,0 +1,135 @@
+"""Changes of many partitions' states, and those that an operator asks for: elections and moves."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from headrace.config import BrokerConfig, effective_topic
+from headrace.protocol.errors import CodedError, ErrorCode
+
+from . import election
+from .election import Rules
+from .image import ClusterImage, PartitionState, Topic
+from .placement import check_assignments
+
+CHANGES_AT_ONCE: Final = 2_000
+
+NextState: TypeAlias = Callable[[PartitionState, Rules], PartitionState | None]
+ChangePartitions: TypeAlias = Callable[
+    [str, Callable[[Topic], Mapping[int, PartitionState]]],
+    Awaitable[Topic],
+]
+"""`Controller.change_partitions`."""
+
+
+class Leaders:
+    """Lets decisions of `election` change partitions."""
+
+    def __init__(self, change: ChangePartitions, image: ClusterImage, config: BrokerConfig) -> None:
+        self._change = change
+        self._image = image
+        self._config = config
+
+    def rules(self, topic: Topic) -> Rules:
+        """What a topic's settings say about its leaders."""
+        key = ("rules", *sorted(topic.configs.items()))
+        return self._config.remember(key, lambda: self._rules(topic))
+
+    def _rules(self, topic: Topic) -> Rules:
+        values: Mapping[str, Any] = effective_topic(topic.configs, self._config)
+        return Rules(
+            min_insync_replicas=int(values["min.insync.replicas"]),
+            unclean=bool(values["unclean.leader.election.enable"]),
+        )
+
+    async def change_all(self, decide: NextState) -> None:
+        """Let a decision change every partition it wants to change. Equal states are decided once."""
+        known: dict[tuple[PartitionState, Rules], PartitionState] = {}
+
+        def changes(topic: Topic) -> dict[int, PartitionState]:
+            rules = self.rules(topic)
+            found: dict[int, PartitionState] = {}
+            before: PartitionState | None = None
+            after: PartitionState | None = None
+            for index, state in enumerate(topic.partitions):
+                if state is not before:
+                    before = state
+                    after = known.get((state, rules))
+                    if after is None:
+                        after = known[state, rules] = decide(state, rules) or state
+                if after is not None and after is not state and after != state:
+                    found[index] = after
+            return found
+
+        wanted = [topic.name for topic in self._image.topics() if changes(topic)]
+        for start in range(0, len(wanted), CHANGES_AT_ONCE):
+            names = wanted[start : start + CHANGES_AT_ONCE]
+            await asyncio.gather(*(self._change_if_there(name, changes) for name in names))
+
+    async def _change_if_there(self, name: str, changes: Callable[[Topic], Mapping[int, PartitionState]]) -> None:
+        try:
+            await self._change(name, changes)
+        except CodedError as error:
+            if error.code is not ErrorCode.unknown_topic_or_partition:
+                raise
+
+    async def change_one(self, name: str, index: int, decide: NextState) -> Topic:
+        """Let a decision change one partition."""
+
+        def changes(topic: Topic) -> Mapping[int, PartitionState]:
+            if not 0 <= index < len(topic.partitions):
+                raise CodedError(ErrorCode.unknown_topic_or_partition, f"topic {name} has no partition {index}")
+            after = decide(topic.partitions[index], self.rules(topic))
+            return {} if after is None else {index: after}
+
+        return await self._change(name, changes)
+
+    async def elect(self, name: str, index: int, *, unclean: bool) -> None:
+        """Let the preferred replica lead, or any that lives; `CodedError` where there is no need, or nobody."""
+        alive = self._image.brokers.keys()
+
+        def decide(state: PartitionState, _rules: Rules) -> PartitionState:
+            if unclean:
+                return _elected_uncleanly(state, alive)
+            after = election.preferred(state, alive)
+            if after is not None:
+                return after
+            if state.leader == state.replicas[0]:
+                raise CodedError(ErrorCode.election_not_needed, "Leader election not needed for topic partition.")
+            raise CodedError(
+                ErrorCode.preferred_leader_not_available,
+                f"Failed to elect leader: broker {state.replicas[0]} is not alive, or not in sync",
+            )
+
+        await self.change_one(name, index, decide)
+
+    async def reassign(self, name: str, index: int, target: Sequence[int] | None) -> None:
+        """Let a partition be held by these brokers from now on, or undo the move that is under way."""
+
+        def decide(state: PartitionState, rules: Rules) -> PartitionState | None:
+            if target is not None:
+                (wanted,) = check_assignments([target], self._image.brokers, replication_factor=len(target))
+                return election.reassigned(state, wanted, rules)
+            after = election.cancelled(state, rules)
+            if after is None:
+                raise CodedError(ErrorCode.no_reassignment_in_progress, "No partition reassignment is in progress.")
+            return after
+
+        await self.change_one(name, index, decide)
+
+    def moving(self) -> Iterable[tuple[Topic, int, PartitionState]]:
+        """The partitions that are on their way to other brokers."""
+        for topic in self._image.topics():
+            for index, state in enumerate(topic.partitions):
+                if state.adding or state.removing:
+                    yield topic, index, state
+
+
+def _elected_uncleanly(state: PartitionState, alive: Iterable[int]) -> PartitionState:
+    living = frozenset(alive)
+    if state.leader in living:
+        raise CodedError(ErrorCode.election_not_needed, "Leader election not needed for topic partition.")
+    after = election.led_uncleanly(state, living)
+    if after is None:
+        raise CodedError(ErrorCode.eligible_leaders_not_available, "Failed to elect leader: no replica is alive")
+    return after

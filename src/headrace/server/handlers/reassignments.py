@@ -1,0 +1,112 @@
+"""ElectLeaders, versions 0-2, AlterPartitionReassignments, versions 0-1, ListPartitionReassignments, version 0.
+
+- ElectLeaders: v0 elects preferred replicas; v1 asks for preferred (0) or unclean (1) elections. Null asks for all
+  partitions, of which only those that changed or could not are told.
+- AlterPartitionReassignments: null replicas undo the move that is under way. A move ends when everyone who is to hold
+  the partition is in sync; until then it is listed.
+- Both are the controller's: other brokers forward them.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Final
+
+from headrace.cluster.image import PartitionState
+from headrace.protocol.api import ApiKey
+from headrace.protocol.errors import CodedError, ErrorCode
+
+from ..context import Context, RequestInfo
+
+UNCLEAN: Final = 1
+
+
+async def handle_elect_leaders(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+    unclean = getattr(request, "election_type", 0) == UNCLEAN
+    asked = request.topic_partitions
+    if asked is None:
+        pairs = [(topic.name, index) for topic in ctx.image.topics() for index in range(len(topic.partitions))]
+    else:
+        pairs = [(topic.topic, index) for topic in asked for index in topic.partitions or ()]
+    outcomes = await asyncio.gather(*(_elect(ctx, name, index, unclean) for name, index in pairs))
+    by_topic: dict[str, list[dict[str, Any]]] = {}
+    for (name, index), error in zip(pairs, outcomes, strict=True):
+        if asked is None and error is not None and error.code is ErrorCode.election_not_needed:
+            continue
+        by_topic.setdefault(name, []).append({"partition_id": index, **_result(error)})
+    results = [{"topic": name, "partition_result": found} for name, found in by_topic.items()]
+    return {"throttle_time": 0, "error_code": ErrorCode.none, "replica_election_results": results}
+
+
+async def _elect(ctx: Context, name: str, index: int, unclean: bool) -> CodedError | None:
+    try:
+        await ctx.controller.elect(name, index, unclean=unclean)
+    except CodedError as error:
+        return error
+    return None
+
+
+async def handle_alter_reassignments(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+    responses = []
+    for topic in request.topics or ():
+        outcomes = await asyncio.gather(*(_reassign(ctx, topic.name, asked) for asked in topic.partitions or ()))
+        partitions = [
+            {"partition_index": asked.partition_index, **_result(error)}
+            for asked, error in zip(topic.partitions or (), outcomes, strict=True)
+        ]
+        responses.append({"name": topic.name, "partitions": partitions})
+    return {
+        "throttle_time": 0,
+        "allow_replication_factor_change": True,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "responses": responses,
+    }
+
+
+async def _reassign(ctx: Context, name: str, asked: Any) -> CodedError | None:
+    target = None if asked.replicas is None else tuple(asked.replicas)
+    try:
+        if target == ():
+            raise CodedError(ErrorCode.invalid_replica_assignment, "Empty replica list specified in reassignment.")
+        await ctx.controller.reassign(name, asked.partition_index, target)
+    except CodedError as error:
+        return error
+    return None
+
+
+def _result(error: CodedError | None) -> dict[str, Any]:
+    if error is None:
+        return {"error_code": ErrorCode.none, "error_message": None}
+    return {"error_code": error.code, "error_message": error.message}
+
+
+async def handle_list_reassignments(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+    asked = None if request.topics is None else {t.name: set(t.partition_indexes or ()) for t in request.topics}
+    topics = []
+    for topic in ctx.image.topics():
+        if asked is not None and topic.name not in asked:
+            continue
+        wanted = range(len(topic.partitions)) if asked is None else sorted(asked[topic.name])
+        moving = list(_moving(topic.partitions, wanted))
+        if moving:
+            topics.append({"name": topic.name, "partitions": moving})
+    return {"throttle_time": 0, "error_code": ErrorCode.none, "error_message": None, "topics": topics}
+
+
+def _moving(states: tuple[PartitionState, ...], wanted: Iterable[int]) -> Iterable[dict[str, Any]]:
+    for index in wanted:
+        if 0 <= index < len(states) and (states[index].adding or states[index].removing):
+            state = states[index]
+            yield {
+                "partition_index": index,
+                "replicas": state.replicas,
+                "adding_replicas": state.adding,
+                "removing_replicas": state.removing,
+            }
+
+
+HANDLERS: Final = {
+    ApiKey.ELECT_LEADERS: handle_elect_leaders,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: handle_alter_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: handle_list_reassignments,
+}
