@@ -10,7 +10,7 @@ import typer
 
 from headrace import __version__
 
-from . import broker, consume, doctor, gateway, group, produce, topic, up
+from . import broker, consume, doctor, gateway, group, produce, topic, up, zookeeper
 from .console import FriendlyGroup, examples, say
 
 app = typer.Typer(
@@ -43,6 +43,7 @@ def root(
 up.register(app)
 broker.register(app)
 gateway.register(app)
+zookeeper.register(app)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 produce.register(app)

@@ -29,8 +29,20 @@ from .store import (
 
 FILE_NAME: Final = "metadata.db"
 _APPLICATION_ID: Final = 0x48445243
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _RESTORE: Final = "put back a copy of it, or move it away together with the logs to start empty"
+
+# Numbers of an AUTOINCREMENT column are never given twice, whatever is deleted: they tell creations of a key apart.
+_CREATE: Final = (
+    "CREATE TABLE entry (created INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, value BLOB NOT NULL,"
+    " version INTEGER NOT NULL)"
+)
+_FROM_FORMAT_1: Final = (
+    "ALTER TABLE entry RENAME TO before",
+    _CREATE,
+    "INSERT INTO entry (key, value, version) SELECT key, value, version FROM before ORDER BY key",
+    "DROP TABLE before",
+)
 
 T = TypeVar("T")
 _Waiting = tuple[Sequence[Operation], "asyncio.Future[None]"]
@@ -65,6 +77,9 @@ class SqliteStore:
 
     async def commit(self, operations: Sequence[Operation]) -> None:
         self._refuse_when_closed()
+        for operation in operations:
+            if isinstance(operation, Create) and operation.ephemeral:
+                raise StoreError(f"{operation.key} cannot be ephemeral: a store of one broker has no sessions")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         self._waiting.append((operations, done))
@@ -131,10 +146,11 @@ class SqliteStore:
                 f"{self._path} was written by a later version of headrace (format {version}, known is {_FORMAT}); "
                 "start that version"
             )
-        if not tables:
+        if not tables or version < _FORMAT:
+            for statement in _FROM_FORMAT_1 if tables else (_CREATE,):
+                run(statement)
             run(f"PRAGMA application_id={_APPLICATION_ID}")
             run(f"PRAGMA user_version={_FORMAT}")
-            run("CREATE TABLE entry (key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL)")
         run("COMMIT")
         run("PRAGMA journal_mode=WAL")
         run("PRAGMA synchronous=FULL")
@@ -146,13 +162,14 @@ class SqliteStore:
         self._db.close()
 
     def _row(self, key: str) -> Versioned | None:
-        row = self._db.execute("SELECT value, version FROM entry WHERE key = ?", (key,)).fetchone()
+        row = self._db.execute("SELECT value, version, created FROM entry WHERE key = ?", (key,)).fetchone()
         return None if row is None else Versioned(*row)
 
     def _rows(self, prefix: str) -> Entries:
         end = prefix[:-1] + chr(ord(prefix[-1]) + 1) if prefix else "\U0010ffff"
-        query = "SELECT key, value, version FROM entry WHERE key >= ? AND key < ? ORDER BY key"
-        return [(key, Versioned(value, version)) for key, value, version in self._db.execute(query, (prefix, end))]
+        query = "SELECT key, value, version, created FROM entry WHERE key >= ? AND key < ? ORDER BY key"
+        rows = self._db.execute(query, (prefix, end))
+        return [(key, Versioned(value, version, created)) for key, value, version, created in rows]
 
     def _commit_running(self, loop: asyncio.AbstractEventLoop) -> None:
         """The only part of a commit that runs on the store's thread."""
@@ -191,7 +208,7 @@ class SqliteStore:
         if isinstance(operation, Create):
             if row is not None:
                 raise AlreadyExists(key)
-            self._db.execute("INSERT INTO entry VALUES (?, ?, 0)", (key, operation.value))
+            self._db.execute("INSERT INTO entry (key, value, version) VALUES (?, ?, 0)", (key, operation.value))
             return
         if row is None:
             raise NotFound(key)

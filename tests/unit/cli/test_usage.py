@@ -14,6 +14,7 @@ COMMANDS = [
     ("up",),
     ("broker",),
     ("gateway",),
+    ("zookeeper",),
     ("topic", "create"),
     ("topic", "list"),
     ("topic", "describe"),

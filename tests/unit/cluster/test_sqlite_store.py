@@ -6,20 +6,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cluster.sqlite import SqliteStore
-from headrace.cluster.store import (
-    ANY_VERSION,
-    AlreadyExists,
-    Check,
-    Conflict,
-    Create,
-    Delete,
-    NotFound,
-    Operation,
-    Put,
-    StoreError,
-    VersionConflict,
-    Versioned,
-)
+from headrace.cluster.store import Create, Delete, StoreError, Versioned
 
 
 def on_store(work: Callable[[SqliteStore], Awaitable[None]], path: str | Path = ":memory:") -> None:
@@ -33,72 +20,12 @@ def on_store(work: Callable[[SqliteStore], Awaitable[None]], path: str | Path = 
     asyncio.run(run())
 
 
-def test_a_value_counts_its_changes() -> None:
-    async def work(store: SqliteStore) -> None:
-        assert await store.get("/a") is None
-        await store.commit([Create("/a", b"one")])
-        assert await store.get("/a") == Versioned(b"one", 0)
-        await store.commit([Put("/a", b"two", 0), Put("/a", b"three", 1)])
-        assert await store.get("/a") == Versioned(b"three", 2)
-        await store.commit([Put("/a", b"four", ANY_VERSION)])
-        await store.commit([Delete("/a", 3), Create("/a", b"new")])
-        assert await store.get("/a") == Versioned(b"new", 0)
-
-    on_store(work)
-
-
-@pytest.mark.parametrize(
-    ("operation", "conflict"),
-    [
-        (Create("/a", b""), AlreadyExists),
-        (Put("/a", b"", 0), VersionConflict),
-        (Put("/b", b"", 0), NotFound),
-        (Delete("/a", 0), VersionConflict),
-        (Delete("/b", 0), NotFound),
-        (Check("/a", 7), VersionConflict),
-        (Check("/b", ANY_VERSION), NotFound),
-    ],
-)
-def test_a_commit_that_conflicts_changes_nothing(operation: Operation, conflict: type[Conflict]) -> None:
-    async def work(store: SqliteStore) -> None:
-        await store.commit([Create("/a", b"one")])
-        with pytest.raises(conflict) as caught:
-            await store.commit([Create("/c", b""), Put("/a", b"two", 0), Check("/a", 1), operation])
-        assert caught.value.key == operation.key
-        assert await store.get("/c") is None
-        assert await store.get("/a") == Versioned(b"one", 0)
-
-    on_store(work)
-
-
-def test_commits_made_together_stand_or_fall_alone() -> None:
-    async def work(store: SqliteStore) -> None:
-        commits = [store.commit([Create(f"/k/{n % 10:02}", b"%d" % n)]) for n in range(20)]
-        outcomes = await asyncio.gather(*commits, return_exceptions=True)
-        assert outcomes[:10] == [None] * 10
-        assert all(isinstance(outcome, AlreadyExists) for outcome in outcomes[10:])
-        assert [(key, stored.value) for key, stored in await store.list("/k/")] == [
-            (f"/k/{n:02}", b"%d" % n) for n in range(10)
-        ]
-
-    on_store(work)
-
-
-def test_a_list_holds_what_is_under_a_prefix_and_nothing_else() -> None:
-    async def work(store: SqliteStore) -> None:
-        await store.commit([Create(key, b"") for key in ("/t/b", "/t/a", "/t", "/tt/a", "/t/é", "/u/a")])
-        assert [key for key, _ in await store.list("/t/")] == ["/t/a", "/t/b", "/t/é"]
-        assert len(await store.list("/")) == 6
-
-    on_store(work)
-
-
 def test_what_is_committed_is_there_after_a_restart(tmp_path: Path) -> None:
     async def write(store: SqliteStore) -> None:
         await store.commit([Create("/a", b"one")])
 
     async def read(store: SqliteStore) -> None:
-        assert await store.get("/a") == Versioned(b"one", 0)
+        assert await store.get("/a") == Versioned(b"one", 0, 1)
 
     on_store(write, tmp_path / "metadata.db")
     on_store(read, tmp_path / "metadata.db")
@@ -187,12 +114,40 @@ def test_a_directory_that_does_not_exist_is_said(tmp_path: Path) -> None:
     opening_fails(tmp_path / "no" / "metadata.db", "check that its directory exists")
 
 
-def test_a_cancelled_commit_does_not_disturb_the_others() -> None:
+def test_a_file_of_the_first_format_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    with sqlite3.connect(path) as first:
+        first.execute("CREATE TABLE entry (key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL)")
+        first.executemany("INSERT INTO entry VALUES (?, ?, ?)", [("/b", b"two", 7), ("/a", b"one", 3)])
+        first.execute(f"PRAGMA application_id={0x48445243}")
+        first.execute("PRAGMA user_version=1")
+    first.close()
+
+    async def read(store: SqliteStore) -> None:
+        assert await store.list("/") == [("/a", Versioned(b"one", 3, 1)), ("/b", Versioned(b"two", 7, 2))]
+
+    on_store(read, path)
+    on_store(read, path)
+
+
+def test_the_number_of_a_creation_is_not_given_again_after_a_restart(tmp_path: Path) -> None:
+    async def come_and_go(store: SqliteStore) -> None:
+        await store.commit([Create("/a", b"")])
+        found = await store.get("/a")
+        assert found is not None
+        seen.append(found.created)
+        await store.commit([Delete("/a", 0)])
+
+    seen: list[int] = []
+    for _ in range(3):
+        on_store(come_and_go, tmp_path / "metadata.db")
+    assert seen == [1, 2, 3]
+
+
+def test_nothing_is_ephemeral_without_sessions() -> None:
     async def work(store: SqliteStore) -> None:
-        first, second = (asyncio.create_task(store.commit([Create(f"/{n}", b"")])) for n in range(2))
-        await asyncio.sleep(0)
-        first.cancel()
-        await second
-        assert await store.get("/1") == Versioned(b"", 0)
+        with pytest.raises(StoreError, match="no sessions"):
+            await store.commit([Create("/a", b""), Create("/b", b"", ephemeral=True)])
+        assert await store.list("/") == []
 
     on_store(work)

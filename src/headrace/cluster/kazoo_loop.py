@@ -1,0 +1,121 @@
+"""kazoo on an event loop: the one place where its thread and ours meet.
+
+kazoo runs one thread of its own per client. All that thread learns (answers, watches that fired, changes of the
+session) is put in one queue in the order it happened, and told on the loop in that order; nothing else crosses.
+"""
+
+import asyncio
+import select
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+
+_SHUT_BOTH: Final = 2
+
+Answer = tuple[Any, int]
+"""What a server said, and the number of the connection it said it over."""
+
+Answered = Callable[["asyncio.Future[Answer]", object, BaseException | None], None]
+
+
+class Result:
+    """Where kazoo's thread puts an answer."""
+
+    def __init__(self, handler: "LoopHandler") -> None:
+        self._handler = handler
+        self.answer: asyncio.Future[Answer] = handler.loop.create_future()
+
+    def set(self, value: object = None) -> None:
+        self._handler.post(self._handler.answered, self.answer, value, None)
+
+    def set_exception(self, error: BaseException) -> None:
+        self._handler.post(self._handler.answered, self.answer, None, error)
+
+
+class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no types
+    """The bridge from kazoo's thread to the loop: the one place where the two meet."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, connect_seconds: float, answered: Answered) -> None:
+        super().__init__()
+        self.loop = loop
+        self.answered = answered
+        self._connect_seconds = connect_seconds
+        self._news: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._is_woken = False
+        self._link: Any = None
+
+    def start(self) -> None:
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+    def async_result(self) -> Result:
+        return Result(self)
+
+    def dispatch_callback(self, callback: Any) -> None:
+        self.post(callback.func, *callback.args)
+
+    def post(self, call: Callable[..., object], *arguments: object) -> None:
+        """Have a call made on the loop, after those posted before it. From any thread."""
+        self._news.append((call, arguments))
+        if not self._is_woken:
+            self._is_woken = True
+            try:
+                self.loop.call_soon_threadsafe(self._tell)
+            except RuntimeError:  # the loop is closed: nobody listens any more
+                pass
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the loop has yet to be told of something."""
+        return bool(self._news)
+
+    def _tell(self) -> None:
+        self._is_woken = False  # before the queue is looked at: what comes after that wakes again
+        while self._news:
+            call, arguments = self._news.popleft()
+            try:
+                call(*arguments)
+            except Exception as error:
+                self.loop.call_exception_handler({"message": "told of ZooKeeper's news", "exception": error})
+
+    def select(self, readers: list[Any], writers: list[Any], _: list[Any], timeout: float | None = None) -> Any:
+        """As kazoo's, which makes and closes an epoll for each byte it waits for, at twice the time per request."""
+        poll = select.poll()
+        for one in readers:
+            poll.register(one, select.POLLIN)
+        for one in writers:
+            poll.register(one, select.POLLOUT)
+        ready = {fd for fd, _ in poll.poll(None if timeout is None else timeout * 1000)}
+        return [r for r in readers if r.fileno() in ready], [w for w in writers if w.fileno() in ready], []
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """As kazoo's, but a host that does not answer leaves time to try the others before the session ends."""
+        self._link = super().create_connection(*args, **{**kwargs, "timeout": self._connect_seconds})
+        return self._link
+
+    def drop(self) -> None:
+        """Break the connection; kazoo makes another."""
+        try:
+            self._link.shutdown(_SHUT_BOTH)
+        except OSError:
+            pass
+
+
+class LoopClient(KazooClient):  # type: ignore[misc]
+    """kazoo's client with requests given as they go over the wire."""
+
+    def send(self, request: object) -> Result:
+        result: Result = self.handler.async_result()
+        self._call(request, result)
+        return result
+
+    def send_transaction(self, parts: Sequence[object]) -> Result:
+        transaction = self.transaction()
+        transaction.operations = list(parts)
+        result: Result = transaction.commit_async()
+        return result

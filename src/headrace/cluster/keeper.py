@@ -1,0 +1,243 @@
+"""A session with ZooKeeper's servers: kept up, told of, and asked over.
+
+Questions are answered in the order they were put. What may be repeated (`repeatedly`) is, until it is answered over a
+connection that a *barrier* has passed: an empty write, which the servers order after all earlier ones. Without it a
+connection to a server that lags, or to a deposed leader, would show what was true some time ago. (ZooKeeper's own
+`sync` asks the leader alone, which may not know yet that it is deposed.)
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from kazoo.client import KazooState, KeeperState
+from kazoo.exceptions import (
+    ConnectionLoss,
+    KazooException,
+    OperationTimeoutError,
+    RequestTimeoutError,
+    SessionExpiredError,
+    SessionMovedError,
+    ThrottledOpError,
+)
+from kazoo.protocol.serialization import GetChildren, GetData
+from kazoo.retry import KazooRetry
+
+from .kazoo_loop import Answer, LoopClient, LoopHandler, Result
+from .store import ANY_VERSION, Check, Session, StoreError
+from .znodes import MultiRead, Place, Step, explained, requests
+
+BROKEN: Final = (
+    ConnectionLoss,
+    OperationTimeoutError,
+    RequestTimeoutError,
+    SessionExpiredError,
+    SessionMovedError,
+    ThrottledOpError,
+)
+"""What fails with one of these may be asked again, if it may be asked twice at all."""
+
+_BETWEEN_TRIES_SECONDS: Final = 0.02
+_BEFORE_REVIVAL_SECONDS: Final = 0.5
+_SESSIONS: Final = {
+    KazooState.CONNECTED: Session.CONNECTED,
+    KazooState.SUSPENDED: Session.SUSPENDED,
+    KazooState.LOST: Session.LOST,
+}
+
+T = TypeVar("T")
+Fired = Callable[[object], None]
+
+
+class Keeper:
+    """One session at a time, over one connection at a time; both are numbered."""
+
+    def __init__(self, place: Place, session_timeout: float, patience: float) -> None:
+        hosts = place.hosts.count(",") + 1
+        self._place = place
+        self._patience = patience
+        self._loop = asyncio.get_running_loop()
+        self._handler = LoopHandler(self._loop, max(session_timeout / (2 * hosts), 0.25), self._take_answer)
+        self._client = LoopClient(
+            place.hosts,
+            timeout=session_timeout,
+            handler=self._handler,
+            connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=min(1.0, session_timeout / 4)),
+        )
+        self._client.add_listener(lambda state: self._handler.post(self._take_session, _SESSIONS[state]))
+        self.session = Session.LOST
+        self.session_number = 0
+        self.listeners: list[Callable[[Session], None]] = []
+        self._changed: asyncio.Future[None] = self._loop.create_future()
+        self._connection = 0
+        self._certain_connection = 0
+        """The connection that a barrier has passed."""
+        self._barrier_turn = asyncio.Lock()
+        self._closed = False
+        self._silence_limit = session_timeout * 2 / 3
+        self._in_flight = 0
+        self._heard = 0.0
+        self._silence_timer: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        """Returns when there is a session."""
+        self._client.start_async()
+        await self.until_connected()
+
+    async def close(self) -> None:
+        """Ends the session. What was asked before is answered first, if there is a connection."""
+        if self._closed:
+            return
+        self._closed = True
+        self._note_change()
+        await self._loop.run_in_executor(None, self._stop_client)
+        self.session = Session.LOST
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()
+
+    def _stop_client(self) -> None:
+        self._client.stop()
+        self._client.close()
+
+    def refuse_when_closed(self) -> None:
+        if self._closed:
+            raise StoreError(f"the metadata store {self._place.hosts} is closed")
+
+    async def until_connected(self) -> None:
+        """Returns when the servers can be asked."""
+
+        async def wait() -> None:
+            while self.session is not Session.CONNECTED:
+                await asyncio.shield(self._changed)
+                self.refuse_when_closed()
+
+        self.refuse_when_closed()
+        if self.session is not Session.CONNECTED:
+            await self.patiently(wait())
+
+    async def patiently(self, work: Awaitable[T]) -> T:
+        """The outcome of work, which the servers may not keep waiting for ever."""
+        try:
+            async with asyncio.timeout(self._patience):
+                return await work
+        except TimeoutError:
+            hosts = self._place.hosts
+            raise StoreError(f"no ZooKeeper server answers at {hosts}; check that a majority of them runs") from None
+
+    async def transact(self, steps: Sequence[Step], root: str) -> Answer:
+        """Sends a transaction once; the results of its steps."""
+        return await self._ask(lambda: self._client.send_transaction(requests(steps, root)))
+
+    async def read(self, wanted: Sequence[GetData | GetChildren]) -> Answer:
+        """For each wanted a `Node`, names, None or an error."""
+        return await self._ask(lambda: self._client.send(MultiRead(wanted)))
+
+    async def watch_data(self, path: str, fired: Fired) -> Answer:
+        """The data and stat of a znode; `fired` is called once on the loop when it changes or the session does."""
+        return await self._ask(lambda: self._client.get_async(path, watch=fired))
+
+    async def watch_names(self, path: str, fired: Fired) -> Answer:
+        """The names of a znode's children, likewise."""
+        return await self._ask(lambda: self._client.get_children_async(path, watch=fired))
+
+    async def watch_existence(self, path: str, fired: Fired) -> Answer:
+        """The stat of a znode or None, likewise."""
+        return await self._ask(lambda: self._client.exists_async(path, watch=fired))
+
+    async def repeatedly(self, ask: Callable[[], Awaitable[Answer]]) -> Any:
+        """The answer to what may be asked twice, over a connection that a barrier has passed."""
+
+        async def work() -> Any:
+            while True:
+                await self.until_connected()
+                try:
+                    if self._certain_connection != self._connection:
+                        await self._pass_barrier()
+                    answer, connection = await ask()
+                except BROKEN:
+                    await asyncio.sleep(_BETWEEN_TRIES_SECONDS)
+                    continue
+                except KazooException as error:
+                    raise StoreError(f"ZooKeeper refuses: {explained(error)}") from error
+                if connection == self._certain_connection:
+                    return answer
+
+        return await self.patiently(work())
+
+    async def barrier(self) -> None:
+        """Returns when whatever was committed before the call can be read."""
+        await self.repeatedly(self._empty_write)
+
+    async def _pass_barrier(self) -> None:
+        async with self._barrier_turn:
+            if self._certain_connection != self._connection:
+                _, self._certain_connection = await self._empty_write()
+
+    async def _empty_write(self) -> Answer:
+        """Servers agree on a write that fails, too: so nothing need be there for this one."""
+        return await self.transact([Check("", ANY_VERSION)], self._place.root or "/")
+
+    async def _ask(self, send: Callable[[], Result]) -> Answer:
+        """The answer to one request; kazoo fails it when the connection breaks."""
+        self.refuse_when_closed()
+        self._listen_for_silence()
+        self._in_flight += 1
+        try:
+            return await send().answer
+        finally:
+            self._in_flight -= 1
+
+    def _listen_for_silence(self) -> None:
+        """kazoo does not notice a server that fell silent while requests keep being sent, so it is done here."""
+        if self._in_flight == 0:
+            self._heard = self._loop.time()
+        if self._silence_timer is None:
+            self._silence_timer = self._loop.call_later(self._silence_limit / 2, self._judge_silence)
+
+    def _judge_silence(self) -> None:
+        self._silence_timer = None
+        if self._in_flight == 0 or self._closed:
+            return
+        if self._handler.has_news:  # the loop was slow, not the server
+            self._heard = self._loop.time()
+        if self.session is Session.CONNECTED and self._loop.time() - self._heard >= self._silence_limit:
+            self._handler.drop()
+        self._silence_timer = self._loop.call_later(self._silence_limit / 2, self._judge_silence)
+
+    # What follows is told by the handler, on the loop, in the order it happened: so the number of the connection is
+    # that of the one an answer came over.
+
+    def _take_answer(self, answer: "asyncio.Future[Answer]", value: object, error: BaseException | None) -> None:
+        self._heard = self._loop.time()
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result((value, self._connection))
+        else:
+            answer.set_exception(error)
+
+    def _take_session(self, session: Session) -> None:
+        if self._closed:
+            return
+        self.session = session
+        if session is Session.CONNECTED:
+            self._connection += 1
+        elif session is Session.LOST:
+            self.session_number += 1
+            if self._client.client_state == KeeperState.CLOSED:  # not by us: a defect has ended kazoo's thread
+                self._loop.call_later(_BEFORE_REVIVAL_SECONDS, self._revive)
+        self._note_change()
+        for told in self.listeners:
+            try:
+                told(session)
+            except Exception as error:
+                context = {"message": f"a listener failed when told {session}", "exception": error}
+                self._loop.call_exception_handler(context)
+
+    def _revive(self) -> None:
+        if not self._closed and self._client.client_state == KeeperState.CLOSED:
+            self._client.start_async()
+
+    def _note_change(self) -> None:
+        changed, self._changed = self._changed, self._loop.create_future()
+        changed.set_result(None)
