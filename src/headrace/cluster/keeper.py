@@ -7,9 +7,11 @@ connection to a server that lags, or to a deposed leader, would show what was tr
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
+import structlog
 from kazoo.client import KazooState, KeeperState
 from kazoo.exceptions import (
     ConnectionLoss,
@@ -45,6 +47,10 @@ _SESSIONS: Final = {
     KazooState.LOST: Session.LOST,
 }
 
+log = structlog.get_logger()
+_KAZOOS_LOG: Final = logging.getLogger("headrace.kazoo")
+_KAZOOS_LOG.setLevel(logging.ERROR)  # what it says below that, we say in our own words when the session changes
+
 T = TypeVar("T")
 Fired = Callable[[object], None]
 
@@ -62,6 +68,7 @@ class Keeper:
             place.hosts,
             timeout=session_timeout,
             handler=self._handler,
+            logger=_KAZOOS_LOG,
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=min(1.0, session_timeout / 4)),
         )
         self._client.add_listener(lambda state: self._handler.post(self._take_session, _SESSIONS[state]))
@@ -220,6 +227,7 @@ class Keeper:
         if self._closed:
             return
         self.session = session
+        log.info("the session in ZooKeeper changed", session=session.value, servers=self._place.hosts)
         if session is Session.CONNECTED:
             self._connection += 1
         elif session is Session.LOST:

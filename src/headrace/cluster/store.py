@@ -124,6 +124,10 @@ class SharedStore(MetadataStore, Protocol):
 
     A commit whose outcome is unknown (the connection broke while it was under way) raises `Uncertain`: the caller
     reads to learn what became of it. Nothing is retried here that could happen twice.
+
+    Keys are created before those below them and deleted after them; `commits` says how much fits in one commit. A
+    commit belongs to the session it was asked in. Reads wait for servers that cannot be reached, for some seconds;
+    `list` shows all that was committed before it was called, the others what the session's server knows by then.
     """
 
     @property
