@@ -20,6 +20,8 @@ from .network import Buffer, LinkClosed, Socket
 FRAME_LIMIT: Final = 1 << 30
 """The largest answer that is believed."""
 BACKLOG: Final = 1024
+REST_SECONDS: Final = 10.0
+"""After this long without a large answer a link gives back the memory for them."""
 _SMALL: Final = 64 * 1024
 _MOST_PARTS: Final = 64
 _READS_PER_TURN: Final = 4
@@ -125,7 +127,14 @@ class TcpLink:
         self._large: memoryview | None = None
         """The answer that is being received, when it does not fit into the small buffer."""
         self._large_end = 0
+        self._rests_at: float | None = None
+        """When memory that only large answers need is given back, if none comes before."""
         loop.add_reader(self._fd, self._readable)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory that waits for large answers."""
+        return self._buffers.kept_bytes
 
     async def ask(self, frame: Sequence[Buffer]) -> memoryview:
         """See `Link`. Who is cancelled while waiting leaves a place in the order; the answer that comes is dropped."""
@@ -143,10 +152,6 @@ class TcpLink:
     def close(self) -> None:
         """End the connection now."""
         self._close("the connection was closed on this side")
-
-    def rest(self) -> None:
-        """Give memory back that only large answers need."""
-        self._buffers.rest()
 
     def _close(self, reason: str) -> None:
         if self.is_closed:
@@ -215,6 +220,9 @@ class TcpLink:
 
     def _take_answers(self) -> None:
         """Hand out the whole answers in the small buffer, and begin the one that does not fit into it."""
+        if self._rests_at is not None and self._loop.time() > self._rests_at:
+            self._buffers.rest()
+            self._rests_at = None
         start, end = 0, self._small_end
         while end - start >= _LENGTH.size and not self.is_closed:
             (length,) = _LENGTH.unpack_from(self._small, start)
@@ -234,6 +242,7 @@ class TcpLink:
             self._small_end = end - start
 
     def _begin_large(self, length: int, begun: memoryview) -> None:
+        self._rests_at = self._loop.time() + REST_SECONDS
         self._large = self._buffers.take(length)
         self._large_end = len(begun)
         self._large[: len(begun)] = begun

@@ -237,3 +237,18 @@ def test_memory_that_is_kept_is_bounded_whoever_holds_on_to_it() -> None:
     held = [buffers.take(size) for size in (100, 1 << 20, 5 << 20, LARGEST_KEPT, 20 * LARGEST_KEPT, 3 << 20)]
     assert buffers.kept_bytes <= 3 * LARGEST_KEPT
     assert [len(view) for view in held][4] == 20 * LARGEST_KEPT
+
+
+def test_a_quiet_link_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.net.tcp.REST_SECONDS", 0.0)
+
+    async def play(far: Far, link: TcpLink) -> None:
+        for answer in (bytes(1_000_000), b"small"):
+            asked = asyncio.create_task(link.ask([b"?"]))
+            await far.receive()
+            await far.answer(answer)
+            assert bytes(await asked) == answer
+            del asked
+        assert link.kept_bytes == 0
+
+    played(play)
