@@ -1,9 +1,9 @@
-"""How brokers reach each other: an interface, so that a whole cluster can run in one process, in virtual time.
+"""How brokers are reached and reach each other: interfaces, so that a cluster can run in one process, in virtual time.
 
-`headrace.net.tcp` is the real one; `headrace.testing` has one that delays, drops and cuts.
+`headrace.net.tcp` is the real network; `headrace.testing.network` has one that delays, drops and cuts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
@@ -20,7 +20,11 @@ class Link(Protocol):
     def is_closed(self) -> bool: ...
 
     async def ask(self, frame: Sequence[Buffer]) -> memoryview:
-        """The answer to a frame given in parts, both without the length in front; `LinkClosed` if none comes."""
+        """The answer to a frame given in parts, both without the length in front; `LinkClosed` if none comes.
+
+        The parts must stay as they are until then. The answer is the caller's own, to read and to write, for as long
+        as it keeps it: its memory is used again only once no view into it is left.
+        """
         ...
 
     def close(self) -> None:
@@ -28,9 +32,38 @@ class Link(Protocol):
         ...
 
 
+class Socket(Protocol):
+    """A connected, non-blocking stream of bytes, as much of `socket.socket` as connections and links use."""
+
+    def fileno(self) -> int: ...
+    def recv_into(self, buffer: memoryview, /) -> int: ...
+    def send(self, data: Buffer, flags: int = ..., /) -> int: ...
+    def sendmsg(self, buffers: Iterable[Buffer], /) -> int: ...
+    def close(self) -> None: ...
+
+
+class Acceptor(Protocol):
+    """A place that is listened on. Its descriptor is readable while somebody waits to be accepted."""
+
+    @property
+    def port(self) -> int: ...
+
+    def fileno(self) -> int: ...
+
+    def accept(self) -> tuple[Socket, str]:
+        """The next connection and the address of who made it; `BlockingIOError` when nobody waits."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Network(Protocol):
-    """Opens links."""
+    """Opens links, and listens."""
 
     async def connect(self, host: str, port: int, timeout: float) -> Link:
         """A new link; `OSError` when there is nobody, or nobody answers in time."""
+        ...
+
+    def listen(self, host: str, port: int) -> Acceptor:
+        """Take an address; port 0 lets the system choose one. Who connects waits until accepted. Raises `OSError`."""
         ...

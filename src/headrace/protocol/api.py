@@ -38,8 +38,12 @@ class ApiKey(IntEnum):
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    ALTER_PARTITION = 56
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     CONSUMER_GROUP_HEARTBEAT = 68
@@ -97,6 +101,10 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
     ApiKey.LIST_CONFIG_RESOURCES: _range(0, 1),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _range(0, 0),
 }
+
+PEERS_ONLY: Final[dict[ApiKey, Versions]] = {ApiKey.ALTER_PARTITION: _range(2, 3)}
+"""What only other brokers of the cluster may ask for. It does not stand in the answer of ApiVersions; clients get
+CLUSTER_AUTHORIZATION_FAILED."""
 
 
 def response_header_is_flexible(api_key: int, version: int) -> bool:

@@ -1,12 +1,13 @@
 """Before a connection is known: SaslHandshake 0-1, SaslAuthenticate 0-2, and what else may be asked.
 
-    state \\ API        ApiVersions     SaslHandshake     SaslAuthenticate    any other
-    NEW                NEW             CHOSEN            closed              closed
-    CHOSEN             closed          closed            KNOWN or closed     closed
-    KNOWN              served          closed            closed              served
+    state \\ API    ApiVersions   SaslHandshake   SaslAuthenticate   Hello                  any other
+    NEW            NEW           CHOSEN          closed             NEW, KNOWN or closed   closed
+    CHOSEN         closed        closed          KNOWN or closed    closed                 closed
+    KNOWN          served        closed          closed             closed                 served
 
 On a listener without SASL a connection is KNOWN from the start, and SaslHandshake is answered ILLEGAL_SASL_STATE.
-After SaslHandshake v0 tokens come as bare frames, without a request header.
+After SaslHandshake v0 tokens come as bare frames, without a request header. Hello is how another broker of the
+cluster becomes known instead: see `handlers.peer`.
 """
 
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ import structlog
 
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode, ProtocolViolation
+from headrace.protocol.peer import InternalApi
 from headrace.security.sasl import PLAIN, AuthenticationFailed, authenticate_plain
 
 from .connection import Connection
@@ -38,8 +40,8 @@ class State(Enum):
     KNOWN = auto()
 
 
-_ADMITTED: Final = {
-    State.NEW: frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE}),
+_ADMITTED: Final[dict[State, frozenset[int]]] = {
+    State.NEW: frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, InternalApi.HELLO}),
     State.CHOSEN: frozenset({ApiKey.SASL_AUTHENTICATE}),
 }
 
@@ -88,7 +90,7 @@ class Authenticator:
                 "error_message": str(failure),
                 "auth_bytes": b"",
             }
-        self._know(connection, user)
+        self.admit(connection, f"User:{user}")
         return {"error_code": ErrorCode.none, "error_message": None, "auth_bytes": b"", "session_lifetime": 0}
 
     def take_bare_token(self, connection: Connection, token: bytes) -> None:
@@ -97,11 +99,12 @@ class Authenticator:
             user = authenticate_plain(token, self._users)
         except AuthenticationFailed as failure:
             raise ProtocolViolation(str(failure)) from None
-        self._know(connection, user)
+        self.admit(connection, f"User:{user}")
         connection.open_slot().answer([_LENGTH.pack(0)])
 
-    def _know(self, connection: Connection, user: str) -> None:
-        connection.principal = f"User:{user}"
+    def admit(self, connection: Connection, principal: str) -> None:
+        """Somebody has shown who it is: the connection is KNOWN."""
+        connection.principal = principal
         connection.is_known = True
         connection.set_frame_limit(self._frame_limit)
         self._states.pop(connection, None)

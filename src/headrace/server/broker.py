@@ -6,12 +6,10 @@ Stop: listen no more, answer what was asked, bring every log to rest, close the 
 
 import asyncio
 import gc
-import random
 import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
@@ -24,17 +22,16 @@ from headrace.cluster.controller import Controller
 from headrace.cluster.identity import cluster_id
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
 from headrace.cluster.sqlite import SqliteStore
-from headrace.cluster.store import StoreError
+from headrace.cluster.store import MetadataStore, StoreError
 from headrace.config import PLAIN_USERS, SASL_PLAINTEXT, BrokerConfig, ConfigError
 from headrace.coordinator.expiry import expire, forget_topic
 from headrace.coordinator.service import GroupCoordinator
 from headrace.coordinator.settings import GroupSettings
-from headrace.net.clock import Clock, SystemClock
 from headrace.protocol.api import ApiKey
 from headrace.replication.cleaner import Cleaner
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.security.sasl import users_of
-from headrace.storage.disk import Disk, RealDisk, StorageError
+from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
 from headrace.storage.manager import LogManager
 
@@ -48,6 +45,7 @@ from .handlers.fetch_sessions import FetchSessions
 from .handlers.produce import ProduceHandler
 from .housekeeping import Housekeeping
 from .listener import Listener
+from .world import World
 
 DRAIN_SECONDS: Final = 10.0
 SWEEP_SECONDS: Final = 1.0
@@ -63,12 +61,12 @@ log = structlog.get_logger(__name__)
 class Broker:
     """One broker on an embedded store."""
 
-    def __init__(self, config: BrokerConfig, *, clock: Clock | None = None, disk: Disk | None = None) -> None:
+    def __init__(self, config: BrokerConfig, world: World | None = None) -> None:
         self.config = config
-        self._clock = clock or SystemClock()
-        self._disk = disk or RealDisk()
-        self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sync")
-        self._cleaning = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compact")
+        self._world = world or World()
+        self._clock = self._world.clock
+        self._disk = self._world.disk
+        self._rng = self._world.rng
         self._housekeeping = Housekeeping()
         self._held = AsyncExitStack()
         """What was taken so far, to be let go in the reverse order."""
@@ -106,34 +104,38 @@ class Broker:
         loop = asyncio.get_running_loop()
         config = self.config
         data = str(config["log.dirs"])
-        rng = random.SystemRandom()
         self._authenticator = self._make_authenticator()
         self._listener = self._make_listener(loop)
-        self._held.callback(self._threads.shutdown)
-        self._held.callback(self._cleaning.shutdown, cancel_futures=True)
+        self._held.callback(self._world.workers.close)
         self._held.callback(self._listener.close)
         self._port = self._listener.bind(config.listener.host, config.listener.port)
         logs = LogManager(self._disk, self._clock, data, broker_id=config.node_id)
         logs.open()
         self._held.callback(logs.release)
-        self._refuse_lost_metadata(logs)
-        store = await SqliteStore.open(Path(data) / METADATA_FILE)
-        self._held.push_async_callback(store.close)
-        image = ClusterImage(cluster_id=await cluster_id(store, rng), controller_id=config.node_id)
+        store = await self._open_store(logs)
+        image = ClusterImage(cluster_id=await cluster_id(store, self._rng), controller_id=config.node_id)
         logs.claim(image.cluster_id)
         self._replicas = ReplicaManager(
             broker_id=config.node_id,
             config=config,
             clock=self._clock,
             logs=logs,
-            flusher=Flusher(self._run_in_thread),
+            flusher=Flusher(self._world.workers.sync),
         )
         node = BrokerNode(id=config.node_id, host=config.advertised.host, port=self._port, rack=config["broker.rack"])
-        self._controller = Controller(store=store, image=image, config=config, node=node, rng=rng, listeners=self)
+        self._controller = Controller(store=store, image=image, config=config, node=node, rng=self._rng, listeners=self)
         await self._controller.load()
         self._open_logs(image)
         await self._replicas.settle()
         self._begin_serving(loop, image)
+
+    async def _open_store(self, logs: LogManager) -> MetadataStore:
+        if self._world.store is not None:
+            return self._world.store
+        self._refuse_lost_metadata(logs)
+        store = await SqliteStore.open(Path(logs.data_directory) / METADATA_FILE)
+        self._held.push_async_callback(store.close)
+        return store
 
     def _refuse_lost_metadata(self, logs: LogManager) -> None:
         """A new store would know none of the topics whose logs are here."""
@@ -156,6 +158,7 @@ class Broker:
         config = self.config
         return Listener(
             loop,
+            self._world.network,
             frame_limit=int(config["socket.request.max.bytes"]),
             most_connections=min(int(config["max.connections"]), _file_limit() - _RESERVED_FILES),
             most_per_address=int(config["max.connections.per.ip"]),
@@ -170,8 +173,7 @@ class Broker:
             log.warning("a log of no known topic was set aside; delete it if it is not missed", directory=name)
 
     def _begin_serving(self, loop: asyncio.AbstractEventLoop, image: ClusterImage) -> None:
-        config = self.config
-        rng = random.SystemRandom()
+        config, rng = self.config, self._rng
         self._groups = GroupCoordinator(
             broker_id=config.node_id,
             settings=GroupSettings.of(config),
@@ -190,6 +192,7 @@ class Broker:
             controller=self._controller,
             replicas=self._replicas,
             groups=self._groups,
+            active_controller=lambda: config.node_id,
         )
         sessions = FetchSessions(
             int(config["max.incremental.fetch.session.cache.slots"]), lambda: rng.randrange(1, 2**31)
@@ -197,9 +200,7 @@ class Broker:
         self._fetch = FetchHandler(loop, self._replicas, sessions, int(config["fetch.max.bytes"]))
         raw: dict[ApiKey, RawHandler] = {ApiKey.PRODUCE: ProduceHandler(self._replicas), ApiKey.FETCH: self._fetch}
         self._dispatcher = Dispatcher(loop, context, HANDLERS, raw, unsupported_api_versions, self._authenticator)
-        self._cleaner = Cleaner(
-            self._replicas, self._disk, self._clock, lambda work: loop.run_in_executor(self._cleaning, work)
-        )
+        self._cleaner = Cleaner(self._replicas, self._disk, self._clock, self._world.workers.aside)
         self._begin_chores(loop)
         self._listener.start(self._dispatcher.serve)
 
@@ -226,14 +227,6 @@ class Broker:
 
     async def _expire_offsets(self) -> None:
         await expire(self._groups, self._clock.now_ms())
-
-    def _run_in_thread(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
-        loop = asyncio.get_running_loop()
-
-        def finished(future: "Future[None]") -> None:
-            loop.call_soon_threadsafe(done, future.exception())
-
-        self._threads.submit(work).add_done_callback(finished)
 
 
 def run_broker(config: BrokerConfig, on_ready: Callable[[str], None]) -> int:

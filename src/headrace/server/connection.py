@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from headrace.net.network import Socket
 from headrace.protocol.errors import ProtocolViolation
 from headrace.protocol.fetch import Part, Range
 from headrace.protocol.framing import Inbox
@@ -61,7 +62,7 @@ class Connection:
     def __init__(
         self,
         loop: AbstractEventLoop,
-        sock: socket.socket,
+        sock: Socket,
         peer: str,
         *,
         serve: Serve,
@@ -73,9 +74,12 @@ class Connection:
         self.principal = "User:ANONYMOUS"
         self.is_known = True
         """False until the client has authenticated, where it must."""
+        self.peer_broker: int | None = None
+        """The broker at the other end, once it has shown that it is one of this cluster."""
         self.opened_at = now
         self.last_read_at = now
         self.last_sent_at = now
+        self._looked_at = now
         self.requests = 0
         self._loop = loop
         self._sock = sock
@@ -133,8 +137,15 @@ class Connection:
         return bool(self._out)
 
     def rest(self) -> None:
-        """Give memory back that only large requests need."""
+        """Give memory back that only large requests need, and see once whether anybody is still there.
+
+        Where the last bytes of a client come together with the news that it has reset the connection, uvloop tells
+        once that there is something to read, and never again.
+        """
         self._inbox.rest()
+        if self._is_reading and self._looked_at != self.last_read_at:
+            self._looked_at = self.last_read_at
+            self._readable()
 
     def drain(self) -> None:
         """Read no more; answer what was asked, then close."""

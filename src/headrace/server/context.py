@@ -1,5 +1,6 @@
 """What handlers are given: the broker's parts, and the facts of one request."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ class Context:
     controller: Controller
     replicas: ReplicaManager
     groups: GroupCoordinator
+    active_controller: Callable[[], int | None]
+    """Which broker is the controller now, as far as this one knows; a lone broker always is."""
 
 
 class RequestInfo(NamedTuple):
@@ -31,3 +34,5 @@ class RequestInfo(NamedTuple):
     client_id: str | None
     principal: str
     host: str
+    peer_broker: int | None = None
+    """The broker of this cluster that asks, if one does."""

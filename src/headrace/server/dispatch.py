@@ -5,22 +5,26 @@ the guard, decoded, and runs alone on its connection: what it changes, the next 
 
 Errors are caught here and nowhere else: a `CodedError` becomes an answer, a `ProtocolViolation` closes the
 connection, anything else is a defect of ours: logged, answered with UNKNOWN_SERVER_ERROR, never a silent hang.
+
+What only brokers ask each other goes to the `PeerGate`; what is the controller's, through the `Forwarder`. A lone
+broker has neither.
 """
 
 from asyncio import AbstractEventLoop, Task
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 
-from headrace.protocol.api import SUPPORTED, ApiKey, response_header_is_flexible
+from headrace.protocol.api import PEERS_ONLY, SUPPORTED, ApiKey, response_header_is_flexible
 from headrace.protocol.encode import blank_response, encode_response
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
-from headrace.protocol.guard import Walk, check_request
+from headrace.protocol.guard import check_request, skip_tags
+from headrace.protocol.peer import FIRST_INTERNAL
 from headrace.protocol.schema import request_shape
 
 from .authentication import Authenticator
@@ -32,6 +36,9 @@ log = structlog.get_logger(__name__)
 Answer = Mapping[str, Any] | bytes | bytearray
 """A response's values, or its body in bytes where a handler keeps it encoded."""
 Handler = Callable[[Context, Any, RequestInfo], Awaitable[Answer]]
+Work = Callable[[], Awaitable[Answer]]
+ServePeer = Callable[[Connection, int, int, memoryview], Parts | None]
+"""Answers what only brokers ask: connection, API key, correlation id, body. `PeerGate.serve`."""
 _KNOWN: Final = frozenset(int(key) for key in ApiKey)
 _SASL: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 _HEAD: Final = Struct(">hhih")
@@ -62,7 +69,9 @@ class Request:
         except UnicodeDecodeError:
             raise ProtocolViolation("a client id that is not UTF-8") from None
         connection = self.connection
-        return RequestInfo(self.api_key, self.version, client_id, connection.principal, connection.peer)
+        return RequestInfo(
+            self.api_key, self.version, client_id, connection.principal, connection.peer, connection.peer_broker
+        )
 
 
 RawHandler = Callable[[Request], Parts | None]
@@ -76,6 +85,14 @@ class Route(NamedTuple):
     raw: RawHandler | None
 
 
+class Relay(Protocol):
+    """Who carries requests to the controller: `forwarding.Forwarder`."""
+
+    def takes(self, api_key: int) -> bool: ...
+
+    async def answer(self, info: RequestInfo, entity: Any, body: bytes, run_here: Work) -> Answer: ...
+
+
 class Dispatcher:
     """Routes frames; owns the tasks of the requests that run."""
 
@@ -87,6 +104,9 @@ class Dispatcher:
         raw_handlers: Mapping[ApiKey, RawHandler],
         unsupported_api_versions: Callable[[], bytes],
         authenticator: Authenticator | None = None,
+        *,
+        serve_peer: ServePeer | None = None,
+        relay: Relay | None = None,
     ) -> None:
         self._loop = loop
         self._context = context
@@ -94,6 +114,8 @@ class Dispatcher:
         self._raw = raw_handlers
         self._unsupported_api_versions = unsupported_api_versions
         self._authenticator = authenticator
+        self._serve_peer = serve_peer
+        self._relay = relay
         self._routes: dict[tuple[int, int], Route] = {}
         self._tasks: set[Task[None]] = set()
 
@@ -113,9 +135,9 @@ class Dispatcher:
             assert self._authenticator is not None
             self._authenticator.check(connection, api_key)
         route = self._routes.get((api_key, version)) or self._find_route(api_key, version)
-        if route is None:
-            return self._refuse_version(connection, api_key, version, correlation_id)
         body = _HEAD.size + client_size if client_size > 0 else _HEAD.size
+        if route is None:
+            return self._serve_unrouted(connection, api_key, version, correlation_id, frame[body:])
         if body > len(frame):
             raise ProtocolViolation(f"a client id of {client_size} bytes in a frame of {len(frame)}")
         is_flexible, raw = route
@@ -126,11 +148,15 @@ class Dispatcher:
             return self._serve_raw(raw, request)
         if api_key in _SASL:
             return self._serve_sasl(request)
+        if connection.peer_broker is None and api_key in PEERS_ONLY:
+            values = blank_response(api_key, version, ErrorCode.cluster_authorization_failed.value)
+            return [frame_response(api_key, version, correlation_id, values)]
         self._serve_decoded(request)
         return None
 
     def _find_route(self, api_key: int, version: int) -> Route | None:
-        versions = SUPPORTED.get(ApiKey(api_key)) if api_key in _KNOWN else None
+        key = ApiKey(api_key) if api_key in _KNOWN else None
+        versions = None if key is None else SUPPORTED.get(key) or PEERS_ONLY.get(key)
         if versions is None or not versions.min <= version <= versions.max:
             return None
         route = Route(request_shape(api_key, version).flexible, self._raw.get(ApiKey(api_key)))
@@ -149,11 +175,23 @@ class Dispatcher:
     def _serve_decoded(self, request: Request) -> None:
         entity = decode(request)
         info = request.info()
+        work = self._work(info, entity, request)
         request.connection.hold()
         slot = request.connection.open_slot()
-        task = self._loop.create_task(self._run(info, request.correlation_id, slot, entity))
+        task = self._loop.create_task(self._run(info, request.correlation_id, slot, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _work(self, info: RequestInfo, entity: Any, request: Request) -> Work:
+        relay = self._relay
+
+        def run_here() -> Awaitable[Answer]:
+            return self._handlers[ApiKey(info.api_key)](self._context, entity, info)
+
+        if relay is None or not relay.takes(info.api_key):
+            return run_here
+        body = bytes(request.frame[request.body :])
+        return lambda: relay.answer(info, entity, body, run_here)
 
     def _take_bare_token(self, connection: Connection, frame: memoryview) -> bool:
         assert self._authenticator is not None
@@ -175,21 +213,20 @@ class Dispatcher:
             values = self._authenticator.authenticate(connection, entity.auth_bytes)
         return [frame_response(request.api_key, request.version, request.correlation_id, values)]
 
-    async def _run(self, info: RequestInfo, correlation_id: int, slot: Slot, entity: Any) -> None:
-        api_key, version = info.api_key, info.version
-        try:
-            answer = await self._handlers[ApiKey(api_key)](self._context, entity, info)
-            frame = frame_response(api_key, version, correlation_id, answer)
-        except CodedError as error:
-            values = blank_response(api_key, version, error.code.value) | {"error_message": error.message}
-            frame = frame_response(api_key, version, correlation_id, values)
-        except Exception:
-            log.exception("request failed", api=ApiKey(api_key).name, version=version, client=info.client_id)
-            values = blank_response(api_key, version, ErrorCode.unknown_server_error.value)
-            frame = frame_response(api_key, version, correlation_id, values)
+    async def _run(self, info: RequestInfo, correlation_id: int, slot: Slot, work: Work) -> None:
+        body = await encoded_answer(info, work)
         if not slot.connection.is_closed:
-            slot.answer([frame])
+            slot.answer([frame_response(info.api_key, info.version, correlation_id, body)])
             slot.connection.release()
+
+    def _serve_unrouted(
+        self, connection: Connection, api_key: int, version: int, correlation_id: int, body: memoryview
+    ) -> Parts | None:
+        if api_key < FIRST_INTERNAL:
+            return self._refuse_version(connection, api_key, version, correlation_id)
+        if self._serve_peer is None:
+            raise ProtocolViolation(f"API {api_key} of a cluster, asked of a lone broker")
+        return self._serve_peer(connection, api_key, correlation_id, body)
 
     def _refuse_version(self, connection: Connection, api_key: int, version: int, correlation_id: int) -> Parts:
         log.info("unsupported version", api=api_key, version=version, peer=connection.peer)
@@ -206,8 +243,12 @@ def _reader(api_key: int, version: int) -> Callable[[memoryview | bytes, int], t
 
 def decode(request: Request) -> Any:
     """The request as kio's entity of its version, with every length in it known to be within the frame."""
-    api_key, version = request.api_key, request.version
-    body = check_request(api_key, version, request.frame[request.body :].toreadonly())
+    return decode_body(request.api_key, request.version, request.frame[request.body :])
+
+
+def decode_body(api_key: int, version: int, data: memoryview) -> Any:
+    """The same from a request's body alone; `ProtocolViolation` when it is none."""
+    body = check_request(api_key, version, data.toreadonly())
     try:
         entity, _ = _reader(api_key, version)(body, 0)
     except (KeyboardInterrupt, SystemExit):
@@ -217,16 +258,22 @@ def decode(request: Request) -> Any:
     return entity
 
 
-def skip_tags(frame: memoryview, position: int) -> int:
-    """The position after the tagged fields of a request header."""
-    walk = Walk(frame)
-    count, position = walk.uvarint(position)
-    walk.count(position, count, 2)
-    for _ in range(count):
-        _, position = walk.uvarint(position)
-        size, position = walk.uvarint(position)
-        position = walk.advance(position, size)
-    return position
+async def encoded_answer(info: RequestInfo, work: Work) -> bytes | bytearray:
+    """The body of the answer: what the work gave, or the error it ended in."""
+    api_key, version = info.api_key, info.version
+    try:
+        answer = await work()
+        return encode_response(api_key, version, answer) if isinstance(answer, Mapping) else answer
+    except CodedError as error:
+        return _encoded_error(api_key, version, error.code.value, error.message)
+    except Exception:
+        log.exception("request failed", api=ApiKey(api_key).name, version=version, client=info.client_id)
+        return _encoded_error(api_key, version, ErrorCode.unknown_server_error.value)
+
+
+def _encoded_error(api_key: int, version: int, code: int, message: str | None = None) -> bytearray:
+    values = blank_response(api_key, version, code)
+    return encode_response(api_key, version, values if message is None else values | {"error_message": message})
 
 
 def frame_response(api_key: int, version: int, correlation_id: int, answer: Answer) -> bytearray:

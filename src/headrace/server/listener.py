@@ -3,16 +3,17 @@
 Caps: all connections together, and those of one address. Deadlines: a new connection must have sent a whole request
 (and have authenticated, where it must) within `HANDSHAKE_SECONDS`, a request that was begun must go on within
 `STALL_SECONDS`, and a connection that asks nothing, or does not read its answers, is closed after
-`connections.max.idle.ms`.
+`connections.max.idle.ms`. A broker of this cluster may be silent: the system asks whether it is still there.
 """
 
 import asyncio
 import errno
-import socket
 from collections import Counter
 from typing import Final
 
 import structlog
+
+from headrace.net.network import Acceptor, Network, Socket
 
 from .authentication import Authenticator
 from .connection import Connection, Serve
@@ -21,7 +22,6 @@ HANDSHAKE_SECONDS: Final = 30.0
 STALL_SECONDS: Final = 30.0
 REST_SECONDS: Final = 10.0
 """After this long without a byte, a connection's grown buffer is given back."""
-_BACKLOG: Final = 1024
 _ACCEPTS_PER_TURN: Final = 64
 _ACCEPT_PAUSE_SECONDS: Final = 0.2
 _OUT_OF_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -30,11 +30,12 @@ log = structlog.get_logger(__name__)
 
 
 class Listener:
-    """A listening socket and the connections it accepted."""
+    """The place that is listened on, and the connections accepted there."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        network: Network,
         *,
         frame_limit: int,
         most_connections: int,
@@ -43,13 +44,14 @@ class Listener:
         authenticator: Authenticator | None = None,
     ) -> None:
         self._loop = loop
+        self._network = network
         self._serve: Serve
         self._frame_limit = frame_limit
         self._most = most_connections
         self._most_per_address = most_per_address
         self._idle_seconds = idle_seconds
         self._authenticator = authenticator
-        self._sock: socket.socket | None = None
+        self._acceptor: Acceptor | None = None
         self._per_address: Counter[str] = Counter()
         self._emptied: asyncio.Future[None] | None = None
         self.connections: set[Connection] = set()
@@ -59,30 +61,20 @@ class Listener:
 
         Clients that connect wait until `start`.
         """
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(address)
-            sock.listen(_BACKLOG)
-        except OSError:
-            sock.close()
-            raise
-        sock.setblocking(False)
-        self._sock = sock
-        return int(sock.getsockname()[1])
+        self._acceptor = self._network.listen(host, port)
+        return self._acceptor.port
 
     def start(self, serve: Serve) -> None:
         """Accept who waits and who comes; `serve` gets their frames."""
-        assert self._sock is not None
+        assert self._acceptor is not None
         self._serve = serve
-        self._loop.add_reader(self._sock.fileno(), self._accept)
+        self._loop.add_reader(self._acceptor.fileno(), self._accept)
 
     def stop_listening(self) -> None:
-        if self._sock is not None:
-            self._loop.remove_reader(self._sock.fileno())
-            self._sock.close()
-            self._sock = None
+        if self._acceptor is not None:
+            self._loop.remove_reader(self._acceptor.fileno())
+            self._acceptor.close()
+            self._acceptor = None
 
     async def drain(self, seconds: float) -> None:
         """Let every connection answer what it was asked, and close; not for longer than `seconds`."""
@@ -117,28 +109,26 @@ class Listener:
             return quiet > STALL_SECONDS
         if connection.is_sending:
             return now - connection.last_sent_at > self._idle_seconds
-        return connection.is_idle and quiet > self._idle_seconds
+        return connection.is_idle and quiet > self._idle_seconds and connection.peer_broker is None
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
-            if self._sock is None:
+            if self._acceptor is None:
                 return
             try:
-                sock, address = self._sock.accept()
+                sock, peer = self._acceptor.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
                 self._pause(error)
                 return
-            self._admit(sock, str(address[0]))
+            self._admit(sock, peer)
 
-    def _admit(self, sock: socket.socket, peer: str) -> None:
+    def _admit(self, sock: Socket, peer: str) -> None:
         if len(self.connections) >= self._most or self._per_address[peer] >= self._most_per_address:
             log.warning("connection refused", peer=peer, connections=len(self.connections))
             sock.close()
             return
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(
             self._loop,
             sock,
@@ -164,14 +154,14 @@ class Listener:
             self._emptied.set_result(None)
 
     def _pause(self, error: OSError) -> None:
-        if self._sock is None or error.errno not in _OUT_OF_FILES:
+        if self._acceptor is None or error.errno not in _OUT_OF_FILES:
             log.error("accept failed", reason=str(error))
             return
         log.error("no more connections can be opened", reason=str(error))
-        fd = self._sock.fileno()
+        fd = self._acceptor.fileno()
         self._loop.remove_reader(fd)
         self._loop.call_later(_ACCEPT_PAUSE_SECONDS, self._resume, fd)
 
     def _resume(self, fd: int) -> None:
-        if self._sock is not None and self._sock.fileno() == fd:
+        if self._acceptor is not None and self._acceptor.fileno() == fd:
             self._loop.add_reader(fd, self._accept)

@@ -130,6 +130,7 @@ class World:
             controller=self.controller,
             replicas=self.replicas,
             groups=self.groups,
+            active_controller=lambda: self.config.node_id,
         )
 
     def apply_topic(self, topic: Topic) -> None:

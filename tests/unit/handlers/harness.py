@@ -169,6 +169,7 @@ class Harness:
             controller=self.controller,
             replicas=cast(Any, self.replicas),
             groups=self._make_groups(),
+            active_controller=lambda: 1,
         )
         self.run(self.controller.load())
 

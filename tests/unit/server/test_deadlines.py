@@ -2,9 +2,13 @@
 
 import asyncio
 import socket
+from struct import pack
 
+import uvloop
+
+from headrace.net.tcp import TcpNetwork
 from headrace.server.connection import Connection, Parts, Serve
-from headrace.server.listener import HANDSHAKE_SECONDS, STALL_SECONDS, Listener
+from headrace.server.listener import HANDSHAKE_SECONDS, REST_SECONDS, STALL_SECONDS, Listener
 
 IDLE_SECONDS = 600.0
 
@@ -28,7 +32,9 @@ def answer_at_length(connection: Connection, frame: memoryview) -> Parts:
 async def swept(sent: bytes, later: float, serve: Serve = answer) -> bool:
     """Whether a client that sent these bytes, and reads nothing, is closed by a sweep so many seconds later."""
     loop = asyncio.get_running_loop()
-    listener = Listener(loop, frame_limit=1000, most_connections=10, most_per_address=10, idle_seconds=IDLE_SECONDS)
+    listener = Listener(
+        loop, TcpNetwork(), frame_limit=1000, most_connections=10, most_per_address=10, idle_seconds=IDLE_SECONDS
+    )
     port = listener.bind("127.0.0.1", 0)
     listener.start(serve)
     client = socket.create_connection(("127.0.0.1", port))
@@ -65,3 +71,27 @@ def test_a_client_that_does_not_read_its_answers_is_closed_after_the_idle_time()
     asked = b"\0\0\0\x08abcdefgh" * 3
     assert asyncio.run(swept(asked, IDLE_SECONDS + 1, answer_at_length))
     assert not asyncio.run(swept(asked, IDLE_SECONDS - 5, answer_at_length))
+
+
+def test_a_client_that_resets_right_after_its_last_bytes_is_noticed() -> None:
+    async def main() -> bool:
+        loop = asyncio.get_running_loop()
+        listener = Listener(
+            loop, TcpNetwork(), frame_limit=1000, most_connections=10, most_per_address=10, idle_seconds=IDLE_SECONDS
+        )
+        port = listener.bind("127.0.0.1", 0)
+        listener.start(answer)
+        client = socket.create_connection(("127.0.0.1", port))
+        await settled(listener, 1)
+        client.sendall(b"\0\0\0\x08abc")
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
+        client.close()
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        listener.sweep(loop.time() + REST_SECONDS + 1)
+        try:
+            return not listener.connections
+        finally:
+            listener.close()
+
+    assert uvloop.run(main())

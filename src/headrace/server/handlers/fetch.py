@@ -7,7 +7,7 @@ there are, or until `max_wait` has passed; an append wakes it.
 - Readers see nothing at or beyond the high watermark (`read_committed`: the last stable offset).
 - v7 sessions (see `fetch_sessions`); v9 leader epochs are checked; v12 `last_fetched_epoch` finds divergence;
   v13 topic ids.
-- A replica id is refused: this broker has no followers.
+- A replica id is refused (CLUSTER_AUTHORIZATION_FAILED) unless the connection is that broker's.
 """
 
 from asyncio import AbstractEventLoop, TimerHandle
@@ -58,7 +58,7 @@ class FetchHandler:
         entity = decode(request)
         fetch = Fetch(self, request, entity)
         try:
-            _refuse_replicas(entity)
+            _refuse_strangers(entity, request.connection.peer_broker)
             return fetch.start(self._sessions.view(entity, request.version, self.loop.time()))
         except CodedError as error:
             return fetch.response([], code=error.code.value)
@@ -216,8 +216,8 @@ class Fetch:
             self._slot.answer(answer)
 
 
-def _refuse_replicas(entity: Any) -> None:
+def _refuse_strangers(entity: Any, peer_broker: int | None) -> None:
     state = getattr(entity, "replica_state", None)
     replica_id = state.replica_id if state is not None else getattr(entity, "replica_id", -1)
-    if replica_id >= 0:
+    if replica_id >= 0 and replica_id != peer_broker:
         raise CodedError(ErrorCode.cluster_authorization_failed)

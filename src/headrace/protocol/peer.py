@@ -1,0 +1,84 @@
+"""What only brokers of one cluster say to each other, besides Kafka's own APIs.
+
+Such a message has the head of a Kafka request (never a flexible one) and an API key that Kafka does not use and that
+ApiVersions never tells. Its body is a length (i32), that many bytes of JSON, and bytes that JSON is not good for:
+
+    +--------+------------------------+------------+
+    | length | JSON object            | attachment |
+    +--------+------------------------+------------+
+
+The answer is a correlation id and a body alike. One that could not be given has a JSON object with `error`, the name
+of one of Kafka's error codes, and `message`.
+"""
+
+import json
+from collections.abc import Mapping
+from enum import IntEnum
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from .errors import CodedError, ErrorCode, ProtocolViolation
+
+FIRST_INTERNAL: Final = 20_000
+VERSION: Final = 0
+_LENGTH: Final = Struct(">i")
+
+Buffer = bytes | bytearray | memoryview
+
+
+class InternalApi(IntEnum):
+    """The APIs between brokers."""
+
+    HELLO = 20_000
+    """Shows, both ways, that the other is a broker of this cluster: `security.hello`."""
+    FORWARD = 20_001
+    """A client's request that only the controller can carry out: `server.forwarding`."""
+    FEED = 20_002
+    """The changes of the cluster's image since a version, from the controller; waits for some if there are none."""
+    RESIGN = 20_003
+    """A broker is about to stop: the controller moves what it leads."""
+
+
+class Message(NamedTuple):
+    """A body, of a request or an answer."""
+
+    values: Mapping[str, Any]
+    attachment: Buffer = b""
+
+
+def encode_message(message: Message) -> list[Buffer]:
+    """The body in parts; the attachment is not copied."""
+    text = json.dumps(message.values, separators=(",", ":")).encode()
+    head = _LENGTH.pack(len(text)) + text
+    return [head, message.attachment] if len(message.attachment) else [head]
+
+
+def decode_message(body: memoryview) -> Message:
+    """The message whose body this is, its attachment a view into it; `ProtocolViolation` when it is none."""
+    if len(body) < _LENGTH.size:
+        raise ProtocolViolation(f"a message between brokers of {len(body)} bytes")
+    (size,) = _LENGTH.unpack_from(body)
+    end = _LENGTH.size + size
+    if size < 0 or end > len(body):
+        raise ProtocolViolation(f"a length of {size} where {len(body) - _LENGTH.size} bytes are left")
+    try:
+        values = json.loads(bytes(body[_LENGTH.size : end]))
+    except (ValueError, RecursionError) as error:
+        raise ProtocolViolation(f"a message between brokers that is not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ProtocolViolation("a message between brokers that is not a JSON object")
+    return Message(values, body[end:])
+
+
+def failure(error: CodedError) -> Message:
+    """The answer of who could not carry out a request."""
+    return Message({"error": error.code.name, "message": error.message})
+
+
+def checked(answer: Message) -> Message:
+    """The answer, unless it is a failure: that is raised as the `CodedError` it was."""
+    name = answer.values.get("error")
+    if name is None:
+        return answer
+    code = ErrorCode.__members__.get(str(name), ErrorCode.unknown_server_error)
+    raise CodedError(code, str(answer.values.get("message", "")))

@@ -1,0 +1,312 @@
+"""Links to the other brokers of the cluster: made when somebody asks, known by a handshake, made again when lost.
+
+A broker is found where the image says it is; when it has moved, or does not answer in time, its link is given up.
+After a failure the next attempt waits: 50 ms, then twice as long each time, up to a second. Who asks meanwhile waits
+with it, for no longer than its own deadline.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from struct import Struct
+from typing import Any, Final
+
+import structlog
+
+from headrace.cluster.image import BrokerNode
+from headrace.net.network import Buffer, Link, LinkClosed, Network
+from headrace.net.peers import REQUEST_SECONDS, PeerUnreachable, Purpose
+from headrace.protocol.api import response_header_is_flexible
+from headrace.protocol.decode import decode_response
+from headrace.protocol.encode import encode_request
+from headrace.protocol.errors import CodedError, ProtocolViolation
+from headrace.protocol.guard import skip_tags
+from headrace.protocol.peer import VERSION, InternalApi, Message, checked, decode_message, encode_message
+from headrace.protocol.schema import request_shape
+from headrace.security.hello import NONCE_BYTES, Greeting, Role
+
+CONNECT_SECONDS: Final = 3.0
+FIRST_PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 1.0
+MOST_LINKS: Final = {Purpose.CONTROL: 1, Purpose.FETCH: 1, Purpose.FEED: 1, Purpose.FORWARD: 4}
+"""To one broker. What is forwarded for different clients need not wait for each other."""
+
+_HEAD: Final = Struct(">hhih")
+_CORRELATION_ID: Final = Struct(">i")
+
+log = structlog.get_logger(__name__)
+
+Find = Callable[[int], BrokerNode | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who this broker is, and how it can show that."""
+
+    broker_id: int
+    cluster_id: str
+    secret: bytes
+    epoch: Callable[[], int]
+    """The epoch of its registration as it is now."""
+
+
+class LinkedPeers:
+    """The other brokers, by their ids. Implements `headrace.net.peers.Peers`."""
+
+    def __init__(self, *, me: Identity, network: Network, find: Find, rng: Random) -> None:
+        self._me = me
+        self._network = network
+        self._find = find
+        self._rng = rng
+        self._lanes: dict[tuple[int, Purpose], list[_Lane]] = {}
+        self._is_closed = False
+
+    async def ask(
+        self,
+        broker_id: int,
+        api_key: int,
+        version: int,
+        values: Mapping[str, Any],
+        *,
+        purpose: Purpose = Purpose.CONTROL,
+        timeout: float = REQUEST_SECONDS,
+    ) -> Any:
+        """See `Peers`."""
+        body = encode_request(api_key, version, values)
+        answer = await self.ask_bytes(broker_id, api_key, version, [body], purpose=purpose, timeout=timeout)
+        try:
+            return decode_response(api_key, version, answer)
+        except ProtocolViolation as error:
+            raise PeerUnreachable(broker_id, str(error), was_sent=True) from error
+
+    async def ask_bytes(
+        self,
+        broker_id: int,
+        api_key: int,
+        version: int,
+        body: Sequence[Buffer],
+        *,
+        purpose: Purpose = Purpose.CONTROL,
+        timeout: float = REQUEST_SECONDS,
+    ) -> memoryview:
+        """See `Peers`."""
+        is_flexible = request_shape(api_key, version).flexible
+        head = bytes((0,)) if is_flexible else b""
+        answer = await self._exchange(broker_id, purpose, (api_key, version), [head, *body], timeout)
+        return answer[skip_tags(answer, 0) :] if response_header_is_flexible(api_key, version) else answer
+
+    async def tell(
+        self,
+        broker_id: int,
+        api: InternalApi,
+        values: Mapping[str, Any],
+        *,
+        purpose: Purpose = Purpose.CONTROL,
+        timeout: float = REQUEST_SECONDS,
+    ) -> Mapping[str, Any]:
+        """See `Peers`."""
+        return (await self.send(broker_id, api, Message(values), purpose=purpose, timeout=timeout)).values
+
+    async def send(
+        self,
+        broker_id: int,
+        api: InternalApi,
+        message: Message,
+        *,
+        purpose: Purpose = Purpose.CONTROL,
+        timeout: float = REQUEST_SECONDS,
+    ) -> Message:
+        """See `Peers`."""
+        answer = await self._exchange(broker_id, purpose, (api, VERSION), encode_message(message), timeout)
+        try:
+            return checked(decode_message(answer))
+        except ProtocolViolation as error:
+            raise PeerUnreachable(broker_id, str(error), was_sent=True) from error
+
+    def drop(self, broker_id: int) -> None:
+        """Give up the links to a broker, as when it is gone; who waits for its answers learns that none will come."""
+        for purpose in Purpose:
+            for lane in self._lanes.pop((broker_id, purpose), ()):
+                lane.close()
+
+    async def close(self) -> None:
+        """Give up all links."""
+        self._is_closed = True
+        lanes = [lane for lanes in self._lanes.values() for lane in lanes]
+        for lane in lanes:
+            lane.close()
+        for lane in lanes:
+            await lane.closed()
+        self._lanes.clear()
+
+    async def _exchange(
+        self, broker_id: int, purpose: Purpose, api: tuple[int, int], body: Sequence[Buffer], timeout: float
+    ) -> memoryview:
+        if self._is_closed:
+            raise PeerUnreachable(broker_id, "this broker stops", was_sent=False)
+        lane = self._lane(broker_id, purpose)
+        link: Link | None = None
+        lane.in_use += 1
+        try:
+            async with asyncio.timeout(timeout):
+                link = await lane.ready()
+                return await lane.ask(link, api, body)
+        except TimeoutError:
+            reason = f"no answer within {timeout:g} s"
+        except (LinkClosed, ProtocolViolation) as error:
+            reason = str(error)
+        finally:
+            lane.in_use -= 1
+        if link is not None:
+            link.close()
+        raise PeerUnreachable(broker_id, reason, was_sent=link is not None)
+
+    def _lane(self, broker_id: int, purpose: Purpose) -> "_Lane":
+        """The one with the fewest requests under way; a new one before any has to wait, if there may be more."""
+        lanes = self._lanes.setdefault((broker_id, purpose), [])
+        best = min(lanes, key=lambda lane: lane.in_use, default=None)
+        if best is None or (best.in_use and len(lanes) < MOST_LINKS[purpose]):
+            best = _Lane(broker_id, self._me, self._network, self._find, self._rng)
+            lanes.append(best)
+        return best
+
+
+class _Lane:
+    """One link to one broker, made again when it is lost."""
+
+    def __init__(self, broker_id: int, me: Identity, network: Network, find: Find, rng: Random) -> None:
+        self.in_use = 0
+        """Requests that wait for the link or on it."""
+        self._broker_id = broker_id
+        self._me = me
+        self._network = network
+        self._find = find
+        self._rng = rng
+        self._link: Link | None = None
+        self._address: tuple[str, int] | None = None
+        self._connecting: asyncio.Task[str | None] | None = None
+        self._failures = 0
+        self._not_before = 0.0
+        self._correlation_id = 0
+
+    async def ready(self) -> Link:
+        """The link; `PeerUnreachable` if an attempt to make it has failed."""
+        while True:
+            node = self._find(self._broker_id)
+            if node is None:
+                raise PeerUnreachable(self._broker_id, "it is not registered", was_sent=False)
+            address = (node.host, node.port)
+            if self._link is not None and not self._link.is_closed and self._address == address:
+                return self._link
+            if self._connecting is None or self._connecting.done():
+                self._connecting = asyncio.create_task(self._connect(address), name=f"connect to {self._broker_id}")
+            connecting = self._connecting
+            await asyncio.wait([connecting])
+            failure = "the link was given up" if connecting.cancelled() else connecting.result()
+            if failure is not None:
+                raise PeerUnreachable(self._broker_id, failure, was_sent=False)
+
+    async def ask(self, link: Link, api: tuple[int, int], body: Sequence[Buffer]) -> memoryview:
+        """The answer without its head; `ProtocolViolation` when it answers something else."""
+        self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        return await _ask(link, api, correlation_id, body)
+
+    def close(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._link is not None:
+            self._link.close()
+
+    async def closed(self) -> None:
+        """Waits until nothing is left of it."""
+        if self._connecting is not None:
+            await asyncio.wait([self._connecting])
+
+    async def _connect(self, address: tuple[str, int]) -> str | None:
+        """Make the link; returns what was in the way."""
+        loop = asyncio.get_running_loop()
+        if self._address != address:
+            self._failures = 0
+            self._not_before = 0.0
+        if self._link is not None:
+            self._link.close()
+        self._address, self._link = address, None
+        try:
+            await asyncio.sleep(max(self._not_before - loop.time(), 0.0))
+            self._link = await self._greeted(address)
+        except (OSError, ProtocolViolation, CodedError) as error:
+            self._failures += 1
+            return f"{address[0]}:{address[1]}: {str(error) or type(error).__name__}"
+        else:
+            self._failures = 0
+            return None
+        finally:
+            self._not_before = loop.time() + self._pause()
+
+    def _pause(self) -> float:
+        longest = min(FIRST_PAUSE * float(2 ** min(self._failures, 10)), LONGEST_PAUSE)
+        return longest * self._rng.uniform(0.5, 1.0)
+
+    async def _greeted(self, address: tuple[str, int]) -> Link:
+        link = await self._network.connect(*address, CONNECT_SECONDS)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await greet(link, self._me, self._broker_id, self._rng)
+        except CodedError as error:
+            log.warning("not taken for a broker of the cluster", broker=self._broker_id, reason=error.message)
+            link.close()
+            raise
+        except BaseException:
+            link.close()
+            raise
+        return link
+
+
+async def greet(link: Link, me: Identity, broker_id: int, rng: Random) -> None:
+    """Show the broker at the other end who we are, and see that it is the one we want.
+
+    Raises `CodedError` when it refuses us, `ProtocolViolation` when we refuse it.
+    """
+    nonce, epoch = rng.randbytes(NONCE_BYTES).hex(), me.epoch()
+    opening = {"cluster": me.cluster_id, "from": me.broker_id, "to": broker_id, "epoch": epoch, "nonce": nonce}
+    answer = await _hello(link, opening)
+    greeting = Greeting(
+        cluster_id=me.cluster_id,
+        asker=me.broker_id,
+        answerer=broker_id,
+        asker_epoch=epoch,
+        answerer_epoch=_whole(answer, "epoch"),
+        asker_nonce=nonce,
+        answerer_nonce=_text(answer, "nonce"),
+    )
+    if not greeting.is_proved(me.secret, Role.ANSWERER, _text(answer, "proof")):
+        raise ProtocolViolation("it does not know the cluster's secret")
+    await _hello(link, {"proof": greeting.proof(me.secret, Role.ASKER)})
+
+
+async def _hello(link: Link, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    answer = await _ask(link, (InternalApi.HELLO, VERSION), 0, encode_message(Message(values)))
+    return checked(decode_message(answer)).values
+
+
+async def _ask(link: Link, api: tuple[int, int], correlation_id: int, body: Sequence[Buffer]) -> memoryview:
+    head = _HEAD.pack(*api, correlation_id, -1)
+    answer = await link.ask([head, *body])
+    if len(answer) < _CORRELATION_ID.size or _CORRELATION_ID.unpack_from(answer)[0] != correlation_id:
+        raise ProtocolViolation(f"an answer that is not the one to request {correlation_id}")
+    return answer[_CORRELATION_ID.size :]
+
+
+def _text(values: Mapping[str, Any], name: str) -> str:
+    value = values.get(name)
+    if not isinstance(value, str):
+        raise ProtocolViolation(f"a greeting without {name}")
+    return value
+
+
+def _whole(values: Mapping[str, Any], name: str) -> int:
+    value = values.get(name)
+    if not isinstance(value, int):
+        raise ProtocolViolation(f"a greeting without {name}")
+    return value

@@ -1,0 +1,68 @@
+"""What is around a broker: time, disk, network, chance, and hands for work off the loop. All of it is an argument."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from random import Random, SystemRandom
+from typing import Protocol, TypeVar
+
+from headrace.cluster.store import MetadataStore
+from headrace.net.clock import Clock, SystemClock
+from headrace.net.network import Network
+from headrace.net.tcp import TcpNetwork
+from headrace.storage.disk import Disk, RealDisk
+
+T = TypeVar("T")
+
+
+class Workers(Protocol):
+    """Does off the loop what would keep it too long."""
+
+    def sync(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
+        """Runs `work`, after what was given before; then `done` on the loop, with what it raised."""
+        ...
+
+    def aside(self, work: Callable[[], T]) -> Awaitable[T]:
+        """What `work` returns; syncs do not wait for it."""
+        ...
+
+    def close(self) -> None:
+        """Waits for what runs."""
+        ...
+
+
+class ThreadWorkers:
+    """One thread for syncs, one for longer work; made when first needed."""
+
+    def __init__(self) -> None:
+        self._syncing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sync")
+        self._aside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compact")
+
+    def sync(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
+        loop = asyncio.get_running_loop()
+
+        def finished(future: "Future[None]") -> None:
+            loop.call_soon_threadsafe(done, future.exception())
+
+        self._syncing.submit(work).add_done_callback(finished)
+
+    def aside(self, work: Callable[[], T]) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._aside, work)
+
+    def close(self) -> None:
+        self._aside.shutdown(cancel_futures=True)
+        self._syncing.shutdown()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """The machine as it is, unless told otherwise."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    disk: Disk = field(default_factory=RealDisk)
+    network: Network = field(default_factory=TcpNetwork)
+    rng: Random = field(default_factory=SystemRandom)
+    workers: Workers = field(default_factory=ThreadWorkers)
+    store: MetadataStore | None = None
+    """Where the cluster's state is kept; None for a file in the data directory."""

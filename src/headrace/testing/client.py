@@ -1,0 +1,96 @@
+"""A client on a simulated host: asks exactly what a test says, and learns exactly what came back."""
+
+import asyncio
+from collections.abc import Mapping
+from struct import Struct
+from typing import Any, Final
+
+from headrace.net.network import Link, LinkClosed
+from headrace.protocol.api import ApiKey, response_header_is_flexible
+from headrace.protocol.batch import HEADER_SIZE, read_header
+from headrace.protocol.decode import decode_response
+from headrace.protocol.encode import encode_request
+from headrace.protocol.guard import skip_tags
+from headrace.protocol.records import Record, decode_records, encode_batch
+from headrace.protocol.schema import request_shape
+
+from .loop import VirtualClock
+from .network import SimulatedHost
+
+PRODUCE_VERSION: Final = 12
+FETCH_VERSION: Final = 12
+CONNECT_SECONDS: Final = 10.0
+_HEAD: Final = Struct(">hhih")
+_CORRELATION_ID: Final = Struct(">i")
+
+Address = tuple[str, int]
+
+
+class SimulatedClient:
+    """Keeps one connection to each broker; `LinkClosed` or another `OSError` when there is none."""
+
+    def __init__(self, host: SimulatedHost) -> None:
+        self._host = host
+        self._name = host.name.encode()
+        self._links: dict[Address, Link] = {}
+        self._correlation_id = 0
+
+    async def ask(self, broker: Address, api_key: int, version: int, values: Mapping[str, Any]) -> Any:
+        """The broker's answer, an entity of kio, to a request given in the newest version's field names."""
+        link = await self._link(broker)
+        self._correlation_id = correlation_id = self._correlation_id + 1
+        head = bytearray(_HEAD.pack(api_key, version, correlation_id, len(self._name)) + self._name)
+        if request_shape(api_key, version).flexible:
+            head.append(0)
+        answer = await link.ask([head, encode_request(api_key, version, values)])
+        if _CORRELATION_ID.unpack_from(answer)[0] != correlation_id:
+            raise LinkClosed("an answer to something else")
+        at = _CORRELATION_ID.size
+        if response_header_is_flexible(api_key, version):
+            at = skip_tags(answer, at)
+        return decode_response(api_key, version, answer[at:])
+
+    async def produce(self, broker: Address, topic: str, *values: bytes, partition: int = 0, acks: int = -1) -> Any:
+        """What a partition answered to one batch with these values."""
+        now = VirtualClock(asyncio.get_running_loop()).now_ms()
+        batch = encode_batch([Record(offset, now, None, value, ()) for offset, value in enumerate(values)])
+        data = {"name": topic, "partition_data": [{"index": partition, "records": bytes(batch)}]}
+        request = {"transactional_id": None, "acks": acks, "timeout": 30_000, "topic_data": [data]}
+        answer = await self.ask(broker, ApiKey.PRODUCE, PRODUCE_VERSION, request)
+        return answer.responses[0].partition_responses[0]
+
+    async def fetch(
+        self, broker: Address, topic: str, offset: int = 0, *, partition: int = 0, wait_ms: int = 0
+    ) -> tuple[Any, list[bytes | None]]:
+        """What a partition answered to a fetch from an offset on, and the values in it."""
+        wanted = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": 1 << 30}
+        request = {
+            "max_wait": wait_ms,
+            "min_bytes": 1,
+            "topics": [{"topic": topic, "partitions": [wanted]}],
+            "forgotten_topics_data": (),
+            "rack_id": "",
+        }
+        answer = await self.ask(broker, ApiKey.FETCH, FETCH_VERSION, request)
+        found = answer.responses[0].partitions[0]
+        return found, values_in(found.records or b"")
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+    async def _link(self, broker: Address) -> Link:
+        link = self._links.get(broker)
+        if link is None or link.is_closed:
+            link = self._links[broker] = await self._host.connect(*broker, CONNECT_SECONDS)
+        return link
+
+
+def values_in(records: bytes) -> list[bytes | None]:
+    """The values of all whole batches in what a fetch returned."""
+    values: list[bytes | None] = []
+    while len(records) >= HEADER_SIZE and len(records) >= (size := read_header(records).size):
+        values += [record.value for record in decode_records(records[:size])]
+        records = records[size:]
+    return values
