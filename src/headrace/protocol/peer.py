@@ -37,6 +37,10 @@ class InternalApi(IntEnum):
     """The changes of the cluster's image since a version, from the controller; waits for some if there are none."""
     RESIGN = 20_003
     """A broker is about to stop: the controller moves what it leads."""
+    ALTER_ISR = 20_004
+    """A leader asks the controller for other ISRs."""
+    REPLICATE = 20_005
+    """A follower asks its leader for records; a body of its own: `protocol.replicate`."""
 
 
 class Message(NamedTuple):

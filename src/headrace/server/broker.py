@@ -12,17 +12,19 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 from uuid import UUID
 
 import structlog
 import uvloop
 
+from headrace.cluster.control import Control
 from headrace.cluster.controller import Controller
 from headrace.cluster.identity import cluster_id
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
+from headrace.cluster.registration import Registration
 from headrace.cluster.sqlite import SqliteStore
-from headrace.cluster.store import MetadataStore, StoreError
+from headrace.cluster.store import MetadataStore, SharedStore, StoreError
 from headrace.config import PLAIN_USERS, SASL_PLAINTEXT, BrokerConfig, ConfigError
 from headrace.coordinator.expiry import expire, forget_topic
 from headrace.coordinator.service import GroupCoordinator
@@ -36,6 +38,7 @@ from headrace.storage.flusher import Flusher
 from headrace.storage.manager import LogManager
 
 from .authentication import Authenticator
+from .clustered import FOLLOWERS_SECONDS, Clustered, cluster_secret, take_place
 from .context import Context
 from .dispatch import Dispatcher, RawHandler
 from .handlers import HANDLERS
@@ -59,7 +62,7 @@ log = structlog.get_logger(__name__)
 
 
 class Broker:
-    """One broker on an embedded store."""
+    """One broker: alone, on an embedded store, or among others that share one."""
 
     def __init__(self, config: BrokerConfig, world: World | None = None) -> None:
         self.config = config
@@ -70,6 +73,8 @@ class Broker:
         self._housekeeping = Housekeeping()
         self._held = AsyncExitStack()
         """What was taken so far, to be let go in the reverse order."""
+        self._clustered: Clustered | None = None
+        """What a lone broker does without."""
         self._port = 0
 
     @property
@@ -87,12 +92,15 @@ class Broker:
 
     async def stop(self) -> None:
         """Answer what was asked, bring everything to rest, let go of the data directory."""
+        if self._clustered is not None:
+            await self._clustered.leave()
         self._listener.stop_listening()
         await self._housekeeping.stop()
         self._fetch.wake_all()
+        if self._clustered is not None:
+            self._clustered.service.close()
         await self._groups.close()
         await self._listener.drain(DRAIN_SECONDS)
-        await self._controller.close()
         try:
             self._replicas.close()
         except StorageError as error:
@@ -112,6 +120,7 @@ class Broker:
         logs = LogManager(self._disk, self._clock, data, broker_id=config.node_id)
         logs.open()
         self._held.callback(logs.release)
+        self._logs = logs
         store = await self._open_store(logs)
         image = ClusterImage(cluster_id=await cluster_id(store, self._rng), controller_id=config.node_id)
         logs.claim(image.cluster_id)
@@ -123,17 +132,56 @@ class Broker:
             flusher=Flusher(self._world.workers.sync),
         )
         node = BrokerNode(id=config.node_id, host=config.advertised.host, port=self._port, rack=config["broker.rack"])
-        self._controller = Controller(store=store, image=image, config=config, node=node, rng=self._rng, listeners=self)
-        await self._controller.load()
-        self._open_logs(image)
+        if config.lone:
+            await self._start_alone(store, image, node)
+        else:
+            await self._start_among_others(cast(SharedStore, store), image, node)
+
+    async def _start_alone(self, store: MetadataStore, image: ClusterImage, node: BrokerNode) -> None:
+        """As its own controller: everything is known, and open, before anyone is served."""
+        controller = Controller(store=store, image=image, config=self.config, node=node, rng=self._rng, listeners=self)
+        self._held.push_async_callback(controller.close)
+        await controller.load()
+        for topic in image.topics():
+            self._replicas.apply_topic(topic)
+        self._set_strays_aside()
         await self._replicas.settle()
-        self._begin_serving(loop, image)
+        self._begin_serving(image, controller)
+
+    async def _start_among_others(self, store: SharedStore, image: ClusterImage, node: BrokerNode) -> None:
+        """Others may ask as soon as this broker is registered, so it serves before it knows what it holds."""
+        place = take_place(self._disk, self._logs, self._world.boot_id, self._rng)
+        clustered = self._clustered = Clustered(
+            config=self.config,
+            world=self._world,
+            store=store,
+            image=image,
+            replicas=self._replicas,
+            registration=Registration(node=node, directory=place.directory, is_suspect=place.is_suspect),
+            secret=await cluster_secret(store, self._rng),
+            topic_removed=self.remove_topic,
+        )
+        self._held.push_async_callback(clustered.stop)
+        self._begin_serving(image, clustered.control)
+        self._replicas.leadership = self._groups
+        await clustered.start()
+        self._set_strays_aside()
 
     async def _open_store(self, logs: LogManager) -> MetadataStore:
         if self._world.store is not None:
             return self._world.store
+        if not self.config.lone:
+            return await self._open_shared_store()
         self._refuse_lost_metadata(logs)
         store = await SqliteStore.open(Path(logs.data_directory) / METADATA_FILE)
+        self._held.push_async_callback(store.close)
+        return store
+
+    async def _open_shared_store(self) -> SharedStore:
+        from headrace.cluster.zookeeper import ZooKeeperStore  # a lone broker does without it
+
+        seconds = int(self.config["zookeeper.session.timeout.ms"]) / 1000
+        store = await ZooKeeperStore.open(f"zookeeper://{self.config['zookeeper.connect']}", session_timeout=seconds)
         self._held.push_async_callback(store.close)
         return store
 
@@ -166,19 +214,18 @@ class Broker:
             authenticator=self._authenticator,
         )
 
-    def _open_logs(self, image: ClusterImage) -> None:
-        for topic in image.topics():
-            self._replicas.apply_topic(topic)
+    def _set_strays_aside(self) -> None:
         for name in self._replicas.set_strays_aside():
             log.warning("a log of no known topic was set aside; delete it if it is not missed", directory=name)
 
-    def _begin_serving(self, loop: asyncio.AbstractEventLoop, image: ClusterImage) -> None:
-        config, rng = self.config, self._rng
+    def _begin_serving(self, image: ClusterImage, controller: Control) -> None:
+        loop = asyncio.get_running_loop()
+        config, rng, clustered = self.config, self._rng, self._clustered
         self._groups = GroupCoordinator(
             broker_id=config.node_id,
             settings=GroupSettings.of(config),
             image=image,
-            controller=self._controller,
+            controller=controller,
             replicas=self._replicas,
             clock=self._clock,
             scheduler=loop,
@@ -189,32 +236,45 @@ class Broker:
             config=config,
             clock=self._clock,
             image=image,
-            controller=self._controller,
+            controller=controller,
             replicas=self._replicas,
             groups=self._groups,
-            active_controller=lambda: config.node_id,
+            active_controller=(lambda: config.node_id) if clustered is None else (lambda: clustered.member.controller),
         )
         sessions = FetchSessions(
             int(config["max.incremental.fetch.session.cache.slots"]), lambda: rng.randrange(1, 2**31)
         )
         self._fetch = FetchHandler(loop, self._replicas, sessions, int(config["fetch.max.bytes"]))
         raw: dict[ApiKey, RawHandler] = {ApiKey.PRODUCE: ProduceHandler(self._replicas), ApiKey.FETCH: self._fetch}
-        self._dispatcher = Dispatcher(loop, context, HANDLERS, raw, unsupported_api_versions, self._authenticator)
+        dispatcher = Dispatcher(
+            loop,
+            context,
+            HANDLERS,
+            raw,
+            unsupported_api_versions,
+            self._authenticator,
+            serve_peer=None if clustered is None else clustered.service.open(context, self._authenticator),
+            relay=None if clustered is None else clustered.relay(),
+        )
         self._cleaner = Cleaner(self._replicas, self._disk, self._clock, self._world.workers.aside)
         self._begin_chores(loop)
-        self._listener.start(self._dispatcher.serve)
+        self._listener.start(dispatcher.serve)
 
     def _begin_chores(self, loop: asyncio.AbstractEventLoop) -> None:
         config, every = self.config, self._housekeeping.every
         every(SWEEP_SECONDS, "sweep connections", lambda: self._listener.sweep(loop.time()))
         every(SWEEP_SECONDS, "flush", self._replicas.flush_due)
+        if self._clustered is not None:
+            every(FOLLOWERS_SECONDS, "followers", self._replicas.look_after_followers)
+            seconds = int(config["leader.imbalance.check.interval.seconds"])
+            every(seconds, "preferred leaders", self._clustered.restore_preferred)
         every(int(config["log.retention.check.interval.ms"]) / 1000, "retention", self._replicas.retain)
         every(int(config["offsets.retention.check.interval.ms"]) / 1000, "expire offsets", self._expire_offsets)
         every(int(config["log.cleaner.backoff.ms"]) / 1000, "compaction", self._cleaner.clean)
         every(int(config["log.flush.offset.checkpoint.interval.ms"]) / 1000, "checkpoint", self._replicas.checkpoint)
 
     def apply_topic(self, topic: Topic) -> None:
-        """A topic was made or changed."""
+        """A topic was made or changed. Of a lone broker, whose controller asks."""
         self._replicas.apply_topic(topic)
 
     def remove_topic(self, topic: Topic) -> None:

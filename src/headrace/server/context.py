@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headrace.cluster.controller import Controller
+from headrace.cluster.control import Control
 from headrace.cluster.image import ClusterImage
 from headrace.config import BrokerConfig
 from headrace.coordinator.service import GroupCoordinator
@@ -19,7 +19,7 @@ class Context:
     config: BrokerConfig
     clock: Clock
     image: ClusterImage
-    controller: Controller
+    controller: Control
     replicas: ReplicaManager
     groups: GroupCoordinator
     active_controller: Callable[[], int | None]

@@ -8,7 +8,7 @@ at once wherever it asks next.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from headrace.cluster.controller import DEFAULT, TopicSpec
@@ -27,6 +27,8 @@ KNOWN_SECONDS: Final = 5.0
 """How long to wait for all brokers to know of a change."""
 CREATE_VERSION: Final = 5
 _LOOK_SECONDS: Final = 0.02
+
+T = TypeVar("T")
 
 
 class ClusterControl:
@@ -103,7 +105,7 @@ class ClusterControl:
         except StoreError as error:
             raise CodedError(ErrorCode.coordinator_not_available, str(error)) from error
 
-    async def _known(self, overseer: Overseer, changed: Any) -> Any:
+    async def _known(self, overseer: Overseer, changed: T) -> T:
         """What was changed, once every living broker has taken it up, or has had time enough to."""
         await overseer.feed.applied_by(list(overseer.image.brokers), overseer.feed.version, KNOWN_SECONDS)
         return changed

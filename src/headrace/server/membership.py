@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class MemberParts:
     """The parts of the broker that its membership works on."""
 
     config: BrokerConfig
@@ -50,7 +50,7 @@ class Parts:
 class ClusterMember:
     """This broker as a member of a cluster. A `cluster.membership.Member` and a `cluster.subscriber.Listener`."""
 
-    def __init__(self, parts: Parts, registration: Registration) -> None:
+    def __init__(self, parts: MemberParts, registration: Registration) -> None:
         self._parts = parts
         self._registration = registration
         self._id = registration.node.id

@@ -124,6 +124,12 @@ class LinkedPeers:
         except ProtocolViolation as error:
             raise PeerUnreachable(broker_id, str(error), was_sent=True) from error
 
+    async def exchange(
+        self, broker_id: int, api: InternalApi, body: Buffer, *, purpose: Purpose, timeout: float
+    ) -> memoryview:
+        """The body of the answer to a request between brokers whose body is not a `Message`."""
+        return await self._exchange(broker_id, purpose, (api, VERSION), [body], timeout)
+
     def drop(self, broker_id: int) -> None:
         """Give up the links to a broker, as when it is gone; who waits for its answers learns that none will come."""
         for purpose in Purpose:

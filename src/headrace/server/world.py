@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random, SystemRandom
 from typing import Protocol, TypeVar
 
@@ -55,6 +56,13 @@ class ThreadWorkers:
         self._syncing.shutdown()
 
 
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """The machine as it is, unless told otherwise."""
@@ -65,4 +73,6 @@ class World:
     rng: Random = field(default_factory=SystemRandom)
     workers: Workers = field(default_factory=ThreadWorkers)
     store: MetadataStore | None = None
-    """Where the cluster's state is kept; None for a file in the data directory."""
+    """Where the cluster's state is kept; None for what the settings say."""
+    boot_id: str = field(default_factory=_boot_id)
+    """Another one each time the machine starts: what was written and not synced before may be gone."""

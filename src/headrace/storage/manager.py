@@ -76,6 +76,11 @@ class LogManager:
         """Give the directory back as it is, without the mark of a clean shutdown. Safe to call twice."""
         self._unlock()
 
+    @property
+    def was_closed(self) -> bool:
+        """Whether the directory was brought to rest by who had it last."""
+        return self._clean
+
     def free_bytes(self) -> int:
         return self._disk.free_bytes(self.data_directory)
 

@@ -14,6 +14,7 @@ from . import (
     metadata,
     offsets,
     producer_ids,
+    reassignments,
     topics,
 )
 
@@ -28,5 +29,6 @@ HANDLERS: dict[ApiKey, Handler] = {
     **metadata.HANDLERS,
     **offsets.HANDLERS,
     **producer_ids.HANDLERS,
+    **reassignments.HANDLERS,
     **topics.HANDLERS,
 }

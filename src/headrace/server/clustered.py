@@ -1,0 +1,232 @@
+"""The parts that only a broker of a cluster has: its registration, links to the others, followers and followed."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+import structlog
+
+from headrace.cluster.image import BrokerNode, ClusterImage, Topic
+from headrace.cluster.membership import IdInUse
+from headrace.cluster.registration import SECRET, Registration
+from headrace.cluster.store import AlreadyExists, Create, MetadataStore, SharedStore, StoreError
+from headrace.config import BrokerConfig
+from headrace.net.peers import Purpose
+from headrace.protocol.peer import InternalApi
+from headrace.replication.fetcher import Fetchers, Terms
+from headrace.replication.isr import IsrKeeper
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.storage.disk import Disk, StorageError
+from headrace.storage.manager import LogManager
+
+from .authentication import Authenticator
+from .connection import Connection, Parts
+from .context import Context
+from .control import ClusterControl
+from .dispatch import Relay, ServePeer
+from .forwarding import Forwarded, Forwarder
+from .handlers import HANDLERS
+from .handlers.peer import PeerGate, PeerHandler
+from .handlers.replicate import ReplicateHandler
+from .membership import ClusterMember, MemberParts
+from .peers import Identity, LinkedPeers
+from .world import World
+
+IDENTITY_FILE: Final = "headrace.identity"
+REPLICATE_SECONDS: Final = 10.0
+FOLLOWERS_SECONDS: Final = 0.5
+LEAVE_SECONDS: Final = 10.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What a data directory says of itself."""
+
+    directory: str
+    is_suspect: bool
+    """Whether records that were written there may be gone: the machine stopped without warning, or it is new."""
+
+
+def take_place(disk: Disk, logs: LogManager, boot_id: str, rng: Random) -> Place:
+    """Which directory this is, and whether it can be trusted; it remembers this start."""
+    path = f"{logs.data_directory}/{IDENTITY_FILE}"
+    try:
+        known: dict[str, str] = json.loads(disk.read(path))
+    except StorageError as error:
+        if not error.is_missing:
+            raise
+        known = {}
+    directory = known.get("directory") or f"{rng.getrandbits(128):032x}"
+    is_suspect = not known or (known.get("boot") != boot_id and not logs.was_closed)
+    disk.write_atomically(path, json.dumps({"directory": directory, "boot": boot_id}).encode())
+    return Place(directory=directory, is_suspect=is_suspect)
+
+
+async def cluster_secret(store: MetadataStore, rng: Random) -> bytes:
+    """What only the brokers of the cluster know, made and kept in the store on the first call."""
+    stored = await store.get(SECRET)
+    if stored is None:
+        try:
+            await store.commit([Create(SECRET, f"{rng.getrandbits(256):064x}".encode())])
+        except AlreadyExists:
+            pass
+        stored = await store.get(SECRET)
+    if stored is None:
+        raise StoreError("the cluster's secret could not be stored")
+    return stored.value
+
+
+class Clustered:
+    """This broker among others."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        world: World,
+        store: SharedStore,
+        image: ClusterImage,
+        replicas: ReplicaManager,
+        registration: Registration,
+        secret: bytes,
+        topic_removed: Callable[[Topic], None],
+    ) -> None:
+        self._config = config
+        self._world = world
+        self._image = image
+        self._replicas = replicas
+        self._node: BrokerNode = registration.node
+        self._me = Identity(
+            broker_id=self._node.id, cluster_id=image.cluster_id, secret=secret, epoch=lambda: self.member.epoch
+        )
+        self.peers = LinkedPeers(me=self._me, network=world.network, find=self._find, rng=world.rng)
+        parts = MemberParts(
+            config=config,
+            store=store,
+            image=image,
+            replicas=replicas,
+            peers=self.peers,
+            rng=world.rng,
+            topic_removed=topic_removed,
+        )
+        self.member = ClusterMember(parts, registration)
+        self.control = ClusterControl(self.member, image, self.peers, store)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._running: asyncio.Task[None] | None = None
+        self.service = PeerService(self._me, world.rng, self.member, replicas)
+        self._join_replicas()
+
+    def _join_replicas(self) -> None:
+        terms = Terms(
+            new_session=lambda: self._world.rng.getrandbits(62),
+            broker_epoch=lambda: self.member.epoch,
+            max_bytes=int(self._config["replica.fetch.response.max.bytes"]),
+        )
+        self._fetchers = Fetchers(self._replicate, self._spawn, terms)
+        self._isr = IsrKeeper(
+            self.member.alter_isr,
+            self._replicas.apply_state,
+            lambda: self.member.epoch,
+            self._world.clock.monotonic,
+        )
+        self._replicas.following = self._fetchers
+        self._replicas.isr = self._isr
+        self._replicas.is_known = self._is_known
+
+    def _find(self, broker: int) -> BrokerNode | None:
+        return self.member.find(broker)
+
+    def _is_known(self, topic: str, index: int) -> bool:
+        found = self._image.topic(topic)
+        return found is not None and 0 <= index < len(found.partitions)
+
+    async def _replicate(self, leader: int, body: bytearray) -> memoryview:
+        return await self.peers.exchange(
+            leader, InternalApi.REPLICATE, body, purpose=Purpose.FETCH, timeout=REPLICATE_SECONDS
+        )
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def relay(self) -> Relay:
+        """Who carries requests to the controller."""
+        return Forwarder(broker_id=self._node.id, peers=self.peers, active_controller=lambda: self.member.controller)
+
+    async def start(self) -> None:
+        """Join the cluster; returns when everything in it is known here."""
+        self._spawn(self._isr.run())
+        self._running = self._spawn(self.member.run())
+        ready = asyncio.ensure_future(self.member.is_ready.wait())
+        waiting: list[asyncio.Future[Any]] = [ready, self._running]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if self._running.done():
+            ready.cancel()
+            _raise_cause(self._running)
+
+    async def leave(self) -> None:
+        """Let others lead, and be gone from the cluster; still serving."""
+        if self._config["controlled.shutdown.enable"]:
+            await self.member.leave(LEAVE_SECONDS)
+
+    async def stop(self) -> None:
+        """Follow nobody, ask nobody."""
+        self._fetchers.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.peers.close()
+
+    async def restore_preferred(self) -> None:
+        """Let first replicas lead again, if this broker is the controller and that is wanted."""
+        overseer = self.member.overseer
+        if overseer is not None and self._config["auto.leader.rebalance.enable"]:
+            await overseer.restore_preferred(int(self._config["leader.imbalance.per.broker.percentage"]))
+
+
+def _raise_cause(task: "asyncio.Task[None]") -> None:
+    """What ended a task group, without the group around it."""
+    error = task.exception()
+    while isinstance(error, BaseExceptionGroup):
+        error = next((e for e in error.exceptions if isinstance(e, IdInUse)), error.exceptions[0])
+    raise error if error is not None else StoreError("the broker is no longer in its cluster")
+
+
+class PeerService:
+    """Serves what only brokers ask."""
+
+    def __init__(self, me: Identity, rng: Random, member: ClusterMember, replicas: ReplicaManager) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._me = me
+        self._rng = rng
+        self._member = member
+        self._replicate = ReplicateHandler(self._loop, replicas)
+        self._gate: PeerGate | None = None
+
+    def open(self, context: Context, authenticator: Authenticator | None) -> ServePeer:
+        """What the dispatcher calls, once there is a context."""
+        handlers: dict[int, PeerHandler] = {
+            InternalApi.FEED: self._member.serve_feed,
+            InternalApi.ALTER_ISR: self._member.serve_alter_isr,
+            InternalApi.RESIGN: self._member.serve_resign,
+            InternalApi.FORWARD: Forwarded(self._me.broker_id, context, HANDLERS),
+        }
+        self._gate = PeerGate(self._loop, self._me, self._rng, handlers, authenticator)
+        return self.serve
+
+    def serve(self, connection: Connection, api_key: int, correlation_id: int, body: memoryview) -> Parts | None:
+        if api_key == InternalApi.REPLICATE and connection.peer_broker is not None:
+            return self._replicate(connection, correlation_id, body)
+        assert self._gate is not None
+        return self._gate.serve(connection, api_key, correlation_id, body)
+
+    def close(self) -> None:
+        """Answer followers that wait: the broker stops."""
+        self._replicate.close()
