@@ -14,7 +14,7 @@ first, then registers anew, with a new epoch.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Final, Protocol
 
 import structlog
@@ -78,20 +78,28 @@ class Membership:
     """Keeps this broker in the cluster."""
 
     def __init__(
-        self, store: SharedStore, registration: Registration, member: Member, sleep: Callable[[float], Awaitable[None]]
+        self, store: SharedStore, registration: Registration, member: Member, *, session_seconds: float
     ) -> None:
         self._store = store
         self._registration = registration
         self._member = member
-        self._sleep = sleep
         self._id = registration.node.id
+        self._session_seconds = session_seconds
+        self._presuming: asyncio.TimerHandle | None = None
         self._ended = asyncio.Event()
         """Set when the session is lost."""
         store.on_session(self._on_session)
 
     def _on_session(self, session: Session) -> None:
+        """A session that could not be heard of for as long as it may last counts as lost: others will think so, too."""
+        if self._presuming is not None:
+            self._presuming.cancel()
+            self._presuming = None
         if session is Session.LOST:
             self._ended.set()
+        elif session is Session.SUSPENDED:
+            loop = asyncio.get_running_loop()
+            self._presuming = loop.call_later(self._session_seconds, self._ended.set)
 
     async def run(self) -> None:
         """Be a member until cancelled. Raises `IdInUse`, before it ever was one, when another broker has the number."""
@@ -138,7 +146,7 @@ class Membership:
                 return await self._try_to_register(key, value, may_wait=may_wait)
             except (Conflict, StoreError) as error:
                 log.info("the broker is not registered yet", reason=repr(error))
-                await self._sleep(RETRY_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def _try_to_register(self, key: str, value: bytes, *, may_wait: bool) -> int:
         stored = await self._store.get(key)
@@ -173,7 +181,7 @@ class Membership:
                 await self._see_controller()
             except StoreError as error:
                 log.warning("the metadata store cannot be used now", reason=str(error))
-                await self._sleep(RETRY_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def _see_controller(self) -> None:
         stored, changed = await self._store.watch(CONTROLLER)

@@ -172,9 +172,14 @@ class Clustered:
             _raise_cause(self._running)
 
     async def leave(self) -> None:
-        """Let others lead, and be gone from the cluster; still serving."""
+        """Let others lead, then be gone from the cluster, also as its controller; still serving."""
         if self._config["controlled.shutdown.enable"]:
-            await self.member.leave(LEAVE_SECONDS)
+            await self.member.resign(LEAVE_SECONDS)
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+        await self.member.withdraw()
+        self._replicas.step_down()
 
     async def stop(self) -> None:
         """Follow nobody, ask nobody."""

@@ -64,7 +64,8 @@ class ClusterMember:
         self._subscriber = Subscriber(parts.image, self)
         self.is_ready = asyncio.Event()
         """Set once everything in the cluster is known here."""
-        self._membership = Membership(parts.store, registration, self, asyncio.sleep)
+        session_seconds = int(parts.config["zookeeper.session.timeout.ms"]) / 1000
+        self._membership = Membership(parts.store, registration, self, session_seconds=session_seconds)
 
     def find(self, broker: int) -> BrokerNode | None:
         """Where a broker is. The controller is known before the feed tells of anyone."""
@@ -79,13 +80,16 @@ class ClusterMember:
             tasks.create_task(self._membership.run(), name="membership")
             tasks.create_task(self._follow_feed(), name="feed")
 
-    async def leave(self, patience: float) -> None:
-        """Before stopping: let others lead, then be gone."""
+    async def resign(self, patience: float) -> None:
+        """Before stopping: let others lead."""
         try:
             async with asyncio.timeout(patience):
                 await self._resign()
         except (OSError, CodedError, TimeoutError) as error:
             log.warning("the controller could not move what this broker leads", reason=str(error))
+
+    async def withdraw(self) -> None:
+        """Be gone from the cluster, so that nobody has to wait for the session to end."""
         await self._membership.withdraw()
 
     async def _resign(self) -> None:
@@ -145,14 +149,18 @@ class ClusterMember:
     # The feed
 
     async def _follow_feed(self) -> None:
+        failure = ""
         while True:
             await self._controller_known.wait()
             try:
                 answer = await self._poll()
             except (OSError, CodedError, StoreError) as error:
-                log.info("the controller's feed cannot be followed", reason=str(error))
+                if str(error) != failure:
+                    failure = str(error)
+                    log.info("the controller's feed cannot be followed now", reason=failure)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
+            failure = ""
             self._subscriber.take(answer)
             if self._subscriber.is_current and not self.is_ready.is_set():
                 self.is_ready.set()
