@@ -253,8 +253,9 @@ def _make_task(
     loop: asyncio.AbstractEventLoop,
     work: "Coroutine[Any, Any, T] | Generator[Any, None, T]",
     context: Context | None = None,
+    **options: Any,
 ) -> "asyncio.Task[T]":
-    task: asyncio.Task[T] = asyncio.Task(work, loop=loop, context=context)
+    task: asyncio.Task[T] = asyncio.Task(work, loop=loop, context=context, **options)
     process = _PROCESS.get() if context is None else context.get(_PROCESS)
     if process is not None:
         process.tasks[task] = None

@@ -240,7 +240,7 @@ def test_memory_that_is_kept_is_bounded_whoever_holds_on_to_it() -> None:
 
 
 def test_a_quiet_link_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.net.tcp.REST_SECONDS", 0.0)
+    monkeypatch.setattr("headrace.net.tcp.REST_SECONDS", -1.0)
 
     async def play(far: Far, link: TcpLink) -> None:
         for answer in (bytes(1_000_000), b"small"):
