@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from headrace.protocol.errors import CodedError, ErrorCode
+
 from .image import BrokerNode, ClusterImage, PartitionState, Topic
 from .topics import encode_state
 
@@ -43,6 +45,7 @@ class Feed:
         self._snapshots: dict[int, tuple[int, Iterator[list[Change]]]] = {}
         self._applied: dict[int, int] = {}
         self._progress = asyncio.Event()
+        self._is_over = False
 
     def begin(self) -> None:
         """What the image holds now is what every snapshot begins with."""
@@ -94,11 +97,20 @@ class Feed:
         self._note_applied(broker, version)
         if version == self.version:
             await self._wait(max_wait)
+            if self._is_over:
+                raise CodedError(ErrorCode.not_controller, "this reign is over")
         first = len(self._kept) - (self.version - version)
         changes = [self._kept[i] for i in range(first, min(first + MOST_SENT, len(self._kept)))]
         return {"epoch": self.epoch, "version": version + len(changes), "changes": changes}
 
+    def close(self) -> None:
+        """The reign is over: who waits is told."""
+        self._is_over = True
+        self._news.set()
+
     async def _wait(self, max_wait: float) -> None:
+        if self._is_over:
+            return
         self._news.clear()
         try:
             await asyncio.wait_for(self._news.wait(), max_wait)

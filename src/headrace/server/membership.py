@@ -144,6 +144,7 @@ class ClusterMember:
             await _first_to_end(overseer.run(), _set(store.ended))
         finally:
             self.overseer = None
+            feed.close()
             await store.close()
 
     # The feed
