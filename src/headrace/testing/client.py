@@ -75,6 +75,12 @@ class SimulatedClient:
         found = answer.responses[0].partitions[0]
         return found, values_in(found.records or b"")
 
+    def drop(self, broker: Address) -> None:
+        """Give up the connection to a broker, as after waiting too long for an answer."""
+        link = self._links.pop(broker, None)
+        if link is not None:
+            link.close()
+
     def close(self) -> None:
         for link in self._links.values():
             link.close()

@@ -13,6 +13,7 @@ give the same run.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -26,6 +27,8 @@ T = TypeVar("T")
 Act = Callable[[], None]
 Names = list[str]
 NEVER: Final = float("inf")
+_OUTSIDE: Final = Context()
+"""What is on its way, and what the servers do, belongs to no broker: it happens also when its sender is dead."""
 
 
 class _Broken(Exception):  # noqa: N818 - named for the state found
@@ -55,7 +58,8 @@ class _Pipe:
             parcel.is_due = True
             self._let_through()
 
-        self._loop.call_later(seconds, arrive) if seconds else self._loop.call_soon(arrive)
+        later = self._loop.call_later
+        later(seconds, arrive, context=_OUTSIDE) if seconds else self._loop.call_soon(arrive, context=_OUTSIDE)
 
     def set_open(self, is_open: bool) -> None:
         self._is_open = is_open
@@ -118,6 +122,10 @@ class _Link:
     def set_open(self, is_open: bool) -> None:
         self._there.set_open(is_open)
         self._back.set_open(is_open)
+
+    def silence(self) -> None:
+        """Let nothing come back; what was sent still arrives."""
+        self._back.set_open(False)
 
     def break_(self) -> None:
         """End it: what has not arrived never does."""
@@ -309,7 +317,7 @@ class SimulatedEnsemble:
         if unnoticed == 0:
             self._break(store)
         elif unnoticed != NEVER:
-            asyncio.get_running_loop().call_later(unnoticed, self._notice, store)
+            self._later(unnoticed, self._notice, store)
 
     def heal(self, store: SimulatedStore) -> None:
         """The broker reaches the servers again: in its session, or after hearing that it is lost in a new one."""
@@ -322,10 +330,13 @@ class SimulatedEnsemble:
             self.drop(store)
 
     def kill(self, store: SimulatedStore) -> None:
-        """The broker's process is dead: it hears nothing more, and its session ends after the timeout."""
+        """The broker's process is dead: it hears nothing more, and its session ends after the timeout.
+
+        What it had sent before still happens.
+        """
         line = self._lines[store]
         line.is_dead = True
-        store.link.set_open(False)
+        store.link.silence()
         self._start_expiry(line)
 
     def expire(self, store: SimulatedStore) -> None:
@@ -338,7 +349,7 @@ class SimulatedEnsemble:
     def drop(self, store: SimulatedStore) -> None:
         """The connection breaks, as when a server dies, and the broker finds another server."""
         self._break(store)
-        asyncio.get_running_loop().call_later(self._reconnect_seconds, self._reconnect, store)
+        self._later(self._reconnect_seconds, self._reconnect, store)
 
     def delay_commits(self, store: SimulatedStore, seconds: float) -> None:
         """Commits asked from now on happen that much later; what is asked after them waits, too."""
@@ -405,8 +416,7 @@ class SimulatedEnsemble:
     def _start_expiry(self, line: _Line) -> None:
         self._stop_expiry(line)
         if self._has_quorum:
-            loop = asyncio.get_running_loop()
-            line.expiry = loop.call_later(self._session_timeout, self._end_session, line)
+            line.expiry = self._later(self._session_timeout, self._end_session, line)
 
     def _stop_expiry(self, line: _Line) -> None:
         if line.expiry is not None:
@@ -421,7 +431,10 @@ class SimulatedEnsemble:
     def _break(self, store: SimulatedStore) -> None:
         if not store.link.is_broken:
             store.link.break_()
-            asyncio.get_running_loop().call_soon(store.take, Session.SUSPENDED)
+            self._later(0, store.take, Session.SUSPENDED)
+
+    def _later(self, seconds: float, act: Callable[..., None], *arguments: Any) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(seconds, act, *arguments, context=_OUTSIDE)
 
     def _reconnect(self, store: SimulatedStore) -> None:
         line = self._lines.get(store)

@@ -50,7 +50,13 @@ class SimulatedWorkers:
 
 
 def simulated_world(
-    host: SimulatedHost, *, disk: Disk, store: MetadataStore | None, seed: int = 0, skew_ms: int = 0
+    host: SimulatedHost,
+    *,
+    disk: Disk,
+    store: MetadataStore | None,
+    seed: int | str = 0,
+    skew_ms: int = 0,
+    boot_id: str = "simulated",
 ) -> World:
     """The world of a broker on a simulated host; `store` is what its cluster has in common."""
     rng = Random(f"{host.name} {seed}")
@@ -61,4 +67,5 @@ def simulated_world(
         rng=rng,
         workers=SimulatedWorkers(rng),
         store=store,
+        boot_id=boot_id,
     )

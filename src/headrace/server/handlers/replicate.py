@@ -9,7 +9,7 @@ from struct import Struct
 from typing import Final
 
 from headrace.protocol.errors import ErrorCode
-from headrace.protocol.fetch import Part
+from headrace.protocol.fetch import MOST_COPIED, SMALL_READ, Part
 from headrace.protocol.replicate import Asked, decode_positions, encode_progress, encode_refusal
 from headrace.replication.outflow import Outflow
 from headrace.replication.replica_manager import ReplicaManager
@@ -80,7 +80,14 @@ class Session:
         ranges = [records for _, records in entries if records is not None]
         size = len(head) + sum(records.length for records in ranges)
         parts: list[Part] = [_HEAD.pack(4 + size, correlation_id), head]
-        parts += ranges
+        copied = 0
+        for records in ranges:
+            is_small = records.length <= SMALL_READ and copied < MOST_COPIED
+            if is_small or records.file.fileno() < 0:
+                parts.append(records.file.pread(records.length, records.position))
+                copied += records.length
+            else:
+                parts.append(records)
         return parts
 
 
