@@ -113,7 +113,8 @@ class Feed:
             return
         self._news.clear()
         try:
-            await asyncio.wait_for(self._news.wait(), max_wait)
+            async with asyncio.timeout(max_wait):
+                await self._news.wait()
         except TimeoutError:
             pass
 
@@ -148,7 +149,8 @@ class Feed:
             if left <= 0:
                 return False
             try:
-                await asyncio.wait_for(self._progress.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._progress.wait()
             except TimeoutError:
                 return False
         return True

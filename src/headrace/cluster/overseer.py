@@ -120,9 +120,8 @@ class Overseer:
         """The feed for one broker; only once the consequences of its registration are known."""
         async with self._settled:
             try:
-                await asyncio.wait_for(
-                    self._settled.wait_for(lambda: self._accounted.get(broker) == broker_epoch), POLL_SECONDS
-                )
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._settled.wait_for(lambda: self._accounted.get(broker) == broker_epoch)
             except TimeoutError:
                 raise CodedError(ErrorCode.stale_broker_epoch) from None
         return await self.feed.poll(broker, epoch, version, POLL_SECONDS)

@@ -82,6 +82,11 @@ class Broker:
         """Where clients connect, with the port that was really bound."""
         return f"{self.config.advertised.host}:{self._port}"
 
+    @property
+    def replicas(self) -> ReplicaManager:
+        """The partitions it holds, once it has started."""
+        return self._replicas
+
     async def start(self) -> None:
         """Serve. Raises ConfigError, StorageError, StoreError or OSError with what is in the way."""
         try:
