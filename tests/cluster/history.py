@@ -63,7 +63,7 @@ def problems(history: History, final: Mapping[int, Records]) -> list[str]:
     for partition, records in final.items():
         writes = [write for write in history.writes if write.partition == partition]
         seen = history.seen.get(partition, {})
-        for problem in (
+        wrong = (
             *_lost(writes, records),
             *_two_values(writes, seen),
             *_vanished(seen, records),
@@ -71,15 +71,16 @@ def problems(history: History, final: Mapping[int, Records]) -> list[str]:
             *_out_of_order(writes, records),
             *_from_nowhere(writes, records),
             *_gaps(records),
-        ):
-            found.append(f"partition {partition}: {problem}")
+        )
+        found += [f"partition {partition}: {problem}" for problem in wrong]
     return found
 
 
 def _lost(writes: list[Write], records: Records) -> Iterator[str]:
     for write in writes:
-        if write.outcome is Outcome.ACKNOWLEDGED and records.get(write.offset) != write.value:
-            yield f"lost write: {write.value!r} was acknowledged at {write.offset}, there is {records.get(write.offset)!r}"
+        there = records.get(write.offset)
+        if write.outcome is Outcome.ACKNOWLEDGED and there != write.value:
+            yield f"lost write: {write.value!r} was acknowledged at {write.offset}, there is {there!r}"
 
 
 def _two_values(writes: list[Write], seen: Mapping[int, set[bytes]]) -> Iterator[str]:

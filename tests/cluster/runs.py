@@ -66,13 +66,15 @@ class Run:
                     Producer(self.cluster, name, TOPIC, partition, self.history, idempotent=idempotent)
                 )
             self.consumers.append(Consumer(self.cluster, f"r{partition}", TOPIC, partition, self.history))
-        for worker in (*self.producers, *self.consumers):
-            self._work.append(asyncio.ensure_future(worker.run()))
+        self._work += [asyncio.ensure_future(producer.run()) for producer in self.producers]
+        self._work += [asyncio.ensure_future(consumer.run()) for consumer in self.consumers]
 
     async def dismiss(self) -> None:
         """Let everyone end what they have begun."""
-        for worker in (*self.producers, *self.consumers):
-            worker.is_stopping = True
+        for producer in self.producers:
+            producer.is_stopping = True
+        for consumer in self.consumers:
+            consumer.is_stopping = True
         done, late = await asyncio.wait(self._work, timeout=60) if self._work else (set(), set())
         for task in late:
             task.cancel()

@@ -44,7 +44,7 @@ from .image import BrokerNode, ClusterImage, PartitionState, Topic
 from .leaders import Leaders
 from .placement import Assignment, check_assignments, in_order, place, ring_position
 from .producer_ids import ProducerIds
-from .store import AlreadyExists, Conflict, Create, MetadataStore, Operation, Put, StoreError
+from .store import AlreadyExists, Conflict, Create, MetadataStore, Operation, Put, StoreError, Uncertain
 from .topics import (
     INTERNAL,
     TOPICS,
@@ -208,7 +208,8 @@ class Controller:
             validate_topic_overrides(configs)
             altered = replace(topic, configs=configs)
             if configs.get(MIN_ISR) != topic.configs.get(MIN_ISR):
-                altered = without_elr(altered)
+                states = [without_elr(state) or state for state in altered.partitions]
+                altered = replace(altered, partitions=tuple(states))
             return altered if validate_only else await self._put(topic, altered)
 
         return await self._change(name, alter)
@@ -328,11 +329,15 @@ class Controller:
         return after
 
     async def _put_broker_configs(self, broker: str, configs: Mapping[str, str]) -> None:
+        """Also here the ELRs go with another `min.insync.replicas`, before any leader hears of it."""
+        before = self._image.broker_configs.get(broker, {}).get(MIN_ISR)
         await self._put_configs(BROKER_CONFIGS + broker, configs)
         self._image.broker_configs[broker] = configs
-        self._listeners.configs_changed("broker", broker, configs)
         self._use_broker_configs()
-        for topic in self._image.topics():
+        if before != configs.get(MIN_ISR):
+            await self.leaders.change_all(lambda state, _rules, _offline: without_elr(state))
+        self._listeners.configs_changed("broker", broker, configs)
+        for topic in list(self._image.topics()):
             self._apply_settings(topic)
 
     async def _put_configs(self, key: str, configs: Mapping[str, str]) -> None:
@@ -485,6 +490,8 @@ def _answerable(error: Exception) -> Exception:
     """A failure of the store or of the disk as an answer; anything else as it is."""
     if isinstance(error, Deposed):
         return CodedError(ErrorCode.not_controller, str(error))
+    if isinstance(error, Uncertain):
+        return CodedError(ErrorCode.request_timed_out, str(error))
     if isinstance(error, StoreError | StorageError | OSError):
         return CodedError(ErrorCode.kafka_storage_error, str(error))
     return error

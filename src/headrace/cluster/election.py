@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from headrace.protocol.errors import CodedError, ErrorCode
 
-from .image import NO_LEADER, PartitionState, Topic
+from .image import NO_LEADER, PartitionState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,8 @@ class Rules:
     min_insync_replicas: int = 1
     unclean: bool = False
     """`unclean.leader.election.enable`"""
+    synced: bool = False
+    """Whether records count only once they are on stable storage: what was not synced was not acknowledged."""
 
 
 def after_change_of_brokers(state: PartitionState, rules: Rules, alive: AbstractSet[int]) -> PartitionState | None:
@@ -65,8 +67,7 @@ def _without_isr(state: PartitionState, rules: Rules, alive: AbstractSet[int]) -
     heirs = tuple(r for r in state.elr if r in alive)
     if heirs:
         heir = _first(state.replicas, heirs)
-        others = tuple(r for r in (*state.elr, *state.isr) if r != heir)
-        return _led(replace(state, isr=(heir,), elr=_ordered(state, others)), heir)
+        return _led(_reduced(state, (heir,), state.isr, rules), heir)
     living = tuple(r for r in state.replicas if r in alive)
     if rules.unclean and living:
         return _led(replace(state, isr=living[:1], elr=()), living[0])
@@ -105,28 +106,30 @@ def on_shutdown(state: PartitionState, rules: Rules, broker: int, alive: Abstrac
 def with_isr(
     state: PartitionState, rules: Rules, isr: Iterable[int], *, leader_epoch: int, partition_epoch: int
 ) -> PartitionState | None:
-    """The state with the ISR its leader asks for, or None where it is that already; `CodedError` where it cannot be."""
-    wanted = _ordered(state, isr)
+    """The state with the ISR its leader asks for, or None where it is that already; `CodedError` where it cannot be.
+
+    INVALID_UPDATE_VERSION says that the leader decided on an older state, any other error but NOT_CONTROLLER that it
+    decided on this one.
+    """
+    members = frozenset(isr)
     if leader_epoch < state.leader_epoch:
         raise CodedError(ErrorCode.fenced_leader_epoch)
     if leader_epoch > state.leader_epoch or partition_epoch > state.partition_epoch:
         raise CodedError(ErrorCode.not_controller, "the leader knows a newer state than this controller")
-    if set(wanted) != set(isr) or not wanted or state.leader not in wanted:
-        raise CodedError(ErrorCode.invalid_request, f"{sorted(isr)} cannot be the ISR of {state}")
-    if wanted == _ordered(state, state.isr):
+    if members == frozenset(state.isr):
         return None
     if partition_epoch < state.partition_epoch:
         raise CodedError(ErrorCode.invalid_update_version)
+    wanted = _ordered(state, members)
+    if len(wanted) != len(members) or state.leader not in wanted:
+        raise CodedError(ErrorCode.invalid_request, f"{sorted(members)} cannot be the ISR of {state}")
     after = _reduced(state, wanted, tuple(r for r in state.isr if r not in wanted), rules)
     return _bumped(_finished(after))
 
 
-def without_elr(topic: Topic) -> Topic:
+def without_elr(state: PartitionState) -> PartitionState | None:
     """With another `min.insync.replicas` an ISR that was too small may not be any more: the ELR has to go with it."""
-    if not any(state.elr for state in topic.partitions):
-        return topic
-    cleared = [_bumped(replace(state, elr=())) if state.elr else state for state in topic.partitions]
-    return replace(topic, partitions=tuple(cleared))
+    return _bumped(replace(state, elr=())) if state.elr else None
 
 
 # Reassignment

@@ -1,22 +1,26 @@
 """How brokers learn what has changed: the controller numbers the changes, brokers ask for what comes after theirs.
 
 A broker's place is (controller epoch, version). One who comes from another epoch, or from further back than the
-changes that are kept, gets a snapshot: everything, in pages. Values are what JSON can hold, so that they travel as
-they are.
+changes that are kept, gets a snapshot: everything, in numbered pages, as of one version. What a whole snapshot does not
+name is gone, and its logs are deleted; so a page is given again until the broker asks for the one after it. Values are
+what JSON can hold, so that they travel as they are.
 
 Changes, each a list that begins with its kind:
 
-    topic       name, id, configs, [state, …]          a new topic, or one whose settings changed
-    partitions  id, {index: state}                     some partitions of a topic
+    topic       name, id, configs, [state, …], least ISR   a new topic, or one whose settings changed
+    partitions  id, {index: state}                         some partitions of a topic
     deleted     id, name
-    brokers     [[id, host, port, rack, epoch], …]     all that live
+    brokers     [[id, host, port, rack, epoch], …]         all that live
     configs     "broker" | "group", name, {…}
+
+The least ISR (`min.insync.replicas`) is told, not left to each broker's own settings: whom the controller may elect
+depends on when leaders acknowledge, so both have to go by the same number, at the same version.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -32,33 +36,76 @@ MOST_STATES: Final = 20_000
 """Partitions of topics in one page of a snapshot."""
 
 
+class Place(NamedTuple):
+    """How far a broker has come in a feed."""
+
+    epoch: int = -1
+    version: int = -1
+    """-1 before the first snapshot is whole."""
+    snapshot: int = -1
+    """The one that is under way, and the page of it that comes next."""
+    page: int = 0
+
+
+class _Snapshot:
+    """Everything as of a version, for one broker, from which it takes page after page."""
+
+    def __init__(self, number: int, version: int, pages: Iterator[list[Change]]) -> None:
+        self.number = number
+        self.version = version
+        self._pages = pages
+        self._page = 0
+        self._next = next(pages, None)
+        self._changes: list[Change] = []
+        self._turn()
+
+    def gives(self, place: Place) -> bool:
+        """Whether this is what the broker goes on with: the page it got last, or the one after it."""
+        return place.snapshot == self.number and place.page in (self._page, self._page + 1) and place.version < 0
+
+    def page(self, number: int, epoch: int) -> dict[str, Any]:
+        if number > self._page:
+            self._page += 1
+            self._turn()
+        answer = {"epoch": epoch, "snapshot": self.number, "page": self._page, "changes": self._changes}
+        return answer | ({"version": self.version} if self._next is None else {"version": -1})
+
+    def _turn(self) -> None:
+        self._changes = self._next or []
+        self._next = next(self._pages, None)
+
+
 class Feed:
     """The changes of one controller's reign."""
 
-    def __init__(self, image: ClusterImage, epoch: int) -> None:
+    def __init__(self, image: ClusterImage, epoch: int, least_isr: Callable[[Topic], int]) -> None:
         self._image = image
+        self._least_isr = least_isr
         self.epoch = epoch
         self.version = 0
         self._kept: deque[Change] = deque(maxlen=MOST_KEPT)
-        self._told: dict[str, Topic] = {}
+        self._told: dict[str, tuple[Topic, int]] = {}
+        """The topics as they were told last, and their least ISRs."""
         self._news = asyncio.Event()
-        self._snapshots: dict[int, tuple[int, Iterator[list[Change]]]] = {}
+        self._snapshots: dict[int, _Snapshot] = {}
+        self._count = 0
         self._applied: dict[int, int] = {}
         self._progress = asyncio.Event()
         self._is_over = False
 
     def begin(self) -> None:
         """What the image holds now is what every snapshot begins with."""
-        self._told = {topic.name: topic for topic in self._image.topics()}
+        self._told = {topic.name: (topic, self._least_isr(topic)) for topic in self._image.topics()}
 
     # What the controller tells
 
     def apply_topic(self, topic: Topic, changed: Iterable[int] | None = None) -> None:  # noqa: ARG002 - found here
         """A topic is new, or has changed: of a large one only what differs is told."""
-        before = self._told.get(topic.name)
-        self._told[topic.name] = topic
-        if before is None or before.id != topic.id or before.configs != topic.configs:
-            self._publish(_whole(topic))
+        before, least_before = self._told.get(topic.name, (None, -1))
+        least = self._least_isr(topic)
+        self._told[topic.name] = (topic, least)
+        if before is None or before.id != topic.id or before.configs != topic.configs or least != least_before:
+            self._publish(_whole(topic, least))
             return
         pairs = enumerate(zip(before.partitions, topic.partitions, strict=False))
         states: dict[str, Any] = {str(i): encode_state(new) for i, (old, new) in pairs if old is not new and old != new}
@@ -87,19 +134,23 @@ class Feed:
 
     # What brokers ask
 
-    async def poll(self, broker: int, epoch: int, version: int, max_wait: float) -> dict[str, Any]:
+    async def poll(self, broker: int, place: Place, max_wait: float) -> dict[str, Any]:
         """What comes after a broker's place, at once or when there is something; empty after `max_wait`."""
-        if broker in self._snapshots and epoch == self.epoch and version < 0:
-            return self._next_page(broker)
-        if epoch != self.epoch or not self.version - len(self._kept) <= version <= self.version:
-            self._snapshots[broker] = (self.version, self._pages())
-            return self._next_page(broker)
+        self._require_reign()
+        under_way = self._snapshots.get(broker)
+        if place.epoch == self.epoch and under_way is not None and under_way.gives(place):
+            return under_way.page(place.page, self.epoch)
+        version = place.version
+        if place.epoch != self.epoch or not self.version - len(self._kept) <= version <= self.version:
+            return self._new_snapshot(broker).page(0, self.epoch)
+        self._snapshots.pop(broker, None)
         self._note_applied(broker, version)
         if version == self.version:
             await self._wait(max_wait)
-            if self._is_over:
-                raise CodedError(ErrorCode.not_controller, "this reign is over")
+            self._require_reign()
         first = len(self._kept) - (self.version - version)
+        if first < 0:
+            return self._new_snapshot(broker).page(0, self.epoch)
         changes = [self._kept[i] for i in range(first, min(first + MOST_SENT, len(self._kept)))]
         return {"epoch": self.epoch, "version": version + len(changes), "changes": changes}
 
@@ -107,10 +158,13 @@ class Feed:
         """The reign is over: who waits is told."""
         self._is_over = True
         self._news.set()
+        self._progress.set()
+
+    def _require_reign(self) -> None:
+        if self._is_over:
+            raise CodedError(ErrorCode.not_controller, "this reign is over")
 
     async def _wait(self, max_wait: float) -> None:
-        if self._is_over:
-            return
         self._news.clear()
         try:
             async with asyncio.timeout(max_wait):
@@ -118,21 +172,18 @@ class Feed:
         except TimeoutError:
             pass
 
-    def _next_page(self, broker: int) -> dict[str, Any]:
-        """A page of a snapshot. While more follow its version is -1, which the broker asks with again."""
-        version, pages = self._snapshots[broker]
-        page = next(pages, None)
-        if page is None:
-            del self._snapshots[broker]
-            return {"epoch": self.epoch, "version": version, "changes": [], "complete": True}
-        return {"epoch": self.epoch, "version": -1, "changes": page, "snapshot": True}
+    def _new_snapshot(self, broker: int) -> _Snapshot:
+        self._count += 1
+        self._applied.pop(broker, None)
+        self._snapshots[broker] = _Snapshot(self._count, self.version, self._pages())
+        return self._snapshots[broker]
 
     def _pages(self) -> Iterator[list[Change]]:
         image = self._image
         first = [_brokers(image.brokers.values())]
         first += [["configs", "broker", name, dict(configs)] for name, configs in image.broker_configs.items()]
         first += [["configs", "group", name, dict(configs)] for name, configs in image.group_configs.items()]
-        return _paged(first, list(image.topics()))
+        return _paged(first, [(topic, self._least_isr(topic)) for topic in image.topics()])
 
     def _note_applied(self, broker: int, version: int) -> None:
         if self._applied.get(broker, -1) < version:
@@ -140,28 +191,24 @@ class Feed:
             self._progress.set()
 
     async def applied_by(self, brokers: Iterable[int], version: int, max_wait: float) -> bool:
-        """Waits until these brokers have taken up a version; False if that takes too long."""
-        deadline = asyncio.get_running_loop().time() + max_wait
+        """Waits until these brokers have taken up a version; False if that takes too long, or the reign ends."""
         wanted = list(brokers)
-        while any(self._applied.get(broker, -1) < version for broker in wanted):
-            self._progress.clear()
-            left = deadline - asyncio.get_running_loop().time()
-            if left <= 0:
-                return False
-            try:
-                async with asyncio.timeout(left):
+        try:
+            async with asyncio.timeout(max_wait):
+                while any(self._applied.get(broker, -1) < version for broker in wanted) and not self._is_over:
+                    self._progress.clear()
                     await self._progress.wait()
-            except TimeoutError:
-                return False
-        return True
+        except TimeoutError:
+            return False
+        return not self._is_over
 
 
-def _paged(first: list[Change], topics: list[Topic]) -> Iterator[list[Change]]:
+def _paged(first: list[Change], topics: list[tuple[Topic, int]]) -> Iterator[list[Change]]:
     yield first
     page: list[Change] = []
     states = 0
-    for topic in topics:
-        page.append(_whole(topic))
+    for topic, least_isr in topics:
+        page.append(_whole(topic, least_isr))
         states += len(topic.partitions)
         if len(page) >= MOST_SENT or states >= MOST_STATES:
             yield page
@@ -170,8 +217,8 @@ def _paged(first: list[Change], topics: list[Topic]) -> Iterator[list[Change]]:
         yield page
 
 
-def _whole(topic: Topic) -> Change:
-    return ["topic", topic.name, topic.id.hex, dict(topic.configs), encode_states(topic.partitions)]
+def _whole(topic: Topic, least_isr: int) -> Change:
+    return ["topic", topic.name, topic.id.hex, dict(topic.configs), encode_states(topic.partitions), least_isr]
 
 
 def encode_states(states: Iterable[PartitionState]) -> list[list[Any]]:

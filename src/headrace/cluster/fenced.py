@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from .store import Check, Conflict, Entries, MetadataStore, Operation, StoreError, Versioned
+from .store import Check, Conflict, Entries, MetadataStore, Operation, StoreError, Uncertain, Versioned
 
 MOST_OPERATIONS: Final = 200
 MOST_BYTES: Final = 512 * 1024
@@ -38,6 +38,7 @@ class FencedStore:
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended = asyncio.Event()
         """Set when the reign is over: deposed, or what is in the store is no longer known."""
+        self._is_closed = False
 
     async def get(self, key: str) -> Versioned | None:
         return await self._store.get(key)
@@ -46,12 +47,20 @@ class FencedStore:
         return await self._store.list(prefix)
 
     async def close(self) -> None:
-        """Ends the commits that are under way; the store itself stays open."""
+        """Ends the commits that are under way; the store itself stays open.
+
+        Who waits for one is told that it is uncertain: it may have been sent.
+        """
+        self._is_closed = True
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        waiting, self._waiting = self._waiting, []
+        _settle(waiting, Deposed())
 
     async def commit(self, operations: Sequence[Operation]) -> None:
+        if self._is_closed:
+            raise Deposed
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((operations, done))
         if len(self._waiting) == 1:
@@ -65,8 +74,11 @@ class FencedStore:
         await self._slots.acquire()
         try:
             waiting, self._waiting = self._waiting, []
-            for group in _groups(waiting):
-                await self._commit_group(group)
+            try:
+                for group in _groups(waiting):
+                    await self._commit_group(group)
+            finally:
+                _settle(waiting, Deposed())
         finally:
             self._slots.release()
 
@@ -87,7 +99,7 @@ class FencedStore:
             self.ended.set()
             _settle(group, error)
         except asyncio.CancelledError:
-            _settle(group, Deposed())
+            _settle(group, Uncertain("the reign ended during a commit: it may have happened or not"))
             raise
         else:
             _settle(group, None)

@@ -57,6 +57,8 @@ class Topic:
     """The version in the store, for compare-and-set."""
     page_versions: tuple[int, ...] = ()
     """The versions of the records that hold the partitions after the first thousand."""
+    least_isr: int | None = None
+    """`min.insync.replicas` as the controller goes by it; None where this broker's own settings say."""
 
 
 class ClusterImage:

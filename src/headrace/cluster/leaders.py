@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
+from uuid import UUID
 
 from headrace.config import BrokerConfig, effective_topic
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -13,13 +14,31 @@ from .image import ClusterImage, PartitionState, Topic
 from .placement import check_assignments
 
 CHANGES_AT_ONCE: Final = 2_000
+_NOBODY: Final = frozenset[int]()
 
-NextState: TypeAlias = Callable[[PartitionState, Rules], PartitionState | None]
+Offline: TypeAlias = frozenset[int]
+NextState: TypeAlias = Callable[[PartitionState, Rules, Offline], PartitionState | None]
+"""From a partition's state to its next one, or None. The third argument are brokers that live and cannot serve it, as
+their disk has failed them: to this partition they are dead."""
 ChangePartitions: TypeAlias = Callable[
     [str, Callable[[Topic], Mapping[int, PartitionState]]],
     Awaitable[Topic],
 ]
 """`Controller.change_partitions`."""
+
+
+def rules_of(topic: Topic, config: BrokerConfig) -> Rules:
+    """What a topic's settings say about its leaders, made once for all topics with the same ones."""
+    return config.remember(("rules", *sorted(topic.configs.items())), lambda: _rules(topic, config))
+
+
+def _rules(topic: Topic, config: BrokerConfig) -> Rules:
+    values: Mapping[str, Any] = effective_topic(topic.configs, config)
+    return Rules(
+        min_insync_replicas=int(values["min.insync.replicas"]),
+        unclean=bool(values["unclean.leader.election.enable"]),
+        synced=int(values["flush.messages"]) <= 1,
+    )
 
 
 class Leaders:
@@ -29,22 +48,24 @@ class Leaders:
         self._change = change
         self._image = image
         self._config = config
+        self.offline: dict[tuple[UUID, int], Offline] = {}
+        """Who cannot serve a partition, by topic id and index, as far as brokers have told this controller."""
+        self.leaving: set[int] = set()
+        """Who is about to stop: alive, and not to be given anything more to lead."""
 
     def rules(self, topic: Topic) -> Rules:
         """What a topic's settings say about its leaders."""
-        key = ("rules", *sorted(topic.configs.items()))
-        return self._config.remember(key, lambda: self._rules(topic))
-
-    def _rules(self, topic: Topic) -> Rules:
-        values: Mapping[str, Any] = effective_topic(topic.configs, self._config)
-        return Rules(
-            min_insync_replicas=int(values["min.insync.replicas"]),
-            unclean=bool(values["unclean.leader.election.enable"]),
-        )
+        return rules_of(topic, self._config)
 
     async def change_all(self, decide: NextState) -> None:
         """Let a decision change every partition it wants to change. Equal states are decided once."""
         known: dict[tuple[PartitionState, Rules], PartitionState] = {}
+
+        def next_of(state: PartitionState, rules: Rules) -> PartitionState:
+            after = known.get((state, rules))
+            if after is None:
+                after = known[state, rules] = decide(state, rules, _NOBODY) or state
+            return after
 
         def changes(topic: Topic) -> dict[int, PartitionState]:
             rules = self.rules(topic)
@@ -52,11 +73,11 @@ class Leaders:
             before: PartitionState | None = None
             after: PartitionState | None = None
             for index, state in enumerate(topic.partitions):
-                if state is not before:
-                    before = state
-                    after = known.get((state, rules))
-                    if after is None:
-                        after = known[state, rules] = decide(state, rules) or state
+                offline = self.offline.get((topic.id, index)) if self.offline else None
+                if offline:
+                    before, after = None, decide(state, rules, offline) or state
+                elif state is not before:
+                    before, after = state, next_of(state, rules)
                 if after is not None and after is not state and after != state:
                     found[index] = after
             return found
@@ -64,9 +85,9 @@ class Leaders:
         wanted = [topic.name for topic in self._image.topics() if changes(topic)]
         for start in range(0, len(wanted), CHANGES_AT_ONCE):
             names = wanted[start : start + CHANGES_AT_ONCE]
-            await asyncio.gather(*(self._change_if_there(name, changes) for name in names))
+            await asyncio.gather(*(self._change_topic_if_there(name, changes) for name in names))
 
-    async def _change_if_there(self, name: str, changes: Callable[[Topic], Mapping[int, PartitionState]]) -> None:
+    async def _change_topic_if_there(self, name: str, changes: Callable[[Topic], Mapping[int, PartitionState]]) -> None:
         try:
             await self._change(name, changes)
         except CodedError as error:
@@ -79,19 +100,28 @@ class Leaders:
         def changes(topic: Topic) -> Mapping[int, PartitionState]:
             if not 0 <= index < len(topic.partitions):
                 raise CodedError(ErrorCode.unknown_topic_or_partition, f"topic {name} has no partition {index}")
-            after = decide(topic.partitions[index], self.rules(topic))
+            offline = self.offline.get((topic.id, index), _NOBODY)
+            after = decide(topic.partitions[index], self.rules(topic), offline)
             return {} if after is None else {index: after}
 
         return await self._change(name, changes)
+
+    async def change_if_there(self, name: str, index: int, decide: NextState) -> None:
+        """The same, unless the topic is gone."""
+        try:
+            await self.change_one(name, index, decide)
+        except CodedError as error:
+            if error.code is not ErrorCode.unknown_topic_or_partition:
+                raise
 
     async def elect(self, name: str, index: int, *, unclean: bool) -> None:
         """Let the preferred replica lead, or any that lives; `CodedError` where there is no need, or nobody."""
         alive = self._image.brokers.keys()
 
-        def decide(state: PartitionState, _rules: Rules) -> PartitionState:
+        def decide(state: PartitionState, _rules: Rules, offline: Offline) -> PartitionState:
             if unclean:
-                return _elected_uncleanly(state, alive)
-            after = election.preferred(state, alive)
+                return _elected_uncleanly(state, alive - offline)
+            after = election.preferred(state, alive - offline - self.leaving)
             if after is not None:
                 return after
             if state.leader == state.replicas[0]:
@@ -106,7 +136,7 @@ class Leaders:
     async def reassign(self, name: str, index: int, target: Sequence[int] | None) -> None:
         """Let a partition be held by these brokers from now on, or undo the move that is under way."""
 
-        def decide(state: PartitionState, rules: Rules) -> PartitionState | None:
+        def decide(state: PartitionState, rules: Rules, _offline: Offline) -> PartitionState | None:
             if target is not None:
                 (wanted,) = check_assignments([target], self._image.brokers, replication_factor=len(target))
                 return election.reassigned(state, wanted, rules)

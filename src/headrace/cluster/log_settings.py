@@ -43,8 +43,8 @@ def log_settings(topic: Topic, config: BrokerConfig) -> LogSettings:
 
 def intake_settings(topic: Topic, config: BrokerConfig) -> IntakeSettings:
     """What a batch must satisfy to enter a log of the topic."""
-    key = ("intake", *_identity(topic))
-    return config.remember(key, lambda: _intake_settings(effective_topic(topic.configs, config)))
+    key = ("intake", topic.least_isr, *_identity(topic))
+    return config.remember(key, lambda: _intake_settings(effective_topic(topic.configs, config), topic.least_isr))
 
 
 def _identity(topic: Topic) -> tuple[Hashable, ...]:
@@ -72,7 +72,7 @@ def _log_settings(values: Mapping[str, Any], config: BrokerConfig) -> LogSetting
     )
 
 
-def _intake_settings(values: Mapping[str, Any]) -> IntakeSettings:
+def _intake_settings(values: Mapping[str, Any], least_isr: int | None) -> IntakeSettings:
     codec, level = _codec(values)
     return IntakeSettings(
         max_message_bytes=values["max.message.bytes"],
@@ -82,7 +82,7 @@ def _intake_settings(values: Mapping[str, Any]) -> IntakeSettings:
         compacted="compact" in values["cleanup.policy"],
         codec=codec,
         codec_level=level,
-        min_insync_replicas=values["min.insync.replicas"],
+        min_insync_replicas=values["min.insync.replicas"] if least_isr is None else least_isr,
     )
 
 

@@ -32,6 +32,7 @@ from .registration import (
 )
 from .store import (
     AlreadyExists,
+    Check,
     Conflict,
     Create,
     Delete,
@@ -46,6 +47,8 @@ from .store import (
 )
 
 RETRY_SECONDS: Final = 0.5
+LEAVE_SECONDS: Final = 2.0
+"""How long the store may take to note that this broker leaves; after that its session says so, later."""
 
 log = structlog.get_logger(__name__)
 
@@ -57,12 +60,12 @@ class IdInUse(Exception):  # noqa: N818 - named for the state found
 class Member(Protocol):
     """What being a member means to the rest of the broker."""
 
-    async def registered(self, epoch: int) -> None:
+    def registered(self, epoch: int) -> None:
         """This broker is alive, with this epoch."""
         ...
 
-    async def step_down(self) -> None:
-        """Lead nothing any more: the session is lost."""
+    def step_down(self) -> None:
+        """Lead nothing any more, at once: the session is lost."""
         ...
 
     def controller_is(self, broker: int | None, epoch: int) -> None:
@@ -81,7 +84,7 @@ class Membership:
         self, store: SharedStore, registration: Registration, member: Member, *, session_seconds: float
     ) -> None:
         self._store = store
-        self._registration = registration
+        self.registration = registration
         self._member = member
         self._id = registration.node.id
         self._session_seconds = session_seconds
@@ -105,21 +108,22 @@ class Membership:
         """Be a member until cancelled. Raises `IdInUse`, before it ever was one, when another broker has the number."""
         may_wait = False
         while True:
-            self._ended.clear()
             epoch = await self._register(may_wait=may_wait)
             may_wait = True
-            await self._member.registered(epoch)
+            self._member.registered(epoch)
             await self._until_session_ends(self._follow_controller())
-            log.warning("the session in the metadata store is lost")
-            self._member.controller_is(None, -1)
-            await self._member.step_down()
 
     async def _until_session_ends(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs the work; when the session is lost, steps down before anything that could take time."""
         task = asyncio.ensure_future(work)
         ended = asyncio.ensure_future(self._ended.wait())
         waiting: list[asyncio.Future[Any]] = [task, ended]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if self._ended.is_set():
+                log.warning("the session in the metadata store is lost")
+                self._member.controller_is(None, -1)
+                self._member.step_down()
         finally:
             for future in waiting:
                 future.cancel()
@@ -130,18 +134,20 @@ class Membership:
     async def withdraw(self) -> None:
         """Leave the cluster before stopping, so that nobody has to wait for the session to end."""
         try:
-            stored = await self._store.get(registration_key(self._id))
-            if stored is not None and self._is_ours(stored):
-                await self._store.commit([Delete(registration_key(self._id), stored.version)])
-        except (StoreError, Conflict) as error:
-            log.warning("the broker could not leave the cluster; its session will end", reason=str(error))
+            async with asyncio.timeout(LEAVE_SECONDS):
+                stored = await self._store.get(registration_key(self._id))
+                if stored is not None and self._is_ours(stored):
+                    await self._store.commit([Delete(registration_key(self._id), stored.version)])
+        except (StoreError, Conflict, TimeoutError) as error:
+            log.warning("the broker could not leave the cluster; its session will end", reason=repr(error))
 
     # Registering
 
     async def _register(self, *, may_wait: bool) -> int:
         key = registration_key(self._id)
-        value = encode_registration(self._registration)
+        value = encode_registration(self.registration)
         while True:
+            self._ended.clear()
             try:
                 return await self._try_to_register(key, value, may_wait=may_wait)
             except (Conflict, StoreError) as error:
@@ -159,12 +165,12 @@ class Membership:
             operations.insert(0, Delete(key, stored.version))
         await self._store.commit(operations)
         created = await self._store.get(key)
-        if created is None:
+        if created is None or not self._is_ours(created):
             raise NotFound(key)
         return created.created
 
     def _is_ours(self, stored: Versioned) -> bool:
-        return decode_registration(registration_key(self._id), stored).directory == self._registration.directory
+        return decode_registration(registration_key(self._id), stored).directory == self.registration.directory
 
     def _in_use(self, stored: Versioned) -> str:
         node = decode_registration(registration_key(self._id), stored).node
@@ -189,7 +195,7 @@ class Membership:
             await self._campaign()
             return
         record = json.loads(stored.value)
-        if record["directory"] == self._registration.directory:
+        if record["directory"] == self.registration.directory:
             # Of an earlier life of this broker, or of a reign that has ended: nobody serves it.
             await self._resign()
             return
@@ -203,7 +209,7 @@ class Membership:
         text = str(epoch).encode()
         raised = Create(CONTROLLER_EPOCH, text) if stored is None else Put(CONTROLLER_EPOCH, text, stored.version)
         version = 0 if stored is None else stored.version + 1
-        record = {"id": self._id, "epoch": epoch, "directory": self._registration.directory}
+        record = {"id": self._id, "epoch": epoch, "directory": self.registration.directory}
         try:
             await self._store.commit([raised, Create(CONTROLLER, json.dumps(record).encode(), ephemeral=True)])
         except Conflict:
@@ -217,13 +223,21 @@ class Membership:
         except (Deposed, CodedError, StoreError, Conflict) as error:
             log.warning("no longer controller", epoch=epoch, reason=repr(error))
         finally:
-            await self._resign()
+            if not self._ended.is_set():
+                await self._resign()
 
     async def _resign(self) -> None:
-        """Remove our own claim, if it is there."""
+        """Remove our own claim, if it is there; the epoch is checked because versions do not tell claims apart."""
         try:
-            stored = await self._store.get(CONTROLLER)
-            if stored is not None and json.loads(stored.value)["directory"] == self._registration.directory:
-                await self._store.commit([Delete(CONTROLLER, stored.version)])
-        except (StoreError, Conflict) as error:
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await self._remove_claim()
+        except (StoreError, Conflict, TimeoutError) as error:
             log.warning("the controller's key could not be removed", reason=repr(error))
+
+    async def _remove_claim(self) -> None:
+        epoch = await self._store.get(CONTROLLER_EPOCH)
+        stored = await self._store.get(CONTROLLER)
+        if epoch is None or stored is None:
+            return
+        if json.loads(stored.value)["directory"] == self.registration.directory:
+            await self._store.commit([Check(CONTROLLER_EPOCH, epoch.version), Delete(CONTROLLER, stored.version)])

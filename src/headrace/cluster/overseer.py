@@ -2,7 +2,7 @@
 
 It lives for one reign, from its election to when it is deposed, resigns, or loses its session. It begins with what the
 store holds, so that it can take over in the middle of anything: what its predecessor committed counts, what it had only
-decided does not.
+decided does not. Nobody is served before every partition has been looked at once.
 
 Decisions are `election`'s. Each is committed under the controller's epoch, then told in the feed. Changes to one topic
 follow one another; a decision is always taken on the state that the store has.
@@ -11,7 +11,9 @@ follow one another; a decision is always taken on the state that the store has.
 import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from dataclasses import replace
+from typing import Any, Final
+from uuid import UUID
 
 import structlog
 
@@ -20,16 +22,27 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from . import election
 from .controller import Controller
 from .election import Rules
-from .feed import Feed
-from .image import ClusterImage, PartitionState
-from .registration import ACCOUNTED, BROKERS, Registration, decode_registration, registration_key
+from .feed import Feed, Place
+from .image import ClusterImage, PartitionState, Topic
+from .leaders import Offline
+from .registration import ACCOUNTED, BROKERS, Loss, Registration, decode_registration, registration_key
 from .store import Create, Put, SharedStore
+from .wishes import Granted, Outcome
 
 POLL_SECONDS: Final = 5.0
 
 log = structlog.get_logger(__name__)
 
-Outcome: TypeAlias = PartitionState | CodedError
+
+_DECIDED: Final = frozenset(
+    {
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.ineligible_replica,
+        ErrorCode.invalid_request,
+        ErrorCode.unknown_topic_or_partition,
+    }
+)
+"""What a wish is refused with. With anything else nobody knows yet what became of it."""
 
 
 class Overseer:
@@ -40,12 +53,18 @@ class Overseer:
         self.controller = controller
         self.image = image
         self.feed = feed
+        self.is_ready = False
+        """Whether every partition has been looked at in this reign."""
         self._leaders = controller.leaders
         self._alive: frozenset[int] = frozenset()
         self._accounted: dict[int, int] = {}
         """The epochs of the brokers whose coming has had its consequences."""
         self._accounted_version: int | None = None
-        self._settled = asyncio.Condition()
+        self._settled = asyncio.Event()
+        """Set when brokers were accounted for, and when the reign is over."""
+        self._is_over = False
+        self._asked: dict[int, tuple[int, int]] = {}
+        """Of each broker the latest request for ISRs: its epoch and number."""
 
     async def run(self) -> None:
         """Rule until cancelled, or until an error says that the reign is over."""
@@ -56,6 +75,12 @@ class Overseer:
             names, changed = await self._store.watch_children(BROKERS)
             await self._take_up(await self._registrations(names))
             await changed.wait()
+
+    def close(self) -> None:
+        """The reign is over: who waits is told."""
+        self._is_over = True
+        self.feed.close()
+        self._settled.set()
 
     async def _registrations(self, names: Iterable[str]) -> dict[int, Registration]:
         found: dict[int, Registration] = {}
@@ -76,13 +101,13 @@ class Overseer:
             self._accounted_version = stored.version
 
     async def _save_accounted(self, epochs: dict[int, int]) -> None:
+        if epochs == self._accounted:
+            return
         value = json.dumps(epochs).encode()
         version = self._accounted_version
         await self.controller.commit([Create(ACCOUNTED, value) if version is None else Put(ACCOUNTED, value, version)])
         self._accounted_version = 0 if version is None else version + 1
-        async with self._settled:
-            self._accounted = epochs
-            self._settled.notify_all()
+        self._accounted = epochs
 
     async def _take_up(self, found: Mapping[int, Registration]) -> None:
         """Who lives now, and what that means for partitions."""
@@ -93,43 +118,81 @@ class Overseer:
         self.image.brokers = {broker: registration.node for broker, registration in found.items()}
         self.image.version += 1
         self.feed.brokers_changed()
-        if came or gone:
+        if came or gone or not self.is_ready:
             log.info("brokers changed", alive=sorted(found), came=sorted(came), gone=sorted(gone))
+            self._forgive(gone.union(came))
             await self._settle_partitions(came)
             await self._save_accounted(epochs)
+            self.is_ready = True
+            self._settled.set()
+
+    def _forgive(self, renewed: Iterable[int]) -> None:
+        """Those who are gone, or have come anew: what they had said of themselves counts no more."""
+        self._leaders.leaving.difference_update(renewed)
+        offline = self._leaders.offline
+        self._leaders.offline = {key: left for key, who in offline.items() if (left := who.difference(renewed))}
 
     async def _settle_partitions(self, came: Mapping[int, Registration]) -> None:
         """Leaders for what the living hold. Who has come anew was gone: it is in no ISR unless it is the last."""
         alive = self._alive
         stayed = alive - came.keys()
-        suspects = [broker for broker, registration in came.items() if registration.is_suspect]
+        losses = {broker: r.loss for broker, r in came.items() if r.loss is not Loss.NOTHING}
 
-        def settle(state: PartitionState, rules: Rules) -> PartitionState | None:
+        def settle(state: PartitionState, rules: Rules, offline: Offline) -> PartitionState | None:
             after = state
             if not came.keys().isdisjoint(after.isr):
-                after = election.after_change_of_brokers(after, rules, stayed) or after
-            for broker in suspects:
-                after = election.after_loss_of_records(after, rules, broker, alive) or after
-            return election.after_change_of_brokers(after, rules, alive) or after
+                after = election.after_change_of_brokers(after, rules, stayed - offline) or after
+            for broker, loss in losses.items():
+                if loss is Loss.EVERYTHING or not rules.synced:
+                    after = election.after_loss_of_records(after, rules, broker, alive - offline) or after
+            return election.after_change_of_brokers(after, rules, alive - offline) or after
 
         await self._leaders.change_all(settle)
 
+    async def settled(self, topic: Topic) -> Topic:
+        """A topic that is new, once it has leaders that live: one may have died while the topic was made."""
+        for index, state in enumerate(topic.partitions):
+            if state.leader not in self._alive:
+                topic = await self._leaders.change_one(topic.name, index, self._settle_one)
+        return topic
+
+    def _settle_one(self, state: PartitionState, rules: Rules, offline: Offline) -> PartitionState | None:
+        return election.after_change_of_brokers(state, rules, self._alive - offline)
+
     # What brokers ask
 
-    async def poll(self, broker: int, broker_epoch: int, epoch: int, version: int) -> dict[str, Any]:
+    async def poll(self, broker: int, broker_epoch: int, place: Place) -> dict[str, Any]:
         """The feed for one broker; only once the consequences of its registration are known."""
-        async with self._settled:
-            try:
-                async with asyncio.timeout(POLL_SECONDS):
-                    await self._settled.wait_for(lambda: self._accounted.get(broker) == broker_epoch)
-            except TimeoutError:
-                raise CodedError(ErrorCode.stale_broker_epoch) from None
-        return await self.feed.poll(broker, epoch, version, POLL_SECONDS)
+        try:
+            async with asyncio.timeout(POLL_SECONDS):
+                while not self._knows(broker, broker_epoch):
+                    self._settled.clear()
+                    await self._settled.wait()
+        except TimeoutError:
+            raise CodedError(ErrorCode.stale_broker_epoch) from None
+        return await self.feed.poll(broker, place, POLL_SECONDS)
 
-    async def alter_isr(self, broker: int, broker_epoch: int, changes: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        """What leaders want their ISRs to be: the states as they then are, or why not."""
-        if self._accounted.get(broker) != broker_epoch:
+    def _knows(self, broker: int, broker_epoch: int) -> bool:
+        if self._is_over:
+            raise CodedError(ErrorCode.not_controller, "this reign is over")
+        return self.is_ready and self._accounted.get(broker) == broker_epoch
+
+    def _require_known(self, broker: int, broker_epoch: int) -> None:
+        if not self._knows(broker, broker_epoch):
             raise CodedError(ErrorCode.stale_broker_epoch)
+
+    async def alter_isr(
+        self, broker: int, broker_epoch: int, number: int, changes: Sequence[Mapping[str, Any]]
+    ) -> list[Outcome]:
+        """What leaders want their ISRs to be: the states as they then are, or why not.
+
+        A broker numbers its requests. One that comes after a later one was given up by who sent it, who may have
+        been told since that nothing came of it: it must not be granted any more.
+        """
+        self._require_known(broker, broker_epoch)
+        if self._asked.get(broker, (-1, -1)) >= (broker_epoch, number):
+            raise CodedError(ErrorCode.invalid_update_version, "a later request has come before this one")
+        self._asked[broker] = (broker_epoch, number)
         return list(await asyncio.gather(*(self._alter_one(broker, change) for change in changes)))
 
     async def _alter_one(self, broker: int, change: Mapping[str, Any]) -> Outcome:
@@ -138,36 +201,73 @@ class Overseer:
         if topic is None or topic.id.hex != change["topic_id"] or not 0 <= index < len(topic.partitions):
             return CodedError(ErrorCode.unknown_topic_or_partition)
 
-        def decide(state: PartitionState, rules: Rules) -> PartitionState | None:
+        def decide(state: PartitionState, rules: Rules, offline: Offline) -> PartitionState | None:
             if state.leader != broker:
                 raise CodedError(ErrorCode.fenced_leader_epoch)
-            self._check_members(change["isr"], change["broker_epochs"], state)
-            epochs = {"leader_epoch": change["leader_epoch"], "partition_epoch": change["partition_epoch"]}
-            return election.with_isr(state, rules, change["isr"], **epochs)
+            least = min(rules.min_insync_replicas, change["least_isr"])
+            after = election.with_isr(
+                state,
+                replace(rules, min_insync_replicas=least),
+                change["isr"],
+                leader_epoch=change["leader_epoch"],
+                partition_epoch=change["partition_epoch"],
+            )
+            if after is not None:
+                self._check_members(change["isr"], change["broker_epochs"], state, offline)
+            return after
 
         try:
-            after = await self._leaders.change_one(topic.name, index, decide)
+            topic = await self._leaders.change_one(topic.name, index, decide)
         except CodedError as error:
-            return error
-        return after.partitions[index]
+            if error.code in _DECIDED:
+                return error
+            if error.code is not ErrorCode.invalid_update_version:
+                raise
+        return self._granted(topic.name, index)
 
-    def _check_members(self, isr: Sequence[int], epochs: Sequence[int], state: PartitionState) -> None:
-        """Who comes into an ISR must live, and as the one who has fetched."""
+    def _granted(self, name: str, index: int) -> Outcome:
+        topic = self.image.topic(name)
+        if topic is None:
+            return CodedError(ErrorCode.unknown_topic_or_partition)
+        return Granted(topic.partitions[index], self._leaders.rules(topic).min_insync_replicas)
+
+    def _check_members(
+        self, isr: Sequence[int], epochs: Sequence[int], state: PartitionState, offline: Offline
+    ) -> None:
+        """Who comes into an ISR must live, and as the one who has fetched, and stay."""
+        barred = self._leaders.leaving | offline
         for member, epoch in zip(isr, epochs, strict=True):
-            if member not in state.isr and self._accounted.get(member) != epoch:
+            if member not in state.isr and (self._accounted.get(member) != epoch or member in barred):
                 raise CodedError(ErrorCode.ineligible_replica, f"broker {member} is not, or no longer, the one meant")
 
     async def shut_down(self, broker: int, broker_epoch: int) -> int:
         """A broker wants to stop: others lead what it led. The number of partitions that only it can lead."""
-        if self._accounted.get(broker) != broker_epoch:
-            raise CodedError(ErrorCode.stale_broker_epoch)
-        alive = self._alive - {broker}
-        await self._leaders.change_all(lambda state, rules: election.on_shutdown(state, rules, broker, alive))
+        self._require_known(broker, broker_epoch)
+        self._leaders.leaving.add(broker)
+        staying = self._alive - self._leaders.leaving
+        await self._leaders.change_all(
+            lambda state, rules, offline: election.on_shutdown(state, rules, broker, staying - offline)
+        )
         return sum(state.leader == broker for topic in self.image.topics() for state in topic.partitions)
+
+    async def give_up(self, broker: int, broker_epoch: int, logs: Sequence[tuple[str, str, int]]) -> None:
+        """A broker's disk has failed it for some partitions (topic, topic id, index): others lead them.
+
+        The broker is remembered as dead to them until it registers anew.
+        """
+        self._require_known(broker, broker_epoch)
+        for name, topic_id, index in logs:
+            topic = self.image.topic(name)
+            if topic is None or topic.id.hex != topic_id or not 0 <= index < len(topic.partitions):
+                continue
+            key = (UUID(hex=topic_id), index)
+            self._leaders.offline[key] = self._leaders.offline.get(key, frozenset()) | {broker}
+            log.warning("a broker cannot serve a partition", broker=broker, topic=name, partition=index)
+            await self._leaders.change_if_there(name, index, self._settle_one)
 
     async def restore_preferred(self, most_percent: int) -> None:
         """Let the first replicas lead again where a broker leads too few of those it should."""
-        alive = self._alive
+        staying = self._alive - self._leaders.leaving
         wanted: dict[int, int] = {}
         missed: dict[int, int] = {}
         for topic in self.image.topics():
@@ -176,7 +276,9 @@ class Overseer:
                 wanted[first] = wanted.get(first, 0) + 1
                 missed[first] = missed.get(first, 0) + (state.leader != first)
         due = {broker for broker, count in missed.items() if count * 100 > wanted[broker] * most_percent}
-        if due & alive:
-            await self._leaders.change_all(
-                lambda state, _rules: election.preferred(state, alive) if state.replicas[0] in due else None
-            )
+
+        def restore(state: PartitionState, _rules: Rules, offline: Offline) -> PartitionState | None:
+            return election.preferred(state, staying - offline) if state.replicas[0] in due else None
+
+        if due & staying:
+            await self._leaders.change_all(restore)

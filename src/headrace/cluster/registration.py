@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from .image import BrokerNode
@@ -15,6 +16,17 @@ CONTROLLER_EPOCH: Final = "/controller_epoch"
 SECRET: Final = "/cluster/secret"
 
 
+class Loss(Enum):
+    """Of what a broker had written, and may have acknowledged."""
+
+    NOTHING = "nothing"
+    """Whatever became of its process."""
+    UNSYNCED = "unsynced"
+    """What was not on stable storage: its machine stopped without warning."""
+    EVERYTHING = "everything"
+    """Its directory is new."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
     """What a broker says of itself."""
@@ -22,8 +34,8 @@ class Registration:
     node: BrokerNode
     directory: str
     """The id of its data directory: two brokers of one number have different ones."""
-    is_suspect: bool = False
-    """Whether it may have lost records that it had written: its machine stopped without warning since."""
+    loss: Loss = Loss.NOTHING
+    """What it may have lost since it was last registered."""
 
 
 def registration_key(broker: int) -> str:
@@ -37,7 +49,7 @@ def encode_registration(registration: Registration) -> bytes:
         "port": node.port,
         "rack": node.rack,
         "directory": registration.directory,
-        "suspect": registration.is_suspect,
+        "loss": registration.loss.value,
     }
     return json.dumps(record, separators=(",", ":")).encode()
 
@@ -53,6 +65,6 @@ def decode_registration(key: str, stored: Versioned) -> Registration:
             rack=record["rack"],
             epoch=stored.created,
         )
-        return Registration(node=node, directory=record["directory"], is_suspect=record["suspect"])
+        return Registration(node=node, directory=record["directory"], loss=Loss(record["loss"]))
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"the record {key} in the metadata store cannot be read ({error!r})") from error

@@ -1,10 +1,12 @@
 """Takes up what the controller's feed brings: into this broker's image, and to those who hold the logs."""
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, Protocol
 from uuid import UUID
 
+from .feed import Place
 from .image import BrokerNode, ClusterImage, PartitionState, Topic
 from .topics import INTERNAL, decode_state
 
@@ -20,8 +22,8 @@ class Listener(Protocol):
         """A topic is no more."""
         ...
 
-    def brokers_changed(self) -> None:
-        """Brokers came or went."""
+    def brokers_changed(self, gone: AbstractSet[int]) -> None:
+        """Brokers came or went; `gone` are those who are not what they were: dead, or registered anew."""
         ...
 
     def configs_changed(self, kind: str, name: str) -> None:
@@ -35,44 +37,60 @@ class Subscriber:
     def __init__(self, image: ClusterImage, listener: Listener) -> None:
         self._image = image
         self._listener = listener
-        self.epoch = -1
-        self.version = -1
-        self._in_snapshot: set[str] | None = None
-        """The topics that a snapshot under way has brought."""
+        self.place = Place()
+        self._newest_epoch = -1
+        self._named: set[str] = set()
+        """The topics that the snapshot under way has brought."""
         self._states: dict[str, PartitionState] = {}
 
     @property
     def is_current(self) -> bool:
         """Whether it has taken up everything once."""
-        return self.epoch >= 0 and self.version >= 0
+        return self.place.version >= 0
 
     def forget_place(self) -> None:
         """Ask for everything anew: this broker is registered anew, and its leaderships with it."""
-        self.epoch = self.version = -1
+        self.place = Place()
 
-    def take(self, answer: Mapping[str, Any]) -> None:
-        """One answer of the feed. One of an older controller is passed over."""
-        if answer["epoch"] < self.epoch:
+    def take(self, answer: Mapping[str, Any], asked: Place) -> None:
+        """One answer of the feed, to what was asked at a place.
+
+        It is passed over when this broker is elsewhere by now, or when it is of an older controller than one that was
+        heard before: then it means nothing any more.
+        """
+        if asked != self.place or answer["epoch"] < self._newest_epoch:
             return
-        if answer.get("snapshot") and (self._in_snapshot is None or answer["epoch"] != self.epoch):
-            self._in_snapshot = set()
-        self.epoch = answer["epoch"]
-        for change in answer["changes"]:
-            getattr(self, f"_take_{change[0]}")(*change[1:])
-        if answer.get("complete"):
-            self._end_snapshot()
-        self.version = answer["version"]
+        self._newest_epoch = answer["epoch"]
+        page = answer.get("page")
+        if page is None:
+            self._take_changes(answer["changes"])
+            self.place = Place(answer["epoch"], answer["version"])
+            return
+        if page == 0:
+            self._named = set()
+        elif (answer["epoch"], answer["snapshot"], page) != (asked.epoch, asked.snapshot, asked.page):
+            self.forget_place()
+            return
+        self._named |= {change[1] for change in answer["changes"] if change[0] == "topic"}
+        self._take_changes(answer["changes"])
+        if answer["version"] < 0:
+            self.place = Place(answer["epoch"], -1, answer["snapshot"], page + 1)
+            return
+        self._forget_all_but(self._named)
+        self.place = Place(answer["epoch"], answer["version"])
 
-    def _end_snapshot(self) -> None:
+    def _take_changes(self, changes: Iterable[list[Any]]) -> None:
+        for change in changes:
+            getattr(self, f"_take_{change[0]}")(*change[1:])
+
+    def _forget_all_but(self, named: AbstractSet[str]) -> None:
         """What a whole snapshot does not name is gone."""
-        named = self._in_snapshot or set()
-        self._in_snapshot = None
         for topic in [topic for topic in self._image.topics() if topic.name not in named]:
             self._take_deleted(topic.id.hex, topic.name)
 
-    def _take_topic(self, name: str, topic_id: str, configs: Mapping[str, str], states: list[list[Any]]) -> None:
-        if self._in_snapshot is not None:
-            self._in_snapshot.add(name)
+    def _take_topic(
+        self, name: str, topic_id: str, configs: Mapping[str, str], states: list[list[Any]], least_isr: int
+    ) -> None:
         before = self._image.topic(name)
         topic = Topic(
             name=name,
@@ -80,6 +98,7 @@ class Subscriber:
             partitions=tuple([self._state(values) for values in states]),
             configs=dict(configs),
             internal=name in INTERNAL,
+            least_isr=least_isr,
         )
         if before is not None and before.id != topic.id:
             self._take_deleted(before.id.hex, name)
@@ -109,12 +128,13 @@ class Subscriber:
             self._listener.remove_topic(topic)
 
     def _take_brokers(self, nodes: list[list[Any]]) -> None:
-        self._image.brokers = {
+        before = self._image.brokers
+        self._image.brokers = now = {
             id_: BrokerNode(id=id_, host=host, port=port, rack=rack, epoch=epoch)
             for id_, host, port, rack, epoch in nodes
         }
         self._image.version += 1
-        self._listener.brokers_changed()
+        self._listener.brokers_changed({id_ for id_, node in before.items() if now.get(id_) != node})
 
     def _take_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
         kept = self._image.broker_configs if kind == "broker" else self._image.group_configs

@@ -39,6 +39,8 @@ class InternalApi(IntEnum):
     """A broker is about to stop: the controller moves what it leads."""
     ALTER_ISR = 20_004
     """A leader asks the controller for other ISRs."""
+    GIVE_UP = 20_006
+    """A broker's disk has failed it for some partitions: the controller lets others lead them."""
     REPLICATE = 20_005
     """A follower asks its leader for records; a body of its own: `protocol.replicate`."""
 

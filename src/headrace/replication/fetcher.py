@@ -125,6 +125,11 @@ class Fetchers:
             del self._by_leader[leader]
             task.cancel()
 
+    def tell_again(self) -> None:
+        """Let every leader know all positions anew: this broker has another registration."""
+        for fetcher, _ in self._by_leader.values():
+            fetcher.inflow.tell_all()
+
     def close(self) -> None:
         """Follow nobody any more."""
         for _, task in self._by_leader.values():

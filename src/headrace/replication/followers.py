@@ -74,6 +74,11 @@ class Followers:
         before = self._by_id
         self._by_id = {r: before.get(r) or Follower(now) for r in state.replicas if r != self._broker_id}
 
+    @property
+    def epoch_start(self) -> int:
+        """Where this leader's reign begins in the log."""
+        return self._epoch_start
+
     def __contains__(self, broker: int) -> bool:
         return broker in self._by_id
 

@@ -84,6 +84,11 @@ class Inflow:
         self._withdrawn.clear()
         self._to_tell = dict.fromkeys(self._followed)
 
+    def tell_all(self) -> None:
+        """Tell every position again: this broker is registered anew, and acknowledges as the one it now is."""
+        for key, partition in self._followed.items():
+            self._tell(key, partition)
+
     def _tell(self, key: Key, partition: Partition) -> None:
         if self._followed.get(key) is partition and partition.is_settled and partition.log.offline is None:
             self._to_tell[key] = None
@@ -92,11 +97,9 @@ class Inflow:
     def request(self, max_wait_ms: int, max_bytes: int) -> bytearray:
         """What to tell the leader now."""
         positions = [Position(*key, WITHDRAWN, -1, -1) for key in self._withdrawn]
-        for key in self._to_tell:
-            partition = self._followed[key]
-            if partition.is_settled:
-                end, epoch = partition.position
-                positions.append(Position(*key, partition.leader_epoch, end, epoch))
+        positions += [
+            position for key in self._to_tell if (position := _position(key, self._followed[key])) is not None
+        ]
         self._withdrawn.clear()
         self._to_tell.clear()
         number = self._number
@@ -141,6 +144,18 @@ class Inflow:
 
     def _again_later(self, key: Key, partition: Partition) -> None:
         self._later(RETRY_SECONDS, lambda: self._tell(key, partition))
+
+
+def _position(key: Key, partition: Partition) -> Position | None:
+    """Where a replica goes on; None while it cannot: it is told again when its records are settled."""
+    if not partition.is_settled:
+        return None
+    try:
+        end, epoch = partition.position
+    except CodedError as error:
+        log.error("a replica's position cannot be read", log=partition.log.name, reason=str(error))
+        return None
+    return Position(*key, partition.leader_epoch, end, epoch)
 
 
 def _is_meant(partition: Partition, progress: Progress) -> bool:

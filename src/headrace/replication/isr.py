@@ -1,8 +1,14 @@
 """Asks the controller for the ISRs that leaders here have decided on.
 
-Requests are collected for a moment and sent together. What the controller answers is a new state, or a refusal after
-which the partition may ask again. When the controller cannot be reached nothing is known: the same is asked again, and
-until there is an answer the partition counts with the larger ISR (see `followers`).
+Requests are collected for a moment and sent together, one after another and numbered, so that one that was given up
+cannot be granted after a later one was answered. Until it is certain what became of a wish the partition counts with
+the larger ISR (see `followers`), and it is certain in two cases only:
+
+-   the answer is a state: that is the ISR now;
+-   the answer is INELIGIBLE_REPLICA: the state is the one the leader knows, and stays so.
+
+When the controller cannot be reached, or is no controller any more, the same is asked again. After any other refusal
+this leader knows less than the controller: a newer state is on its way, and will settle it.
 """
 
 import asyncio
@@ -11,8 +17,8 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from headrace.cluster.image import PartitionState
-from headrace.protocol.errors import CodedError
+from headrace.cluster.wishes import Granted, Outcome
+from headrace.protocol.errors import CodedError, ErrorCode
 
 from .partition import Partition
 
@@ -32,11 +38,12 @@ class IsrChange(NamedTuple):
     isr: tuple[int, ...]
     broker_epochs: tuple[int, ...]
     """With which registration each member of the ISR has fetched, so that one who has come anew since is not meant."""
+    least_isr: int
+    """The `min.insync.replicas` by which this leader acknowledges."""
 
 
-Outcome = PartitionState | CodedError
-AlterIsr = Callable[[Sequence[IsrChange]], Awaitable[list[Outcome]]]
-"""Asks the controller; `OSError` or `CodedError` (NOT_CONTROLLER) when there is no answer."""
+AlterIsr = Callable[[int, Sequence[IsrChange]], Awaitable[list[Outcome]]]
+"""Asks the controller, with a number that grows; `OSError` or `CodedError` when nobody knows what became of it."""
 
 
 class IsrKeeper:
@@ -45,7 +52,7 @@ class IsrKeeper:
     def __init__(
         self,
         alter: AlterIsr,
-        answered: Callable[[IsrChange, PartitionState], None],
+        answered: Callable[[IsrChange, Granted], None],
         own_epoch: Callable[[], int],
         now: Callable[[], float],
     ) -> None:
@@ -55,6 +62,7 @@ class IsrKeeper:
         self._now = now
         self._wanted: dict[Partition, frozenset[int]] = {}
         self._news = asyncio.Event()
+        self._number = 0
 
     def propose(self, partition: Partition, isr: frozenset[int]) -> None:
         """Ask for an ISR; the latest wish counts."""
@@ -72,8 +80,9 @@ class IsrKeeper:
                 await self._carry(changes)
 
     async def _carry(self, changes: dict[Partition, IsrChange]) -> None:
+        self._number += 1
         try:
-            outcomes = await self._alter(list(changes.values()))
+            outcomes = await self._alter(self._number, list(changes.values()))
         except (OSError, CodedError) as error:
             log.info("the controller could not be asked for an ISR", reason=str(error))
             await asyncio.sleep(RETRY_SECONDS)
@@ -82,7 +91,7 @@ class IsrKeeper:
             self._news.set()
             return
         for (partition, change), outcome in zip(changes.items(), outcomes, strict=True):
-            if isinstance(outcome, PartitionState):
+            if isinstance(outcome, Granted):
                 self._answered(change, outcome)
             else:
                 _refused(partition, change, outcome, self._now())
@@ -99,6 +108,7 @@ class IsrKeeper:
             partition.state.partition_epoch,
             members,
             tuple(epochs[member] for member in members),
+            partition.rules.min_insync_replicas,
         )
 
 
@@ -107,8 +117,9 @@ def _is_asking(partition: Partition, isr: frozenset[int]) -> bool:
 
 
 def _refused(partition: Partition, change: IsrChange, error: CodedError, now: float) -> None:
-    """A clear refusal: the ISR is as it was. After INVALID_UPDATE_VERSION the newer state is on its way to us."""
     log.info("the controller refused an ISR", log=partition.log.name, isr=change.isr, reason=str(error))
-    if partition.followers is not None and partition.leader_epoch == change.leader_epoch:
+    is_certain = error.code is ErrorCode.ineligible_replica and _is_asking(partition, frozenset(change.isr))
+    if is_certain and partition.state.partition_epoch == change.partition_epoch:
+        assert partition.followers is not None
         partition.followers.refused(now)
         partition.move_high_watermark()

@@ -15,6 +15,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.fetch import FetchedPartition, Range
 from headrace.protocol.replicate import WITHDRAWN, Position, Progress
 
+from .followers import ProposeIsr
 from .partition import Partition
 
 Key: TypeAlias = tuple[bytes, int]
@@ -47,6 +48,9 @@ class Outflow:
         self._moved: dict[Key, None] = {}
         """Partitions whose high watermark the follower does not know."""
         self._watched: dict[Key, Partition] = {}
+        self._outside: dict[Key, None] = {}
+        """Partitions whose ISR the follower may not be in. Whenever it is heard of they are looked at again: it may
+        have told its position before there was a reason, or a way, to ask for it."""
         self.wake: Callable[[], None] | None = None
         """Called when there is something to say; set while the follower waits."""
 
@@ -67,6 +71,16 @@ class Outflow:
                 self._ready[key] = None
         for position in positions:
             self._settle(position)
+        for key in list(self._outside):
+            self._consider(key)
+
+    def _consider(self, key: Key) -> None:
+        partition = self._watched.get(key)
+        if partition is None or not partition.consider(self.broker, now=self._now(), propose=self._propose(partition)):
+            self._outside.pop(key, None)
+
+    def _propose(self, partition: Partition) -> ProposeIsr:
+        return lambda isr: self._holder.propose_isr(partition, isr)
 
     def _settle(self, position: Position) -> None:
         """Let the acknowledgement count at once, and keep only what has an answer in `ready`."""
@@ -77,14 +91,11 @@ class Outflow:
             partition = self._holder.partition_by_id(*key)
             self._watch(key, partition)
             diverges = partition.acknowledge(
-                self.broker,
-                self._broker_epoch,
-                position,
-                now=self._now(),
-                propose=lambda isr: self._holder.propose_isr(partition, isr),
+                self.broker, self._broker_epoch, position, now=self._now(), propose=self._propose(partition)
             )
         except CodedError:
             return
+        self.renewed(key)
         if not diverges and position.offset == partition.log.log_end_offset:
             self._ready.pop(key, None)
 
@@ -97,7 +108,7 @@ class Outflow:
             partition.outflows[self] = key
 
     def _forget(self, key: Key) -> None:
-        for kept in (self._asking, self._ready, self._moved):
+        for kept in (self._asking, self._ready, self._moved, self._outside):
             kept.pop(key, None)
         if (partition := self._watched.pop(key, None)) is not None:
             partition.outflows.pop(self, None)
@@ -118,6 +129,12 @@ class Outflow:
     def committed(self, key: Key) -> None:
         """The partition's high watermark has moved."""
         self._moved[key] = None
+
+    def renewed(self, key: Key) -> None:
+        """The partition's state has changed."""
+        partition = self._watched.get(key)
+        if partition is not None and self.broker not in partition.state.isr:
+            self._outside[key] = None
 
     def collect(self, max_bytes: int) -> list[Answer]:
         """What there is to say now, with records of up to `max_bytes` (one batch at least), in the order of waiting."""

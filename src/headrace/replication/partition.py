@@ -22,7 +22,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.fetch import EpochEnd, FetchedPartition
 from headrace.protocol.replicate import Position
 from headrace.storage.flusher import Flusher
-from headrace.storage.log import Appended, Log
+from headrace.storage.log import Appended, Log, LogSettings
 
 from .followers import Follower, Followers, ProposeIsr
 from .intake import admit
@@ -32,8 +32,11 @@ from .purgatory import CommitQueue, Committed, DelayedFetch
 class Outflow(Protocol):
     """A follower's link, as a partition sees it."""
 
+    wake: Callable[[], None] | None
+
     def appended(self, key: tuple[bytes, int]) -> None: ...
     def committed(self, key: tuple[bytes, int]) -> None: ...
+    def renewed(self, key: tuple[bytes, int]) -> None: ...
 
 
 class Partition:
@@ -119,7 +122,20 @@ class Partition:
             self.followers = None if alone else Followers(broker_id, state, self.log.log_end_offset, now)
         if self.is_durable and self.log.synced_offset < self.log.log_end_offset:
             self._flusher.request(self.log, self._synced)
+        for outflow, key in self.outflows.items():
+            outflow.renewed(key)
         self.move_high_watermark()
+
+    def configure(self, settings: LogSettings, rules: IntakeSettings) -> None:
+        """Go by other settings from now on."""
+        if settings is self.log.settings and rules is self.rules:
+            return
+        self.log.configure(settings)
+        self.rules = rules
+        if self.is_leader:
+            if self.is_durable:
+                self.flush()
+            self.move_high_watermark()
 
     def follow(self, state: PartitionState) -> None:
         """Follow the leader of this state, if it has one."""
@@ -162,6 +178,11 @@ class Partition:
     def is_durable(self) -> bool:
         """Whether records count only once they are on stable storage."""
         return self.log.settings.flush_messages <= 1
+
+    @property
+    def knows_high_watermark(self) -> bool:
+        """Whether the high watermark is the true one: a new leader's may lag behind what its predecessor showed."""
+        return self.followers is None or self.high_watermark >= self.followers.epoch_start
 
     @property
     def last_stable_offset(self) -> int:
@@ -254,6 +275,14 @@ class Partition:
         if self.watchers:
             self.wake_watchers()
 
+    def delete_below(self, offset: int) -> None:
+        """Let the log begin at an offset, here and, as soon as they hear of it, on those who follow."""
+        self.log.advance_start(offset)
+        for outflow, key in self.outflows.items():
+            outflow.committed(key)
+            if outflow.wake is not None:
+                outflow.wake()
+
     def wake_watchers(self) -> None:
         """Let every fetch that waits here look again."""
         for watcher in list(self.watchers):
@@ -273,6 +302,7 @@ class Partition:
         self, offset: int, max_bytes: int, *, committed_only: bool, current_leader_epoch: int, last_fetched_epoch: int
     ) -> FetchedPartition:
         """What a consumer's fetch at an offset answers; never beyond the high watermark."""
+        self.check_leads()
         self.check_epoch(current_leader_epoch)
         diverging = self._diverging(offset, last_fetched_epoch, ErrorCode.offset_out_of_range)
         end = self.last_stable_offset if committed_only else self.high_watermark
@@ -319,27 +349,42 @@ class Partition:
         self, broker: int, broker_epoch: int, position: Position, *, now: float, propose: ProposeIsr
     ) -> bool:
         """A follower holds all before its position, so that more may be committed; True where its log diverges."""
-        followers, follower = self._follower(broker)
+        follower = self._follower(broker)
         self.check_epoch(position.leader_epoch)
+        if broker_epoch < follower.broker_epoch:
+            raise CodedError(ErrorCode.stale_broker_epoch)
         log = self.log
         offset = position.offset
-        if self._diverging(offset, position.last_fetched_epoch, ErrorCode.unknown_leader_epoch) is not None:
+        if self._parting(position) is not None:
             return True
         if not log.log_start_offset <= offset <= log.log_end_offset:
             raise CodedError(ErrorCode.offset_out_of_range)
         follower.fetched(offset, log.log_end_offset, broker_epoch, now)
-        if followers.may_join(broker, self.high_watermark, now):
-            propose(followers.ask_for(joining=[broker]))
+        self.consider(broker, now=now, propose=propose)
         self.move_high_watermark()
         return False
 
-    def _follower(self, broker: int) -> tuple[Followers, Follower]:
-        self.check_leads()
+    def consider(self, broker: int, *, now: float, propose: ProposeIsr) -> bool:
+        """Ask for a follower to be in the ISR, if it has come far enough. False if there is nothing to ask for."""
         followers = self.followers
-        follower = followers.get(broker) if followers is not None else None
-        if followers is None or follower is None:
+        if followers is None or broker not in followers or broker in self.state.isr:
+            return False
+        if followers.may_join(broker, self.high_watermark, now):
+            propose(followers.ask_for(joining=[broker]))
+        return True
+
+    def _follower(self, broker: int) -> Follower:
+        self.check_leads()
+        follower = None if self.followers is None else self.followers.get(broker)
+        if follower is None:
             raise CodedError(ErrorCode.unknown_leader_epoch, f"broker {broker} holds no replica here")
-        return followers, follower
+        return follower
+
+    def _parting(self, position: Position) -> EpochEnd | None:
+        """Where a follower's log parts from this one. One that knows no epoch is empty: it can only begin too late."""
+        if position.last_fetched_epoch < 0 and position.offset > self.log.log_end_offset:
+            return EpochEnd(self.leader_epoch, self.log.log_end_offset)
+        return self._diverging(position.offset, position.last_fetched_epoch, ErrorCode.unknown_leader_epoch)
 
     def read_for_follower(self, position: Position, max_bytes: int) -> FetchedPartition:
         """What comes from a follower's position on, to the end of the log."""
@@ -347,7 +392,7 @@ class Partition:
         self.check_epoch(position.leader_epoch)
         log = self.log
         offset = position.offset
-        diverging = self._diverging(offset, position.last_fetched_epoch, ErrorCode.unknown_leader_epoch)
+        diverging = self._parting(position)
         records = None
         if diverging is None:
             if not log.log_start_offset <= offset <= log.log_end_offset:

@@ -4,7 +4,7 @@ Also the broker's house-keeping of logs: flushes by time, retention, checkpoints
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -12,9 +12,11 @@ import structlog
 
 from headrace.cluster.image import NO_LEADER, PartitionState, Topic
 from headrace.cluster.log_settings import IntakeSettings, intake_settings, log_settings
+from headrace.cluster.wishes import Granted
 from headrace.config import BrokerConfig
 from headrace.net.clock import Clock
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
 from headrace.storage.log import LogSettings
 from headrace.storage.manager import LogManager
@@ -28,6 +30,11 @@ ENOUGH_SPACE = 64 * 1024 * 1024
 """Free bytes that a disk must have before logs that were full are written to again; less where it is small."""
 
 logger = structlog.get_logger(__name__)
+
+
+Failed = tuple[str, int, bytes]
+"""A partition: its topic's name, its index, its topic's id."""
+GiveUp = Callable[[Sequence[Failed]], Awaitable[None]]
 
 
 class Following(Protocol):
@@ -60,9 +67,13 @@ class ReplicaManager:
         self.following: Following | None = None
         """None where there is nobody to follow: on a lone broker."""
         self.isr: IsrKeeper | None = None
+        self.give_up: GiveUp | None = None
+        """Asks that others lead what this broker's disk cannot serve."""
         self.leadership: Leadership | None = None
         self.is_known: Callable[[str, int], bool] | None = None
         """Whether a partition exists somewhere in the cluster."""
+        self._unopened: dict[tuple[str, int], tuple[Topic, PartitionState]] = {}
+        """What this broker should hold, and cannot open."""
 
     @property
     def log_directory(self) -> str:
@@ -102,25 +113,37 @@ class ReplicaManager:
     # As the cluster says
 
     def apply_topic(self, topic: Topic, changed: Iterable[int] | None = None) -> None:
-        """Hold what the topic's new state says, in all partitions or only in those that have changed."""
+        """Hold what the topic's new state says, in all partitions or only in those that have changed.
+
+        One partition that fails does not keep the others from it; the first failure is raised in the end.
+        """
         held = self._by_name.setdefault(topic.name, {})
         self._names[topic.id.bytes] = topic.name
         settings = log_settings(topic, self._config)
         rules = intake_settings(topic, self._config)
         moved_away = []
+        failure: Exception | None = None
         for index in range(len(topic.partitions)) if changed is None else changed:
             state = topic.partitions[index]
             partition = held.get(index)
             if self.broker_id not in state.replicas:
-                if partition is not None:
+                self._unopened.pop((topic.name, index), None)
+                if partition is not None and state.partition_epoch >= partition.state.partition_epoch:
                     moved_away.append(partition)
                 continue
-            if partition is None:
-                held[index] = self._open(topic, index, settings, rules)
-            else:
-                self._renew(partition, settings, rules)
-                self._assume(topic, partition, state)
+            try:
+                if partition is None:
+                    held[index] = self._open(topic, index, settings, rules)
+                else:
+                    partition.configure(settings, rules)
+                    self._assume(topic, partition, state)
+            except (CodedError, StorageError, OSError) as error:
+                failure = failure or error
+                if partition is None:
+                    self._unopened[topic.name, index] = (topic, state)
         self._drop(topic, moved_away)
+        if failure is not None:
+            raise failure
 
     def _open(self, topic: Topic, index: int, settings: LogSettings, rules: IntakeSettings) -> Partition:
         state = topic.partitions[index]
@@ -136,6 +159,7 @@ class ReplicaManager:
             internal=topic.internal,
             high_watermark=self._logs.high_watermark(topic.name, index),
         )
+        self._unopened.pop((topic.name, index), None)
         self._take_role(topic, partition, state)
         return partition
 
@@ -172,11 +196,17 @@ class ReplicaManager:
                 if self.leadership is not None:
                     self.leadership.leads_no_more(partition)
 
-    def apply_state(self, change: IsrChange, state: PartitionState) -> None:
-        """The controller's answer to a wish for an ISR, which may come before the news of it."""
+    def apply_state(self, change: IsrChange, granted: Granted) -> None:
+        """The controller's answer to a wish for an ISR, which may come before the news of it.
+
+        Where the controller goes by another least ISR the news of that come first, and bring the state as well.
+        """
         try:
             partition = self.partition_by_id(change.topic_id, change.partition)
         except CodedError:
+            return
+        state = granted.state
+        if granted.least_isr != partition.rules.min_insync_replicas:
             return
         if state.partition_epoch > partition.state.partition_epoch and state.leader_epoch == partition.leader_epoch:
             if partition.is_leader:
@@ -191,6 +221,8 @@ class ReplicaManager:
         self._drop(topic, held)
         self._names.pop(topic.id.bytes, None)
         self._by_name.pop(topic.name, None)
+        for key in [key for key, (known, _) in self._unopened.items() if known.id == topic.id]:
+            del self._unopened[key]
 
     def _drop(self, topic: Topic, partitions: Sequence[Partition]) -> None:
         if not partitions:
@@ -214,9 +246,10 @@ class ReplicaManager:
             self.isr.propose(partition, isr)
 
     async def look_after_followers(self) -> None:
-        """Drop those from ISRs who do not keep up, and end the waits that have lasted too long."""
+        """Drop those from ISRs who do not keep up, end the waits that have lasted too long, give up what has failed."""
         now = self.clock.monotonic()
         longest = int(self._config["replica.lag.time.max.ms"]) / 1000
+        failed = [(*k, t.id.bytes) for k, (t, state) in self._unopened.items() if state.leader == self.broker_id]
         async for partition in self._unhurried():
             if partition.followers is not None:
                 partition.drop_laggards(now, longest, partial(self.propose_isr, partition))
@@ -224,10 +257,14 @@ class ReplicaManager:
                     partition.commits.expire(now)
                 if partition.written:
                     partition.written.expire(now)
+            if partition.log.offline is not None and partition.is_leader:
+                failed.append((partition.topic, partition.index, partition.topic_id))
+        if failed and self.give_up is not None:
+            await self.give_up(failed)
 
     def delete_records(self, partition: Partition, offset: int) -> int:
         """Drop everything below an offset; returns the new start of the log."""
-        partition.log.advance_start(offset)
+        partition.delete_below(offset)
         return partition.log.log_start_offset
 
     async def flush_due(self) -> None:
@@ -270,7 +307,7 @@ class ReplicaManager:
 
     def set_strays_aside(self) -> list[str]:
         """Give logs of topics that the metadata does not know other names; those. Once, at the end of the start."""
-        return self._logs.set_strays_aside()
+        return self._logs.set_strays_aside(but=self._unopened)
 
     async def settle(self) -> None:
         """Wait until all that a start after a crash has found is synced: readers had seen it, and must not see less."""
@@ -291,10 +328,6 @@ class ReplicaManager:
         for partition in self.hosted():
             partition.retire(ErrorCode.not_leader_or_follower)
         self._logs.close(self._high_watermarks())
-
-    def _renew(self, partition: Partition, settings: LogSettings, rules: IntakeSettings) -> None:
-        partition.log.configure(settings)
-        partition.rules = rules
 
     def _high_watermarks(self) -> dict[tuple[str, int], int]:
         return {(p.topic, p.index): p.high_watermark for p in self.hosted()}

@@ -22,7 +22,6 @@ from headrace.cluster.control import Control
 from headrace.cluster.controller import Controller
 from headrace.cluster.identity import cluster_id
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
-from headrace.cluster.registration import Registration
 from headrace.cluster.sqlite import SqliteStore
 from headrace.cluster.store import MetadataStore, SharedStore, StoreError
 from headrace.config import PLAIN_USERS, SASL_PLAINTEXT, BrokerConfig, ConfigError
@@ -38,7 +37,7 @@ from headrace.storage.flusher import Flusher
 from headrace.storage.manager import LogManager
 
 from .authentication import Authenticator
-from .clustered import FOLLOWERS_SECONDS, Clustered, cluster_secret, take_place
+from .clustered import FOLLOWERS_SECONDS, Clustered, Identification, cluster_secret
 from .context import Context
 from .dispatch import Dispatcher, RawHandler
 from .handlers import HANDLERS
@@ -155,14 +154,14 @@ class Broker:
 
     async def _start_among_others(self, store: SharedStore, image: ClusterImage, node: BrokerNode) -> None:
         """Others may ask as soon as this broker is registered, so it serves before it knows what it holds."""
-        place = take_place(self._disk, self._logs, self._world.boot_id, self._rng)
         clustered = self._clustered = Clustered(
             config=self.config,
             world=self._world,
             store=store,
             image=image,
             replicas=self._replicas,
-            registration=Registration(node=node, directory=place.directory, is_suspect=place.is_suspect),
+            node=node,
+            identification=Identification(self._disk, self._logs, self._world.boot_id, self._rng),
             secret=await cluster_secret(store, self._rng),
             topic_removed=self.remove_topic,
         )

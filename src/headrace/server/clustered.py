@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping
 from random import Random
 from typing import Any, Final
 
@@ -11,7 +10,7 @@ import structlog
 
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
 from headrace.cluster.membership import IdInUse
-from headrace.cluster.registration import SECRET, Registration
+from headrace.cluster.registration import SECRET, Loss, Registration
 from headrace.cluster.store import AlreadyExists, Create, MetadataStore, SharedStore, StoreError
 from headrace.config import BrokerConfig
 from headrace.net.peers import Purpose
@@ -43,28 +42,48 @@ LEAVE_SECONDS: Final = 10.0
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """What a data directory says of itself."""
+class Identification:
+    """The file in which a data directory says which one it is, and what it may have lost.
 
-    directory: str
-    is_suspect: bool
-    """Whether records that were written there may be gone: the machine stopped without warning, or it is new."""
+    What was lost stays written there until the cluster has taken account of it, however often the broker starts.
+    """
+
+    def __init__(self, disk: Disk, logs: LogManager, boot_id: str, rng: Random) -> None:
+        self._disk = disk
+        self._boot_id = boot_id
+        self._path = f"{logs.data_directory}/{IDENTITY_FILE}"
+        known = self._read()
+        self.directory = known.get("directory") or f"{rng.getrandbits(128):032x}"
+        self.loss = _loss(known, boot_id, was_closed=logs.was_closed)
+        self._write(self.loss)
+
+    def confirm(self) -> None:
+        """Everyone knows what was lost: from now on this directory can be trusted again."""
+        if self.loss is not Loss.NOTHING:
+            self._write(Loss.NOTHING)
+
+    def _read(self) -> dict[str, str]:
+        try:
+            known: dict[str, str] = json.loads(self._disk.read(self._path))
+        except StorageError as error:
+            if not error.is_missing:
+                raise
+            return {}
+        return known
+
+    def _write(self, loss: Loss) -> None:
+        values = {"directory": self.directory, "boot": self._boot_id, "loss": loss.value}
+        self._disk.write_atomically(self._path, json.dumps(values).encode())
 
 
-def take_place(disk: Disk, logs: LogManager, boot_id: str, rng: Random) -> Place:
-    """Which directory this is, and whether it can be trusted; it remembers this start."""
-    path = f"{logs.data_directory}/{IDENTITY_FILE}"
-    try:
-        known: dict[str, str] = json.loads(disk.read(path))
-    except StorageError as error:
-        if not error.is_missing:
-            raise
-        known = {}
-    directory = known.get("directory") or f"{rng.getrandbits(128):032x}"
-    is_suspect = not known or (known.get("boot") != boot_id and not logs.was_closed)
-    disk.write_atomically(path, json.dumps({"directory": directory, "boot": boot_id}).encode())
-    return Place(directory=directory, is_suspect=is_suspect)
+def _loss(known: Mapping[str, str], boot_id: str, *, was_closed: bool) -> Loss:
+    """A directory that was never brought to rest, and whose machine has started since, has lost what was not synced."""
+    if not known:
+        return Loss.EVERYTHING
+    before = Loss(known.get("loss", Loss.NOTHING.value))
+    if before is Loss.NOTHING and known.get("boot") != boot_id and not was_closed:
+        return Loss.UNSYNCED
+    return before
 
 
 async def cluster_secret(store: MetadataStore, rng: Random) -> bytes:
@@ -92,7 +111,8 @@ class Clustered:
         store: SharedStore,
         image: ClusterImage,
         replicas: ReplicaManager,
-        registration: Registration,
+        node: BrokerNode,
+        identification: Identification,
         secret: bytes,
         topic_removed: Callable[[Topic], None],
     ) -> None:
@@ -100,7 +120,7 @@ class Clustered:
         self._world = world
         self._image = image
         self._replicas = replicas
-        self._node: BrokerNode = registration.node
+        self._node = node
         self._me = Identity(
             broker_id=self._node.id, cluster_id=image.cluster_id, secret=secret, epoch=lambda: self.member.epoch
         )
@@ -113,7 +133,10 @@ class Clustered:
             peers=self.peers,
             rng=world.rng,
             topic_removed=topic_removed,
+            registered=self._tell_again,
+            accounted_for=identification.confirm,
         )
+        registration = Registration(node=node, directory=identification.directory, loss=identification.loss)
         self.member = ClusterMember(parts, registration)
         self.control = ClusterControl(self.member, image, self.peers, store)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -136,7 +159,11 @@ class Clustered:
         )
         self._replicas.following = self._fetchers
         self._replicas.isr = self._isr
+        self._replicas.give_up = self.member.give_up
         self._replicas.is_known = self._is_known
+
+    def _tell_again(self) -> None:
+        self._fetchers.tell_again()
 
     def _find(self, broker: int) -> BrokerNode | None:
         return self.member.find(broker)
@@ -221,6 +248,7 @@ class PeerService:
             InternalApi.FEED: self._member.serve_feed,
             InternalApi.ALTER_ISR: self._member.serve_alter_isr,
             InternalApi.RESIGN: self._member.serve_resign,
+            InternalApi.GIVE_UP: self._member.serve_give_up,
             InternalApi.FORWARD: Forwarded(self._me.broker_id, context, HANDLERS),
         }
         self._gate = PeerGate(self._loop, self._me, self._rng, handlers, authenticator)

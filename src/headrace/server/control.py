@@ -40,34 +40,39 @@ class ClusterControl:
         self._peers = peers
         self._producer_ids = ProducerIds(store)
 
-    def _ruling(self) -> Overseer:
-        overseer = self._member.overseer
-        if overseer is None:
-            raise CodedError(ErrorCode.not_controller, "this broker is not the controller; ask the one that is")
-        return overseer
+    async def _ruling(self) -> Overseer:
+        """The controller that this broker is, once it has taken over."""
+        deadline = asyncio.get_running_loop().time() + KNOWN_SECONDS
+        while (overseer := self._member.overseer) is not None:
+            if overseer.is_ready:
+                return overseer
+            if asyncio.get_running_loop().time() >= deadline:
+                break
+            await asyncio.sleep(_LOOK_SECONDS)
+        raise CodedError(ErrorCode.not_controller, "this broker is not the controller; ask the one that is")
 
     async def create_topic(self, spec: TopicSpec, *, validate_only: bool = False) -> Topic:
-        overseer = self._member.overseer
-        if overseer is None:
+        if self._member.overseer is None:
             return await self._ask_for_topic(spec)
+        overseer = await self._ruling()
         topic = await overseer.controller.create_topic(spec, validate_only=validate_only)
-        return topic if validate_only else await self._known(overseer, topic)
+        return topic if validate_only else await self._known(overseer, await overseer.settled(topic))
 
     async def delete_topic(self, name: str, topic_id: UUID | None = None) -> Topic:
-        overseer = self._ruling()
+        overseer = await self._ruling()
         return await self._known(overseer, await overseer.controller.delete_topic(name, topic_id))
 
     async def create_partitions(
         self, name: str, total: int, assignments: Sequence[Sequence[int]] = (), *, validate_only: bool = False
     ) -> Topic:
-        overseer = self._ruling()
+        overseer = await self._ruling()
         topic = await overseer.controller.create_partitions(name, total, assignments, validate_only=validate_only)
-        return await self._known(overseer, topic)
+        return topic if validate_only else await self._known(overseer, await overseer.settled(topic))
 
     async def alter_topic_configs(
         self, name: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
     ) -> Topic:
-        overseer = self._ruling()
+        overseer = await self._ruling()
         topic = await overseer.controller.alter_topic_configs(
             name, changes, replace_all=replace_all, validate_only=validate_only
         )
@@ -76,7 +81,7 @@ class ClusterControl:
     async def alter_broker_configs(
         self, broker: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
     ) -> Mapping[str, str]:
-        overseer = self._ruling()
+        overseer = await self._ruling()
         configs = await overseer.controller.alter_broker_configs(
             broker, changes, replace_all=replace_all, validate_only=validate_only
         )
@@ -85,19 +90,20 @@ class ClusterControl:
     async def alter_group_configs(
         self, group_id: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
     ) -> Mapping[str, str]:
-        overseer = self._ruling()
+        overseer = await self._ruling()
         configs = await overseer.controller.alter_group_configs(
             group_id, changes, replace_all=replace_all, validate_only=validate_only
         )
         return await self._known(overseer, configs)
 
     async def elect(self, name: str, index: int, *, unclean: bool) -> None:
-        overseer = self._ruling()
+        overseer = await self._ruling()
         await overseer.controller.elect(name, index, unclean=unclean)
         await self._known(overseer, None)
 
     async def reassign(self, name: str, index: int, target: Sequence[int] | None) -> None:
-        await self._ruling().controller.reassign(name, index, target)
+        overseer = await self._ruling()
+        await overseer.controller.reassign(name, index, target)
 
     async def allocate_producer_id(self) -> int:
         try:

@@ -3,35 +3,49 @@ for ISRs, and is the controller itself when elected.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 
 from headrace.cluster.controller import ALL_BROKERS, Controller
-from headrace.cluster.feed import Feed
+from headrace.cluster.feed import Feed, Place
 from headrace.cluster.fenced import FencedStore
-from headrace.cluster.image import BrokerNode, ClusterImage, PartitionState, Topic
+from headrace.cluster.image import BrokerNode, ClusterImage, Topic
+from headrace.cluster.leaders import rules_of
 from headrace.cluster.membership import Membership
 from headrace.cluster.overseer import Overseer
-from headrace.cluster.registration import CONTROLLER_EPOCH, Registration, decode_registration, registration_key
+from headrace.cluster.registration import (
+    CONTROLLER_EPOCH,
+    Loss,
+    Registration,
+    decode_registration,
+    registration_key,
+)
 from headrace.cluster.store import SharedStore, StoreError
 from headrace.cluster.subscriber import Subscriber
 from headrace.cluster.topics import decode_state, encode_state
+from headrace.cluster.wishes import Granted, Outcome
 from headrace.config import BrokerConfig
-from headrace.net.peers import Peers, Purpose
+from headrace.net.peers import Purpose
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.peer import InternalApi, Message
-from headrace.replication.isr import IsrChange, Outcome
-from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.isr import IsrChange
+from headrace.replication.replica_manager import Failed, ReplicaManager
+from headrace.storage.disk import StorageError
+
+from .peers import LinkedPeers
 
 FEED_TIMEOUT: Final = 15.0
 ISR_TIMEOUT: Final = 10.0
 RETRY_SECONDS: Final = 0.1
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +56,13 @@ class MemberParts:
     store: SharedStore
     image: ClusterImage
     replicas: ReplicaManager
-    peers: Peers
+    peers: LinkedPeers
     rng: Random
     topic_removed: Callable[[Topic], None]
+    registered: Callable[[], None]
+    """Called with each registration of this broker."""
+    accounted_for: Callable[[], None]
+    """Called once what its first registration means to partitions is known to everyone."""
 
 
 class ClusterMember:
@@ -58,9 +76,11 @@ class ClusterMember:
         """Of this broker's registration."""
         self.overseer: Overseer | None = None
         """While this broker is the controller."""
-        self.controller: int | None = None
+        self._controller: tuple[int | None, int] = (None, -1)
+        """Who it is, and the epoch of its reign."""
+        self._changed = asyncio.Event()
+        """Set when there is another controller, or another reign, or none any more."""
         self._controller_node: BrokerNode | None = None
-        self._controller_known = asyncio.Event()
         self._subscriber = Subscriber(parts.image, self)
         self.is_ready = asyncio.Event()
         """Set once everything in the cluster is known here."""
@@ -84,8 +104,8 @@ class ClusterMember:
         """Before stopping: let others lead."""
         try:
             async with asyncio.timeout(patience):
-                await self._resign()
-        except (OSError, CodedError, TimeoutError) as error:
+                await self._under_this_controller(self._resign())
+        except (OSError, CodedError, StoreError, TimeoutError) as error:
             log.warning("the controller could not move what this broker leads", reason=str(error))
 
     async def withdraw(self) -> None:
@@ -93,43 +113,46 @@ class ClusterMember:
         await self._membership.withdraw()
 
     async def _resign(self) -> None:
-        controller = self.controller
-        if controller is None or (controller == self._id and self.overseer is None):
-            return
-        if self.overseer is not None:
-            left = await self.overseer.shut_down(self._id, self.epoch)
+        ruling = self._ruling_here()
+        if ruling is not None:
+            left = await ruling.shut_down(self._id, self.epoch)
         else:
-            answer = await self._parts.peers.tell(controller, InternalApi.RESIGN, {"broker_epoch": self.epoch})
+            answer = await self._tell_controller(InternalApi.RESIGN, {"broker_epoch": self.epoch})
             left = int(answer["left"])
         log.info("others lead what this broker led", only_here=left)
 
     # As a `Member`
 
-    async def registered(self, epoch: int) -> None:
+    def registered(self, epoch: int) -> None:
         self.epoch = epoch
         self._subscriber.forget_place()
+        self._parts.registered()
         log.info("registered in the cluster", broker=self._id, epoch=epoch)
 
-    async def step_down(self) -> None:
+    def step_down(self) -> None:
         self._parts.replicas.step_down()
         self._subscriber.forget_place()
 
     def controller_is(self, broker: int | None, epoch: int) -> None:
-        if broker != self.controller:
-            log.info("the controller is", broker=broker, epoch=epoch)
-        self.controller = broker
+        if (broker, epoch) == self._controller:
+            return
+        log.info("the controller is", broker=broker, epoch=epoch)
+        self._controller = (broker, epoch)
         self._parts.image.controller_id = -1 if broker is None else broker
         self._parts.image.version += 1
-        if broker is None:
-            self._controller_known.clear()
-        else:
-            self._controller_known.set()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    @property
+    def controller(self) -> int | None:
+        """Who the controller is, as far as is known."""
+        return self._controller[0]
 
     async def rule(self, epoch: int, epoch_version: int) -> None:
         parts = self._parts
         store = FencedStore(parts.store, CONTROLLER_EPOCH, epoch_version)
         image = ClusterImage(cluster_id=parts.image.cluster_id, controller_id=self._id)
-        feed = Feed(image, epoch)
+        feed = Feed(image, epoch, lambda topic: rules_of(topic, parts.config).min_insync_replicas)
         controller = Controller(
             store=store,
             image=image,
@@ -144,17 +167,18 @@ class ClusterMember:
             await _first_to_end(overseer.run(), _set(store.ended))
         finally:
             self.overseer = None
-            feed.close()
+            overseer.close()
             await store.close()
+            await controller.close()
 
     # The feed
 
     async def _follow_feed(self) -> None:
         failure = ""
         while True:
-            await self._controller_known.wait()
+            place = self._subscriber.place
             try:
-                answer = await self._poll()
+                answer = await self._under_this_controller(self._poll(place))
             except (OSError, CodedError, StoreError) as error:
                 if str(error) != failure:
                     failure = str(error)
@@ -162,48 +186,77 @@ class ClusterMember:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             failure = ""
-            self._subscriber.take(answer)
+            self._subscriber.take(answer, place)
             if self._subscriber.is_current and not self.is_ready.is_set():
+                self._parts.accounted_for()
+                self._membership.registration = replace(self._membership.registration, loss=Loss.NOTHING)
                 self.is_ready.set()
 
-    async def _poll(self) -> Mapping[str, Any]:
-        place = self._subscriber
-        controller = self.controller
-        if controller is None:
-            raise CodedError(ErrorCode.not_controller, "there is no controller")
-        if controller == self._id:
-            if self.overseer is None:
-                raise CodedError(ErrorCode.not_controller, "not elected any more")
-            return await self.overseer.poll(self._id, self.epoch, place.epoch, place.version)
-        await self._find_controller(controller)
-        asked = {"broker_epoch": self.epoch, "epoch": place.epoch, "version": place.version}
+    async def _under_this_controller(self, work: Coroutine[Any, Any, T]) -> T:
+        """What the work gives, which asks the controller; NOT_CONTROLLER as soon as there is another one, or none.
+
+        One that is gone without a word would not answer before a deadline that is meant for one that is busy.
+        """
+        asking = asyncio.ensure_future(work)
+        changed = asyncio.ensure_future(self._changed.wait())
+        waiting: list[asyncio.Future[Any]] = [asking, changed]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return asking.result()
+            raise CodedError(ErrorCode.not_controller, "there is another controller")
+        finally:
+            for future in waiting:
+                future.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _poll(self, place: Place) -> Mapping[str, Any]:
+        ruling = self._ruling_here()
+        if ruling is not None:
+            return await ruling.poll(self._id, self.epoch, place)
+        controller = await self._find_controller()
+        asked = {"broker_epoch": self.epoch, "place": place}
         peers = self._parts.peers
         return await peers.tell(controller, InternalApi.FEED, asked, purpose=Purpose.FEED, timeout=FEED_TIMEOUT)
 
-    async def _find_controller(self, controller: int) -> None:
+    def _ruling_here(self) -> Overseer | None:
+        """The controller, if it is this broker; None where it is another. `CodedError` where there is none."""
+        controller = self.controller
+        if controller is None:
+            raise CodedError(ErrorCode.not_controller, "there is no controller")
+        if controller == self._id and self.overseer is None:
+            raise CodedError(ErrorCode.not_controller, "not elected any more")
+        return self.overseer if controller == self._id else None
+
+    async def _find_controller(self) -> int:
+        controller = self.controller
+        assert controller is not None
         if self.find(controller) is None:
             key = registration_key(controller)
             stored = await self._parts.store.get(key)
             if stored is None:
                 raise CodedError(ErrorCode.not_controller, f"broker {controller} is not registered")
             self._controller_node = decode_registration(key, stored).node
+        return controller
 
     # As a `Listener`
 
     def apply_topic(self, topic: Topic, changed: Iterable[int] | None = None) -> None:
         try:
             self._parts.replicas.apply_topic(topic, changed)
-        except (OSError, CodedError) as error:
+        except (OSError, CodedError, StorageError) as error:
             log.error("a topic cannot be held as the cluster says", topic=topic.name, reason=str(error))
 
     def remove_topic(self, topic: Topic) -> None:
         try:
             self._parts.topic_removed(topic)
-        except (OSError, CodedError) as error:
+        except (OSError, CodedError, StorageError) as error:
             log.error("a topic could not be removed", topic=topic.name, reason=str(error))
 
-    def brokers_changed(self) -> None:
-        """Links to those who are gone end by themselves."""
+    def brokers_changed(self, gone: AbstractSet[int]) -> None:
+        """Nobody waits any longer for an answer of those who are gone."""
+        for broker in gone - {self._id}:
+            self._parts.peers.drop(broker)
 
     def configs_changed(self, kind: str, name: str) -> None:  # noqa: ARG002 - all are read anew
         if kind == "broker":
@@ -215,19 +268,37 @@ class ClusterMember:
 
     # ISRs
 
-    async def alter_isr(self, changes: Sequence[IsrChange]) -> list[Outcome]:
+    async def alter_isr(self, number: int, changes: Sequence[IsrChange]) -> list[Outcome]:
         """Ask the controller for ISRs. An `AlterIsr`."""
-        controller = self.controller
         asked = [change._asdict() | {"topic_id": change.topic_id.hex()} for change in changes]
-        if controller is None:
-            raise CodedError(ErrorCode.not_controller, "there is no controller")
-        if controller == self._id:
-            if self.overseer is None:
-                raise CodedError(ErrorCode.not_controller, "not elected any more")
-            return await self.overseer.alter_isr(self._id, self.epoch, asked)
-        message = {"broker_epoch": self.epoch, "changes": asked}
-        answer = await self._parts.peers.tell(controller, InternalApi.ALTER_ISR, message, timeout=ISR_TIMEOUT)
+        return await self._under_this_controller(self._alter_isr(number, asked))
+
+    async def _alter_isr(self, number: int, asked: Sequence[Mapping[str, Any]]) -> list[Outcome]:
+        ruling = self._ruling_here()
+        if ruling is not None:
+            return await ruling.alter_isr(self._id, self.epoch, number, asked)
+        message = {"broker_epoch": self.epoch, "number": number, "changes": asked}
+        answer = await self._tell_controller(InternalApi.ALTER_ISR, message)
         return [_outcome(values) for values in answer["outcomes"]]
+
+    async def _tell_controller(self, api: InternalApi, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        controller = await self._find_controller()
+        return await self._parts.peers.tell(controller, api, message, timeout=ISR_TIMEOUT)
+
+    async def give_up(self, failed: Sequence[Failed]) -> None:
+        """Ask the controller to let others lead what this broker's disk cannot serve. A `GiveUp`."""
+        logs = [(name, topic_id.hex(), index) for name, index, topic_id in failed]
+        try:
+            await self._under_this_controller(self._give_up(logs))
+        except (OSError, CodedError, StoreError) as error:
+            log.warning("the controller could not be told of failed logs", logs=len(logs), reason=str(error))
+
+    async def _give_up(self, logs: Sequence[tuple[str, str, int]]) -> None:
+        ruling = self._ruling_here()
+        if ruling is not None:
+            await ruling.give_up(self._id, self.epoch, logs)
+        else:
+            await self._tell_controller(InternalApi.GIVE_UP, {"broker_epoch": self.epoch, "logs": logs})
 
     # What other brokers ask of the controller
 
@@ -239,28 +310,33 @@ class ClusterMember:
     async def serve_feed(self, message: Message, broker: int) -> Message:
         """A `PeerHandler`."""
         values = message.values
-        return Message(await self._ruling().poll(broker, values["broker_epoch"], values["epoch"], values["version"]))
+        return Message(await self._ruling().poll(broker, values["broker_epoch"], Place(*values["place"])))
 
     async def serve_alter_isr(self, message: Message, broker: int) -> Message:
         """A `PeerHandler`."""
         values = message.values
-        outcomes = await self._ruling().alter_isr(broker, values["broker_epoch"], values["changes"])
+        outcomes = await self._ruling().alter_isr(broker, values["broker_epoch"], values["number"], values["changes"])
         return Message({"outcomes": [_told(outcome) for outcome in outcomes]})
 
     async def serve_resign(self, message: Message, broker: int) -> Message:
         """A `PeerHandler`."""
         return Message({"left": await self._ruling().shut_down(broker, message.values["broker_epoch"])})
 
+    async def serve_give_up(self, message: Message, broker: int) -> Message:
+        """A `PeerHandler`."""
+        await self._ruling().give_up(broker, message.values["broker_epoch"], message.values["logs"])
+        return Message({})
+
 
 def _told(outcome: Outcome) -> list[Any]:
-    if isinstance(outcome, PartitionState):
-        return [0, encode_state(outcome)]
-    return [outcome.code.value, outcome.message]
+    if isinstance(outcome, Granted):
+        return [0, encode_state(outcome.state), outcome.least_isr]
+    return [outcome.code.value, outcome.message, 0]
 
 
 def _outcome(values: Sequence[Any]) -> Outcome:
-    code, rest = values
-    return decode_state(rest) if code == 0 else CodedError(ErrorCode(code), rest)
+    code, rest, least_isr = values
+    return Granted(decode_state(rest), least_isr) if code == 0 else CodedError(ErrorCode(code), rest)
 
 
 async def _set(event: asyncio.Event) -> None:

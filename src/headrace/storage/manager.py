@@ -1,7 +1,7 @@
 """All logs of a data directory."""
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Final
 
 from headrace.net.clock import Clock
@@ -253,15 +253,18 @@ class LogManager:
         loaded = {log.name for log in self._logs.values()}
         return sorted(self._directories - loaded)
 
-    def set_strays_aside(self) -> list[str]:
+    def set_strays_aside(self, but: Container[Partition] = ()) -> list[str]:
         """Once all that is known is loaded: give the strays other names, so that a new topic can have theirs.
 
         Nothing of them is ever deleted, as it may be the metadata that is wrong: put back from an old copy, or lost.
-        What does not look like a partition is left alone. The new names.
+        What does not look like a partition is left alone, and so are those that are known and could not be loaded.
+        The new names.
         """
-        ours = [name for name in self.strays() if self._disk.exists(f"{self._path(name)}/{PARTITION_METADATA}")]
+        strays = [name for name in self.strays() if _partition_of(name) not in but]
+        ours = [name for name in strays if self._disk.exists(f"{self._path(name)}/{PARTITION_METADATA}")]
         aside = self._set_aside([key for name in ours if (key := _partition_of(name))], _STRAY_SUFFIX)
-        self._forget({key for offsets in self._checkpointed().values() for key in offsets} - self._logs.keys())
+        checkpointed = {key for offsets in self._checkpointed().values() for key in offsets}
+        self._forget(key for key in checkpointed - self._logs.keys() if key not in but)
         return aside
 
     # Deleting

@@ -73,7 +73,12 @@ class Machine:
         """Begin a life; returns when the broker serves. Raises what kept it from it, and `Died` if it was killed."""
         cluster = self._cluster
         self._lives += 1
-        given = {**SETTINGS, **cluster.settings, "node.id": str(self.id), "listeners": f"PLAINTEXT://{self.name}:{PORT}"}
+        given = {
+            **SETTINGS,
+            **cluster.settings,
+            "node.id": str(self.id),
+            "listeners": f"PLAINTEXT://{self.name}:{PORT}",
+        }
         self.host.restore_power()
         self.is_up, self.is_paused, self.is_cut_from_store = True, False, False
         self.store = cluster.ensemble.session()

@@ -12,7 +12,8 @@ ListOffsets finds an offset by time, or by one of the times that stand for a pla
 | -6 | the first record that waits to be moved there: none | v11 |
 
 Nothing found is offset -1 with timestamp -1 and no error. A time that the version does not know is
-UNSUPPORTED_VERSION. Nothing at or beyond what a consumer may see is ever returned.
+UNSUPPORTED_VERSION. Nothing at or beyond what a consumer may see is ever returned. A new leader that does not know yet
+how far its predecessor had shown the log answers OFFSET_NOT_AVAILABLE (up to v4 LEADER_NOT_AVAILABLE) for the end.
 
 - Both ListOffsets (v4+) and OffsetForLeaderEpoch check the leader epoch the client knows: an older one is
   FENCED_LEADER_EPOCH, a newer one UNKNOWN_LEADER_EPOCH.
@@ -37,6 +38,7 @@ from ..context import Context, RequestInfo
 READ_COMMITTED: Final = 1
 UNKNOWN: Final = -1
 HIGH_WATERMARK: Final = -1
+FIRST_WITH_NOT_AVAILABLE: Final = 5
 
 
 class Place(IntEnum):
@@ -78,6 +80,7 @@ async def handle_list_offsets(ctx: Context, request: Any, info: RequestInfo) -> 
             raise CodedError(ErrorCode.invalid_request)
         _refuse_replica(request.replica_id)
         partition = ctx.replicas.partition(name, asked.partition_index)
+        partition.check_leads()
         partition.check_epoch(getattr(asked, "current_leader_epoch", UNKNOWN))
         return _find(partition, asked.timestamp, committed_only, info.version)._asdict()
 
@@ -112,6 +115,9 @@ def _find_place(partition: Partition, timestamp: int, end: int, version: int) ->
     if since is None or version < since:
         raise CodedError(ErrorCode.unsupported_version, f"the time {timestamp} has no meaning in v{version}")
     if timestamp == Place.LATEST:
+        if not partition.knows_high_watermark:
+            is_new = version >= FIRST_WITH_NOT_AVAILABLE
+            raise CodedError(ErrorCode.offset_not_available if is_new else ErrorCode.leader_not_available)
         return Found(UNKNOWN, end, partition.leader_epoch)
     if timestamp in (Place.EARLIEST, Place.EARLIEST_LOCAL):
         return Found(UNKNOWN, log.log_start_offset, log.epoch_at(log.log_start_offset))
@@ -140,6 +146,7 @@ def _epoch_end(ctx: Context, topic: str, asked: Any, replica_id: int) -> dict[st
     try:
         _refuse_replica(replica_id)
         partition = ctx.replicas.partition(topic, asked.partition)
+        partition.check_leads()
         partition.check_epoch(asked.current_leader_epoch)
         epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
     except CodedError as error:
@@ -170,6 +177,7 @@ def _delete(ctx: Context, name: str, asked: Any) -> dict[str, Any]:
     try:
         _check_deletable(ctx, name)
         partition = ctx.replicas.partition(name, asked.partition_index)
+        partition.check_leads()
         end = partition.high_watermark
         offset = end if asked.offset == HIGH_WATERMARK else asked.offset
         if not 0 <= offset <= end:

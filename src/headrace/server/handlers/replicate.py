@@ -8,13 +8,18 @@ from asyncio import AbstractEventLoop, TimerHandle
 from struct import Struct
 from typing import Final
 
+import structlog
+
 from headrace.protocol.errors import ErrorCode
 from headrace.protocol.fetch import MOST_COPIED, SMALL_READ, Part
 from headrace.protocol.replicate import Asked, decode_positions, encode_progress, encode_refusal
 from headrace.replication.outflow import Outflow
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.storage.disk import StorageError
 
 from ..connection import Connection, Parts, Slot
+
+log = structlog.get_logger(__name__)
 
 _HEAD: Final = Struct(">ii")
 LONGEST_WAIT_SECONDS: Final = 5.0
@@ -65,12 +70,16 @@ class Session:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if slot is not None and not slot.connection.is_closed:
+        if slot is None or slot.connection.is_closed:
+            return
+        try:
             slot.answer(self._answer(self._correlation_id))
+        except (StorageError, OSError) as error:
+            log.error("a follower cannot be answered", broker=self.outflow.broker, reason=str(error))
+            slot.connection.close()
 
     def close(self) -> None:
-        """The link is gone, or another one has taken its place."""
-        self._slot = None
+        """The link is gone, or another session has taken the place of this one, perhaps on the same link."""
         self.finish()
         self.outflow.close()
 
@@ -99,13 +108,14 @@ class ReplicateHandler:
         self._replicas = replicas
         self._sessions: dict[int, Session] = {}
         """By broker: a follower has one at a time."""
+        self._is_closed = False
 
     def __call__(self, connection: Connection, correlation_id: int, body: memoryview) -> Parts | None:
         broker = connection.peer_broker
         assert broker is not None
         asked = decode_positions(body)
         session = self._sessions.get(broker)
-        if asked.number == 0:
+        if asked.number == 0 and not self._is_closed:
             if session is not None:
                 session.close()
             outflow = Outflow(broker, self._replicas, self._loop.time)
@@ -117,7 +127,8 @@ class ReplicateHandler:
         return session.take(asked, correlation_id)
 
     def close(self) -> None:
-        """Answer everyone who waits: the broker stops."""
+        """Answer everyone who waits, and let nobody wait any more: the broker stops."""
+        self._is_closed = True
         for session in self._sessions.values():
             session.close()
         self._sessions.clear()
