@@ -39,6 +39,8 @@ NEVER_WRITTEN: Final = frozenset({ErrorCode.not_enough_replicas, ErrorCode.unkno
 ANSWER_SECONDS: Final = 5.0
 PRODUCE_TIMEOUT_MS: Final = 3_000
 METADATA_VERSION: Final = 7
+NOBODY: Final = (-1, -1, -1)
+"""Producer id, epoch and sequence of a producer that is not idempotent."""
 
 
 class Failed(Exception):  # noqa: N818 - what was answered
@@ -85,6 +87,10 @@ class ClusterClient:
     def forget(self, topic: str, partition: int) -> None:
         """What was known of a partition's leader has turned out wrong."""
         self._leaders.pop((topic, partition), None)
+
+    def believe(self, topic: str, partition: int, leader: Address) -> None:
+        """Take a broker for the leader of a partition, until that turns out wrong."""
+        self._leaders[topic, partition] = leader
 
     async def _refresh(self, topic: str) -> None:
         values = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
@@ -142,6 +148,28 @@ class ClusterClient:
             if code not in RETRIABLE:
                 return ErrorCode(code)
             await self.pause()
+
+    async def produce(
+        self,
+        leader: Address,
+        topic: str,
+        partition: int,
+        value: bytes,
+        *,
+        ids: tuple[int, int, int] = NOBODY,
+        acks: int = -1,
+        timeout_ms: int = PRODUCE_TIMEOUT_MS,
+    ) -> tuple[ErrorCode, int]:
+        """What a broker answered to a batch of one value, and the offset that it has; `OSError` where it did not."""
+        now = VirtualClock(asyncio.get_running_loop()).now_ms()
+        batch = encode_batch(
+            [Record(0, now, None, value)], producer_id=ids[0], producer_epoch=ids[1], base_sequence=ids[2]
+        )
+        data = {"name": topic, "partition_data": [{"index": partition, "records": bytes(batch)}]}
+        values = {"transactional_id": None, "acks": acks, "timeout": timeout_ms, "topic_data": [data]}
+        answer = await self.ask(leader, ApiKey.PRODUCE, 9, values, timeout_ms / 1000 + 2)
+        found = answer.responses[0].partition_responses[0]
+        return ErrorCode(found.error_code), found.base_offset
 
     async def fetch(self, topic: str, partition: int, offset: int, wait_ms: int = 200) -> tuple[Any, list[Record]]:
         """What the leader answers, with the records in it; `Failed` or `OSError` where it does not."""
@@ -201,6 +229,9 @@ class Producer:
         self.name = name
         self.is_stopping = False
         self.acknowledged = 0
+        self.longest_silence = 0.0
+        """The longest time between two acknowledgements."""
+        self._heard_at = 0.0
         self._client = ClusterClient(cluster, name)
         self._topic = topic
         self._partition = partition
@@ -249,7 +280,7 @@ class Producer:
             code, offset = await self._try(write)
             if code is ErrorCode.none:
                 write.outcome, write.offset = Outcome.ACKNOWLEDGED, offset
-                self.acknowledged += 1
+                self._note_acknowledged()
                 return
             self._client.forget(self._topic, self._partition)
             if code is not None and code not in RETRIABLE:
@@ -263,26 +294,24 @@ class Producer:
                 return
             await self._client.pause()
 
+    def _note_acknowledged(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self.acknowledged:
+            self.longest_silence = max(self.longest_silence, now - self._heard_at)
+        self._heard_at = now
+        self.acknowledged += 1
+
     async def _try(self, write: Write) -> tuple[ErrorCode | None, int]:
         """What the leader answered; None where nothing came."""
-        client = self._client
-        now = VirtualClock(asyncio.get_running_loop()).now_ms()
-        ids = (self._producer_id, 0, self._sequence) if self._is_idempotent else (-1, -1, -1)
-        batch = encode_batch(
-            [Record(0, now, None, write.value)], producer_id=ids[0], producer_epoch=ids[1], base_sequence=ids[2]
-        )
-        data = {"name": self._topic, "partition_data": [{"index": self._partition, "records": bytes(batch)}]}
-        values = {"transactional_id": None, "acks": -1, "timeout": PRODUCE_TIMEOUT_MS, "topic_data": [data]}
+        ids = (self._producer_id, 0, self._sequence) if self._is_idempotent else NOBODY
         try:
-            leader = await client.leader(self._topic, self._partition)
+            leader = await self._client.leader(self._topic, self._partition)
         except (OSError, Failed):
             return ErrorCode.unknown_topic_or_partition, -1
         try:
-            answer = await client.ask(leader, ApiKey.PRODUCE, 9, values)
+            return await self._client.produce(leader, self._topic, self._partition, write.value, ids=ids)
         except OSError:
             return None, -1
-        found = answer.responses[0].partition_responses[0]
-        return ErrorCode(found.error_code), found.base_offset
 
 
 class Consumer:

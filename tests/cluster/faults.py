@@ -1,15 +1,19 @@
 """What goes wrong in a simulated cluster, drawn from a seed, and set right again in the end."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from headrace.cluster.store import StoreError
+from headrace.protocol.peer import InternalApi
 from headrace.testing.cluster import Died, Machine, SimulatedCluster
+from headrace.testing.network import Hold
 from headrace.testing.store import NEVER
 
 RESTART_SECONDS: Final = 1.0
+DELAYS: Final = (0.0, 0.0, 0.0, 0.02, 0.1, 0.4)
+"""Seconds that a link may be slower than others for a whole run."""
 
 
 class Faults:
@@ -21,45 +25,68 @@ class Faults:
 
     def __init__(self, cluster: SimulatedCluster, seed: int, *, power_losses: bool = True) -> None:
         self._cluster = cluster
+        self._network = cluster.network
+        self._held: list[Hold] = []
         self._rng = Random(f"faults {seed}")
         self._power_losses = power_losses
         self._unsafe: Machine | None = None
         """Who has lost power, and may not have fetched again what it lost."""
         self.log: list[str] = []
-        self._starting: set[asyncio.Task[None]] = set()
+        self._under_way: list[asyncio.Task[None]] = []
+        """Starts and stops, which take their time."""
+        self._ready = set(cluster.machines)
+        """Those whose start has come to its end."""
         self._names = [machine.name for machine in cluster]
 
-    async def run(self, count: int, pace: float = 1.5) -> None:
+    async def run(self, count: int, pace: float = 2.0) -> None:
+        """One after another; about half of them hard on the heels of the one before."""
+        for one in self._names:
+            for other in self._names:
+                self._network.delay(one, other, self._rng.choice(DELAYS))
         for _ in range(count):
-            await asyncio.sleep(self._rng.uniform(0, 2 * pace))
+            await asyncio.sleep(self._rng.uniform(0, 0.2 if self._rng.random() < 0.5 else 3 * pace))
             self.one()
 
     def one(self) -> None:
         """Let one thing go wrong, or right again."""
         kinds: list[tuple[int, Callable[[Machine], str | None]]] = [
             (10, self._kill),
-            (6 if self._power_losses else 0, self._lose_power),
-            (20, self._restart),
+            (8 if self._power_losses else 0, self._lose_power),
+            (30, self._restart),
             (8, self._pause),
-            (12, self._resume),
+            (16, self._resume),
             (12, self._cut_link),
             (8, self._cut_one_way),
-            (10, self._heal_links),
+            (20, self._heal_links),
             (8, self._cut_from_store),
-            (10, self._heal_store),
-            (5, self._expire),
+            (16, self._heal_store),
+            (6, self._expire),
             (4, self._drop_store_link),
-            (4, self._lose_commit),
+            (6, self._lose_commit),
+            (6, self._slow_commits),
             (4, self._slow_link),
-            (3, self._stop),
+            (10, self._hold),
+            (10, self._release),
+            (4, self._stop),
         ]
         weights = [weight for weight, _ in kinds]
         for _ in range(20):
             act = self._rng.choices([act for _, act in kinds], weights)[0]
-            done = act(self._rng.choice(self._cluster.machines))
+            done = act(self._victim())
             if done is not None:
                 self._note(done)
                 return
+
+    def _victim(self) -> Machine:
+        """More often than not somebody who matters."""
+        cluster = self._cluster
+        draw = self._rng.random()
+        if draw < 0.2:
+            return cluster.controller() or cluster[0]
+        states = [state for topic in cluster.topics().values() for state in topic.partitions if state.leader >= 0]
+        if draw < 0.6 and states:
+            return cluster[self._rng.choice(states).leader]
+        return self._rng.choice(cluster.machines)
 
     def _note(self, what: str) -> None:
         self.log.append(f"{asyncio.get_running_loop().time() - 1000:.3f} {what}")
@@ -93,12 +120,12 @@ class Faults:
 
     def _cut_link(self, machine: Machine) -> str:
         other = self._other(machine)
-        self._cluster.network.cut(machine.name, other)
+        self._network.cut(machine.name, other)
         return f"cut {machine.name}-{other}"
 
     def _cut_one_way(self, machine: Machine) -> str:
         other = self._other(machine)
-        self._cluster.network.cut(machine.name, other, both_ways=False)
+        self._network.cut(machine.name, other, both_ways=False)
         return f"cut {machine.name}>{other}"
 
     def _other(self, machine: Machine) -> str:
@@ -133,11 +160,30 @@ class Faults:
     def _slow_link(self, machine: Machine) -> str:
         other = self._other(machine)
         seconds = self._rng.choice([0.0, 0.05, 0.3, 1.0])
-        self._cluster.network.delay(machine.name, other, seconds)
+        self._network.delay(machine.name, other, seconds)
         return f"delay {machine.name}>{other} by {seconds}"
 
+    def _slow_commits(self, machine: Machine) -> str | None:
+        if not machine.is_up:
+            return None
+        seconds = self._rng.choice([0.0, 0.1, 0.5])
+        self._cluster.ensemble.delay_commits(machine.store, seconds)
+        return f"delay commits of {machine.name} by {seconds}"
+
+    def _hold(self, machine: Machine) -> str:
+        """Requests of one kind, of one broker, wait on their way."""
+        api = self._rng.choice([InternalApi.FEED, InternalApi.ALTER_ISR, InternalApi.REPLICATE])
+        self._held.append(self._network.hold(api, asker=machine.name))
+        return f"hold {api.name} of {machine.name}"
+
+    def _release(self, _machine: Machine) -> str | None:
+        if not self._held:
+            return None
+        self._held.pop(self._rng.randrange(len(self._held))).release()
+        return "release what was held"
+
     def _stop(self, machine: Machine) -> str | None:
-        if not machine.is_up or machine.is_paused or machine in {self._cluster.controller()}:
+        if machine not in self._ready or machine.is_paused or machine.is_stopping or not machine.is_up:
             return None
         self._spawn(self._stop_slowly(machine))
         return f"stop {machine.name}"
@@ -145,6 +191,7 @@ class Faults:
     async def _stop_slowly(self, machine: Machine) -> None:
         try:
             await machine.stop()
+            self._note(f"{machine.name} has stopped")
         except Died:
             pass
 
@@ -159,6 +206,7 @@ class Faults:
 
     async def start(self, machine: Machine) -> None:
         """As a supervisor does it: again until it comes up, or is killed."""
+        self._ready.discard(machine)
         while True:
             try:
                 await machine.start()
@@ -168,12 +216,11 @@ class Faults:
                 self._note(f"{machine.name} did not start: {error!r}")
                 await asyncio.sleep(RESTART_SECONDS)
             else:
+                self._ready.add(machine)
                 return
 
-    def _spawn(self, work: object) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[call-overload]
-        self._starting.add(task)
-        task.add_done_callback(self._starting.discard)
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._under_way.append(asyncio.ensure_future(work))
 
     def _resume(self, machine: Machine) -> str | None:
         if not machine.is_up or not machine.is_paused:
@@ -183,7 +230,7 @@ class Faults:
 
     def _heal_links(self, machine: Machine) -> str | None:
         other = self._other(machine)
-        self._cluster.network.heal(machine.name, other)
+        self._network.heal(machine.name, other)
         return f"heal {machine.name}-{other}"
 
     def _heal_store(self, machine: Machine) -> str | None:
@@ -195,17 +242,21 @@ class Faults:
     async def set_right(self) -> None:
         """Everything is whole again, and everyone up."""
         cluster = self._cluster
-        cluster.network.heal()
+        self._network.heal()
+        for hold in self._held:
+            hold.release()
         for one in self._names:
             for other in self._names:
-                cluster.network.delay(one, other, 0.0)
+                self._network.delay(one, other, 0.0)
         for machine in cluster:
+            if machine.is_up:
+                cluster.ensemble.delay_commits(machine.store, 0.0)
             if machine.is_up and machine.is_cut_from_store:
                 machine.heal_store()
             if machine.is_up and machine.is_paused:
                 machine.resume()
-        if self._starting:
-            await asyncio.wait(list(self._starting), timeout=60)
+        async with asyncio.timeout(60):
+            await asyncio.gather(*self._under_way)
         for machine in cluster:
             if not machine.is_up:
                 machine.is_up = True

@@ -1,20 +1,23 @@
 """Whole runs of a simulated cluster: clients at work while things go wrong, and then the reckoning."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headrace.protocol.api import ApiKey
 from headrace.protocol.batch import read_header
+from headrace.protocol.errors import ErrorCode
 from headrace.storage.log import Log
 from headrace.testing.cluster import SimulatedCluster
 from headrace.testing.loop import run_virtual
 
-from .clients import ClusterClient, Consumer, Producer
+from .clients import ClusterClient, Consumer, Failed, Producer
 from .faults import Faults
-from .history import History, problems
+from .history import History, Outcome, Write, problems
 
 TOPIC = "orders"
 HEAL_SECONDS = 90.0
+WRITE_TIMEOUT_MS = 10_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,7 +37,7 @@ class Plan:
     seed: int
     brokers: int = 3
     partitions: int = 2
-    faults: int = 12
+    faults: int = 30
     power_losses: bool = True
     settings: Mapping[str, str] = field(default_factory=dict)
     configs: Mapping[str, str] = field(default_factory=dict)
@@ -99,13 +102,82 @@ class Run:
             stuck = [p.name for p, n in zip(self.producers, before, strict=True) if p.acknowledged == n]
             self.history.complaints.append(f"not served: {stuck}")
 
+    def longest_silence(self) -> float:
+        """How long a producer had to wait for an acknowledgement, at the most."""
+        return max(producer.longest_silence for producer in self.producers)
+
     async def reckon(self) -> list[str]:
-        """What is wrong with what clients saw, and with what brokers hold."""
+        """What is wrong with what clients saw, and with what brokers hold that are up."""
         final = {p: await self.client.read_all(TOPIC, p) for p in range(self.plan.partitions)}
         found = problems(self.history, final)
         await asyncio.sleep(2)
         found += different_replicas(self.cluster)
         return found
+
+    # One thing at a time
+
+    async def write(self, value: str, *, partition: int = 0, acks: int = -1, to: int | None = None) -> ErrorCode:
+        """What a broker answers, the leader unless one is named; NETWORK_EXCEPTION for nothing."""
+        write = self.history.begin(
+            Write(producer="writer", partition=partition, value=value.encode(), is_idempotent=False)
+        )
+        return await self._write(write, acks, to)
+
+    async def write_until_acknowledged(self, value: str, partition: int = 0, seconds: float = 60.0) -> None:
+        """As clients do that try again."""
+        write = self.history.begin(
+            Write(producer="writer", partition=partition, value=value.encode(), is_idempotent=False)
+        )
+        async with asyncio.timeout(seconds):
+            while await self._write(write, -1, None) is not ErrorCode.none:
+                await self.client.pause()
+
+    async def _write(self, write: Write, acks: int, to: int | None) -> ErrorCode:
+        client, partition = self.client, write.partition
+        try:
+            leader = await client.leader(TOPIC, partition) if to is None else self.cluster[to].address
+            code, offset = await client.produce(
+                leader, TOPIC, partition, write.value, acks=acks, timeout_ms=WRITE_TIMEOUT_MS
+            )
+        except (OSError, Failed):
+            code, offset = ErrorCode.network_exception, -1
+        if code is not ErrorCode.none:
+            client.forget(TOPIC, partition)
+        elif acks == -1:
+            write.outcome, write.offset = Outcome.ACKNOWLEDGED, offset
+        if code is ErrorCode.not_enough_replicas:
+            write.outcome = Outcome.REFUSED
+        return code
+
+    async def elect(self, topic: str, replicas: Sequence[int]) -> None:
+        """Let the first of these, which are the replicas that there are, lead."""
+        assert await self.client.reassign(topic, 0, replicas) is ErrorCode.none
+        values = {
+            "election_type": 0,
+            "topic_partitions": [{"topic": topic, "partitions": [0]}],
+            "timeout": 5_000,
+        }
+        await self.client.ask_anyone(ApiKey.ELECT_LEADERS, 2, values)
+        await self.cluster.until(lambda: self.cluster.state(topic).leader == replicas[0], f"{replicas[0]} leads")
+
+    async def flush(self, broker: int) -> None:
+        """Let a broker bring a log to stable storage."""
+        machine = self.cluster[broker]
+
+        async def flush() -> None:
+            machine.broker.replicas.partition(TOPIC, 0).flush()
+
+        await machine.host.run(flush())
+
+    async def delete_records(self, topic: str, partition: int, offset: int) -> None:
+        asked = {"partition_index": partition, "offset": offset}
+        values = {"topics": [{"name": topic, "partitions": [asked]}], "timeout": 5_000}
+        answer = await self.client.ask(await self.client.leader(topic, partition), ApiKey.DELETE_RECORDS, 2, values)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.none
+
+    def forgive_below(self, offset: int) -> None:
+        """What stood below an offset was deleted."""
+        self.history.writes = [write for write in self.history.writes if write.offset >= offset]
 
     async def end(self) -> None:
         self.client.close()
@@ -113,11 +185,12 @@ class Run:
 
 
 def different_replicas(cluster: SimulatedCluster) -> list[str]:
-    """Where replicas do not hold the same bytes below the high watermark."""
+    """Where replicas that are up do not hold the same bytes below the high watermark."""
     found: list[str] = []
     for topic in cluster.topics().values():
         for index, state in enumerate(topic.partitions):
-            held = {r: cluster[r].broker.replicas.partition(topic.name, index) for r in state.replicas}
+            up = [replica for replica in state.replicas if cluster[replica].is_up]
+            held = {r: cluster[r].broker.replicas.partition(topic.name, index) for r in up}
             start = max(partition.log.log_start_offset for partition in held.values())
             end = min(partition.high_watermark for partition in held.values())
             leader_end = held[state.leader].high_watermark

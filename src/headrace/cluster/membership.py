@@ -225,6 +225,7 @@ class Membership:
         finally:
             if not self._ended.is_set():
                 await self._resign()
+        await asyncio.sleep(RETRY_SECONDS)  # let another one try first: something was wrong here
 
     async def _resign(self) -> None:
         """Remove our own claim, if it is there; the epoch is checked because versions do not tell claims apart."""

@@ -30,6 +30,9 @@ from .store import Create, Put, SharedStore
 from .wishes import Granted, Outcome
 
 POLL_SECONDS: Final = 5.0
+LISTEN_SECONDS: Final = 1.0
+SILENCE_SECONDS: Final = 3 * POLL_SECONDS
+"""How long a controller may be out of reach for everyone else."""
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +51,10 @@ _DECIDED: Final = frozenset(
 class Overseer:
     """One reign of one controller."""
 
-    def __init__(self, *, store: SharedStore, controller: Controller, image: ClusterImage, feed: Feed) -> None:
+    def __init__(
+        self, *, broker_id: int, store: SharedStore, controller: Controller, image: ClusterImage, feed: Feed
+    ) -> None:
+        self._broker_id = broker_id
         self._store = store
         self.controller = controller
         self.image = image
@@ -65,9 +71,31 @@ class Overseer:
         self._is_over = False
         self._asked: dict[int, tuple[int, int]] = {}
         """Of each broker the latest request for ISRs: its epoch and number."""
+        self._is_heard = False
+        """Whether another broker has asked since that was last looked at."""
 
     async def run(self) -> None:
         """Rule until cancelled, or until an error says that the reign is over."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow_brokers())
+            tasks.create_task(self._listen())
+
+    async def _listen(self) -> None:
+        """Ends the reign when others live and none of them can be heard: another one may be reached by more.
+
+        Time in which this process did not run does not count.
+        """
+        loop = asyncio.get_running_loop()
+        silence, looked_at = 0.0, loop.time()
+        while silence < SILENCE_SECONDS:
+            await asyncio.sleep(LISTEN_SECONDS)
+            now = loop.time()
+            is_alone = self._alive <= {self._broker_id}
+            silence = 0.0 if self._is_heard or is_alone else silence + min(now - looked_at, 2 * LISTEN_SECONDS)
+            self._is_heard, looked_at = False, now
+        raise CodedError(ErrorCode.not_controller, f"no other broker was heard of for {silence:.0f} s")
+
+    async def _follow_brokers(self) -> None:
         await self.controller.load()
         self.feed.begin()
         await self._load_accounted()
@@ -163,6 +191,7 @@ class Overseer:
 
     async def poll(self, broker: int, broker_epoch: int, place: Place) -> dict[str, Any]:
         """The feed for one broker; only once the consequences of its registration are known."""
+        self._is_heard = self._is_heard or broker != self._broker_id
         try:
             async with asyncio.timeout(POLL_SECONDS):
                 while not self._knows(broker, broker_epoch):

@@ -9,7 +9,6 @@ from typing import Any, Final
 import structlog
 
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
-from headrace.cluster.membership import IdInUse
 from headrace.cluster.registration import SECRET, Loss, Registration
 from headrace.cluster.store import AlreadyExists, Create, MetadataStore, SharedStore, StoreError
 from headrace.config import BrokerConfig
@@ -30,7 +29,7 @@ from .forwarding import Forwarded, Forwarder
 from .handlers import HANDLERS
 from .handlers.peer import PeerGate, PeerHandler
 from .handlers.replicate import ReplicateHandler
-from .membership import ClusterMember, MemberParts
+from .membership import ClusterMember, MemberParts, root_cause
 from .peers import Identity, LinkedPeers
 from .world import World
 
@@ -224,11 +223,8 @@ class Clustered:
 
 
 def _raise_cause(task: "asyncio.Task[None]") -> None:
-    """What ended a task group, without the group around it."""
     error = task.exception()
-    while isinstance(error, BaseExceptionGroup):
-        error = next((e for e in error.exceptions if isinstance(e, IdInUse)), error.exceptions[0])
-    raise error if error is not None else StoreError("the broker is no longer in its cluster")
+    raise StoreError("the broker is no longer in its cluster") if error is None else root_cause(error)
 
 
 class PeerService:

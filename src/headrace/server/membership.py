@@ -16,7 +16,7 @@ from headrace.cluster.feed import Feed, Place
 from headrace.cluster.fenced import FencedStore
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
 from headrace.cluster.leaders import rules_of
-from headrace.cluster.membership import Membership
+from headrace.cluster.membership import IdInUse, Membership
 from headrace.cluster.overseer import Overseer
 from headrace.cluster.registration import (
     CONTROLLER_EPOCH,
@@ -161,7 +161,7 @@ class ClusterMember:
             rng=parts.rng,
             listeners=feed,
         )
-        overseer = Overseer(store=parts.store, controller=controller, image=image, feed=feed)
+        overseer = Overseer(broker_id=self._id, store=parts.store, controller=controller, image=image, feed=feed)
         self.overseer = overseer
         try:
             await _first_to_end(overseer.run(), _set(store.ended))
@@ -354,4 +354,11 @@ async def _first_to_end(*works: Any) -> None:
         results = await asyncio.gather(*tasks, return_exceptions=True)
     for result in results:
         if isinstance(result, Exception):
-            raise result
+            raise root_cause(result)
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """What ended a task group, without the group around it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = next((e for e in error.exceptions if isinstance(e, IdInUse)), error.exceptions[0])
+    return error

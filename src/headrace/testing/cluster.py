@@ -22,7 +22,7 @@ from random import Random
 from typing import Final
 
 from headrace.cluster.image import PartitionState, Topic
-from headrace.cluster.registration import BROKERS, CONTROLLER
+from headrace.cluster.registration import BROKERS, CONTROLLER, registration_key
 from headrace.cluster.topics import TOPICS, decode_topics
 from headrace.config import BrokerConfig
 from headrace.server.broker import Broker
@@ -57,6 +57,7 @@ class Machine:
         self.host = cluster.network.host(self.name)
         self.disk = SimulatedDisk()
         self.is_up = False
+        self.is_stopping = False
         self.is_paused = False
         self.is_cut_from_store = False
         self.broker: Broker
@@ -80,7 +81,8 @@ class Machine:
             "listeners": f"PLAINTEXT://{self.name}:{PORT}",
         }
         self.host.restore_power()
-        self.is_up, self.is_paused, self.is_cut_from_store = True, False, False
+        self.is_up = True
+        self.is_stopping = self.is_paused = self.is_cut_from_store = False
         self.store = cluster.ensemble.session()
         world = simulated_world(
             self.host,
@@ -101,6 +103,7 @@ class Machine:
     async def stop(self) -> None:
         """SIGTERM, and wait until the process has ended; AssertionError if it leaves anything running."""
         life = self.host.process
+        self.is_stopping = True
         await _unless_killed(self.host.run(self.broker.stop()), lambda: self.host.process is not life)
         await self.store.close()
         left = [repr(task) for task in life.tasks if not task.done()]
@@ -213,6 +216,11 @@ class SimulatedCluster:
 
     def registered(self) -> list[int]:
         return [int(name) for name in self.ensemble.tree.names(BROKERS)]
+
+    def epoch_of(self, broker: int) -> int:
+        """Of a broker's registration; -1 while it has none."""
+        stored = self.ensemble.tree.get(registration_key(broker))
+        return -1 if stored is None else stored.created
 
     async def until(self, holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
         """Waits until something holds; AssertionError if that takes longer."""

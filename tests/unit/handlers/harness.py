@@ -92,6 +92,12 @@ class FakePartition:
     high_watermark: int = 0
     last_stable_offset: int = 0
     log: FakeLog = field(default_factory=FakeLog)
+    is_leader: bool = True
+    knows_high_watermark: bool = True
+
+    def check_leads(self) -> None:
+        if not self.is_leader:
+            raise CodedError(ErrorCode.not_leader_or_follower)
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         if 0 <= current_leader_epoch < self.leader_epoch:

@@ -155,3 +155,17 @@ def test_records_that_may_not_be_deleted(broker: Harness, partition: FakePartiti
     assert delete(broker, 0, topic="missing") == (ErrorCode.unknown_topic_or_partition, -1)
     assert delete(broker, 0, index=4) == (ErrorCode.unknown_topic_or_partition, -1)
     assert partition.log.log_start_offset == 1
+
+
+def test_only_the_leader_knows_offsets_and_deletes_records(broker: Harness, partition: FakePartition) -> None:
+    partition.is_leader = False
+    assert find(broker, LATEST).error_code is ErrorCode.not_leader_or_follower
+    assert delete(broker, 3) == (ErrorCode.not_leader_or_follower, -1)
+    assert partition.log.log_start_offset == 1
+
+
+def test_a_new_leader_that_does_not_know_the_end_yet_says_so(broker: Harness, partition: FakePartition) -> None:
+    partition.knows_high_watermark = False
+    assert find(broker, LATEST, 4).error_code is ErrorCode.leader_not_available
+    assert find(broker, LATEST, 5).error_code is ErrorCode.offset_not_available
+    assert found(find(broker, EARLIEST)) == (1, -1, 0)

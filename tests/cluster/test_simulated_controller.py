@@ -1,0 +1,243 @@
+"""Controllers that die, or are cut off, in the middle of their work; and moves of partitions under load."""
+
+import asyncio
+
+import pytest
+
+from headrace.cluster.image import PartitionState
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.testing.cluster import SESSION_SECONDS, Machine, SimulatedCluster
+from headrace.testing.loop import run_virtual
+
+from .runs import TOPIC, Plan, Run
+
+
+def controller_of(cluster: SimulatedCluster) -> Machine:
+    found = cluster.controller()
+    assert found is not None
+    return found
+
+
+async def all_know(cluster: SimulatedCluster) -> None:
+    """Every broker that is up holds what the store says, and plays the part that it says."""
+
+    def agree() -> bool:
+        for topic in cluster.topics().values():
+            for index, state in enumerate(topic.partitions):
+                if not all(knows(cluster[broker], topic.name, index, state) for broker in state.replicas):
+                    return False
+        return True
+
+    def knows(machine: Machine, topic: str, index: int, state: PartitionState) -> bool:
+        try:
+            partition = machine.broker.replicas.partition(topic, index)
+        except CodedError:
+            return False
+        return partition.state == state and partition.is_leader == (state.leader == machine.id)
+
+    await cluster.until(agree, "every broker knows what the store says", 20)
+
+
+@pytest.mark.parametrize("after", [0.0, 0.01, 0.03, 0.1, 0.3])
+def test_topics_are_whole_or_not_there_when_the_controller_dies_while_they_are_made(after: float) -> None:
+    async def main() -> None:
+        run = Run(Plan(seed=5))
+        cluster = run.cluster
+        await cluster.start()
+        dying = controller_of(cluster)
+        cluster.ensemble.delay_commits(dying.store, 0.02)
+        names = [f"t{number}" for number in range(12)]
+        making = [asyncio.ensure_future(run.client.create_topic(name, partitions=3)) for name in names]
+        await asyncio.sleep(after)
+        dying.kill()
+        await asyncio.sleep(2 * SESSION_SECONDS)
+        await dying.start()
+        await asyncio.gather(*making)
+        assert sorted(cluster.topics()) == sorted(names)
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        await all_know(cluster)
+        await run.end()
+
+    run_virtual(main, 5, longest=600)
+
+
+@pytest.mark.parametrize("after", [0.02, 0.05, 0.15])
+def test_a_mass_election_is_brought_to_its_end_by_the_next_controller(after: float) -> None:
+    async def main() -> None:
+        run = Run(Plan(seed=6, brokers=4))
+        cluster = run.cluster
+        await cluster.start()
+        for number in range(10):
+            await run.client.create_topic(f"t{number}", partitions=4)
+        dying = controller_of(cluster)
+        other = next(machine for machine in cluster if machine is not dying)
+        cluster.ensemble.delay_commits(dying.store, 0.05)
+        other.expire()
+        other.kill()
+        await asyncio.sleep(after)
+        dying.kill()
+        left = {machine.id for machine in cluster if machine.is_up}
+        states = [state for topic in cluster.topics().values() for state in topic.partitions]
+        assert any(state.leader not in left for state in states), "nothing was left to do"
+
+        def all_led() -> bool:
+            return all(state.leader in left for topic in cluster.topics().values() for state in topic.partitions)
+
+        await cluster.until(all_led, "every partition is led by a living broker", 10)
+        await dying.start()
+        await other.start()
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        await all_know(cluster)
+        await run.end()
+
+    run_virtual(main, 6, longest=600)
+
+
+def test_a_topic_whose_leader_dies_while_it_is_made_gets_another_one() -> None:
+    async def main() -> None:
+        run = Run(Plan(seed=7))
+        cluster = run.cluster
+        await cluster.start()
+        controller = controller_of(cluster)
+        first = next(machine for machine in cluster if machine is not controller)
+        others = [machine.id for machine in cluster if machine is not first]
+        cluster.ensemble.delay_commits(controller.store, 1.0)
+        making = asyncio.ensure_future(run.client.create_topic("t", assignments=[[first.id, *others]]))
+        await asyncio.sleep(0.1)
+        first.expire()
+        first.kill()
+        await making
+        await cluster.until(lambda: cluster.state("t").leader in others, "another broker leads", 10)
+        cluster.ensemble.delay_commits(controller.store, 0.0)
+        await first.start()
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        await run.end()
+
+    run_virtual(main, 7, longest=600)
+
+
+def test_a_controller_that_was_replaced_while_it_slept_changes_nothing_any_more() -> None:
+    async def main() -> None:
+        run = Run(Plan(seed=8))
+        cluster = run.cluster
+        await cluster.start()
+        await run.client.create_topic(TOPIC, partitions=3)
+        former = controller_of(cluster)
+        former.pause()
+        await cluster.until(lambda: cluster.controller() not in (None, former), "there is another controller")
+        await run.client.create_topic("made by the other", partitions=3)
+        before = cluster.topics()
+        former.resume()
+        await run.client.create_topic("made after", partitions=3)
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        assert all(cluster.topics()[name].id == topic.id for name, topic in before.items())
+        await all_know(cluster)
+        await run.end()
+
+    run_virtual(main, 8, longest=600)
+
+
+def test_a_controller_that_nobody_can_reach_gives_way_to_one_that_can_be() -> None:
+    async def main() -> None:
+        run = Run(Plan(seed=9))
+        cluster = run.cluster
+        await cluster.start()
+        await run.client.create_topic(TOPIC, assignments=[[0, 1, 2], [1, 2, 0], [2, 0, 1]])
+        former = controller_of(cluster)
+        for machine in cluster:
+            if machine is not former:
+                cluster.network.cut(former.name, machine.name)
+        partition = next(machine.id for machine in cluster if machine is not former)
+        await run.write_until_acknowledged("goes on", partition=partition)
+        assert cluster.controller() is not former
+        cluster.network.heal()
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        await run.end()
+
+    run_virtual(main, 9, longest=600)
+
+
+# Moves
+
+
+def moved(name: str, *targets: list[int] | None, kill_controller: bool = False) -> None:
+    """Lets the replicas of a partition under load be one set of brokers after another; None takes the last back."""
+
+    async def main() -> None:
+        run = Run(Plan(seed=11, brokers=4, partitions=1))
+        cluster = run.cluster
+        await cluster.start()
+        await run.client.create_topic(TOPIC, assignments=[[0, 1, 2]])
+        run.employ()
+        await asyncio.sleep(1)
+        expected = [0, 1, 2]
+        for target in targets:
+            assert await run.client.reassign(TOPIC, 0, target) is ErrorCode.none
+            if kill_controller:
+                controller_of(cluster).kill()
+            if target is None:
+                expected = [0, 1, 2]
+            elif target is targets[-1] or targets[targets.index(target) + 1] is not None:
+                expected = target
+                await cluster.until(lambda: is_moved(cluster, expected), f"{expected} hold it", 30)
+        await cluster.until(lambda: is_moved(cluster, expected), f"{expected} hold it", 30)
+        for machine in cluster:
+            if not machine.is_up:
+                await machine.start()
+        await run.require_health()
+        await run.dismiss()
+        found = await run.reckon()
+        assert not found, "\n".join(found)
+        holders = [m.id for m in cluster if any(f"/{TOPIC}-0/" in path for path in m.disk.paths())]
+        assert sorted(expected) == holders, "who no longer holds it has kept its log"
+        await run.end()
+
+    run_virtual(main, 11, longest=600)
+
+
+def is_moved(cluster: SimulatedCluster, target: list[int]) -> bool:
+    state = cluster.state(TOPIC)
+    return list(state.replicas) == target and not state.adding and not state.removing and state.leader in target
+
+
+@pytest.mark.parametrize(
+    ("name", "targets"),
+    [
+        ("grows", [[0, 1, 2, 3]]),
+        ("shrinks", [[1, 2]]),
+        ("moves its leader away", [[1, 2, 3]]),
+        ("moves to one other broker", [[3]]),
+        ("goes and returns", [[3, 1, 2], [0, 1, 2]]),
+        ("changes its order", [[2, 1, 0]]),
+    ],
+)
+def test_a_partition_under_load(name: str, targets: list[list[int]]) -> None:
+    moved(name, *targets)
+
+
+def test_a_move_that_cannot_end_can_be_taken_back() -> None:
+    async def main() -> None:
+        run = Run(Plan(seed=12, brokers=4, partitions=1))
+        cluster = run.cluster
+        await cluster.start()
+        await run.client.create_topic(TOPIC, assignments=[[0, 1, 2]])
+        run.employ()
+        await asyncio.sleep(1)
+        cluster.network.isolate("b3")
+        assert await run.client.reassign(TOPIC, 0, [3, 1, 2]) is ErrorCode.none
+        await asyncio.sleep(3)
+        assert cluster.state(TOPIC).adding == (3,)
+        assert await run.client.reassign(TOPIC, 0, None) is ErrorCode.none
+        assert await run.client.reassign(TOPIC, 0, None) is ErrorCode.no_reassignment_in_progress
+        cluster.network.heal()
+        await run.require_health()
+        assert is_moved(cluster, [0, 1, 2])
+        await run.dismiss()
+        assert not await run.reckon()
+        await run.end()
+
+    run_virtual(main, 12, longest=600)
+
+
+def test_a_move_is_brought_to_its_end_by_the_next_controller() -> None:
+    moved("while controllers die", [0, 1, 3], kill_controller=True)
