@@ -1,0 +1,306 @@
+"""What the controller tells, and what brokers make of it."""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from headrace.cluster import feed as feed_module
+from headrace.cluster.feed import Feed, Place
+from headrace.cluster.image import BrokerNode, ClusterImage, PartitionState, Topic
+from headrace.cluster.subscriber import Subscriber
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.testing.loop import run_virtual
+
+BROKER = 1
+WAIT = 5.0
+
+
+def topic(name: str, number: int, partitions: int = 2, **more: Any) -> Topic:
+    state = PartitionState(replicas=(1, 2), isr=(1, 2), leader=1)
+    return Topic(name=name, id=UUID(int=number), partitions=(state,) * partitions, **more)
+
+
+class Told:
+    """A listener that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.applied: list[tuple[str, list[int] | None]] = []
+        self.removed: list[UUID] = []
+        self.gone: list[set[int]] = []
+        self.configs: list[tuple[str, str]] = []
+
+    def apply_topic(self, topic: Topic, changed: Iterable[int] | None = None) -> None:
+        self.applied.append((topic.name, None if changed is None else list(changed)))
+
+    def remove_topic(self, topic: Topic) -> None:
+        self.removed.append(topic.id)
+
+    def brokers_changed(self, gone: AbstractSet[int]) -> None:
+        self.gone.append(set(gone))
+
+    def configs_changed(self, kind: str, name: str) -> None:
+        self.configs.append((kind, name))
+
+
+class Setting:
+    """A controller's feed and one broker that follows it."""
+
+    def __init__(self, *topics: Topic, epoch: int = 7) -> None:
+        self.told = Told()
+        self.image = ClusterImage(cluster_id="c", controller_id=-1)
+        self.subscriber = Subscriber(self.image, self.told)
+        self.least_isr = 2
+        self.reign(epoch, *topics)
+
+    def reign(self, epoch: int, *topics: Topic) -> None:
+        """A controller of that epoch begins, with these topics."""
+        self.source = ClusterImage(cluster_id="c", controller_id=0)
+        for each in topics:
+            self.source.put_topic(each)
+        self.feed = Feed(self.source, epoch, lambda _: self.least_isr)
+        self.feed.begin()
+
+    def put(self, changed: Topic) -> None:
+        self.feed.apply_topic(changed)
+        self.source.put_topic(changed)
+
+    def remove(self, gone: Topic) -> None:
+        self.source.remove_topic(gone.name)
+        self.feed.remove_topic(gone)
+
+    async def ask(self) -> dict[str, Any]:
+        """An answer of the feed, as it comes over a link."""
+        answer = await self.feed.poll(BROKER, self.subscriber.place, 0.01)
+        found: dict[str, Any] = json.loads(json.dumps(answer))
+        return found
+
+    async def follow(self, polls: int = 100) -> None:
+        """Ask until there is nothing new."""
+        for _ in range(polls):
+            place = self.subscriber.place
+            self.subscriber.take(await self.ask(), place)
+            if self.subscriber.place == place:
+                return
+        raise AssertionError("there is always something new")
+
+    def known(self) -> dict[str, tuple[PartitionState, ...]]:
+        return {each.name: each.partitions for each in self.image.topics()}
+
+
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "MOST_SENT", 2)
+
+
+def test_a_new_broker_gets_everything_in_pages_and_then_what_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_pages(monkeypatch)
+    topics = [topic(f"t{number}", number) for number in range(7)]
+
+    async def main() -> None:
+        setting = Setting(*topics)
+        await setting.follow()
+        assert sorted(setting.known()) == sorted(each.name for each in topics)
+        assert setting.subscriber.place == Place(7, 0)
+        state = replace(topics[3].partitions[0], leader=2, leader_epoch=1, partition_epoch=1)
+        setting.put(replace(topics[3], partitions=(topics[3].partitions[0], state)))
+        setting.remove(topics[4])
+        setting.told.applied.clear()
+        await setting.follow()
+        assert setting.told.applied == [("t3", [1])]
+        assert setting.told.removed == [topics[4].id]
+        assert setting.known()["t3"][1] == state
+
+    run_virtual(main)
+
+
+def test_a_page_whose_answer_got_lost_is_given_again_and_nothing_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_pages(monkeypatch)
+    topics = [topic(f"t{number}", number) for number in range(9)]
+
+    async def main() -> None:
+        setting = Setting(*topics)
+        await setting.follow()
+        setting.subscriber.forget_place()
+        for lost in range(100):
+            place = setting.subscriber.place
+            if lost % 2:
+                await setting.ask()  # and nobody hears it
+            setting.subscriber.take(await setting.ask(), place)
+            if setting.subscriber.is_current:
+                break
+        assert setting.told.removed == []
+        assert len(setting.known()) == 9
+
+    run_virtual(main)
+
+
+def test_an_answer_to_what_was_asked_before_this_broker_began_anew_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small_pages(monkeypatch)
+    topics = [topic(f"t{number}", number) for number in range(9)]
+
+    async def main() -> None:
+        setting = Setting(*topics)
+        await setting.follow()
+        setting.subscriber.forget_place()
+        setting.subscriber.take(await setting.ask(), setting.subscriber.place)
+        place, late = setting.subscriber.place, await setting.ask()
+        setting.subscriber.forget_place()
+        setting.subscriber.take(late, place)
+        assert setting.subscriber.place == Place()
+        await setting.follow()
+        assert setting.told.removed == []
+
+    run_virtual(main)
+
+
+def test_a_snapshot_that_was_replaced_by_another_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_pages(monkeypatch)
+    topics = [topic(f"t{number}", number) for number in range(9)]
+
+    async def main() -> None:
+        setting = Setting(*topics)
+        for _ in range(3):
+            setting.subscriber.take(await setting.ask(), setting.subscriber.place)
+        await setting.feed.poll(BROKER, Place(), 0)
+        await setting.follow()
+        assert len(setting.known()) == 9
+        assert setting.told.removed == []
+
+    run_virtual(main)
+
+
+def test_what_a_whole_snapshot_does_not_name_is_gone() -> None:
+    async def main() -> None:
+        kept, gone = topic("kept", 1), topic("gone", 2)
+        setting = Setting(kept, gone)
+        await setting.follow()
+        setting.reign(8, kept)
+        await setting.follow()
+        assert setting.told.removed == [gone.id]
+
+    run_virtual(main)
+
+
+def test_a_topic_that_was_made_anew_under_its_name_is_another_one() -> None:
+    async def main() -> None:
+        setting = Setting(topic("t", 1))
+        await setting.follow()
+        setting.reign(8, topic("t", 2))
+        await setting.follow()
+        assert setting.told.removed == [UUID(int=1)]
+        assert [each.id for each in setting.image.topics()] == [UUID(int=2)]
+
+    run_virtual(main)
+
+
+def test_an_older_controller_is_not_believed_even_by_one_who_begins_anew() -> None:
+    async def main() -> None:
+        setting = Setting(topic("t", 1), epoch=9)
+        await setting.follow()
+        setting.subscriber.forget_place()
+        setting.reign(8)
+        for _ in range(3):
+            setting.subscriber.take(await setting.ask(), setting.subscriber.place)
+        assert setting.told.removed == []
+        assert not setting.subscriber.is_current
+
+    run_virtual(main)
+
+
+def test_who_is_too_far_behind_gets_everything_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        first = topic("t", 1)
+        monkeypatch.setattr(feed_module, "MOST_KEPT", 3)
+        setting = Setting(first)
+        await setting.follow()
+        for epoch in range(1, 10):
+            state = replace(first.partitions[0], partition_epoch=epoch)
+            setting.put(replace(first, partitions=(state, first.partitions[1])))
+        await setting.follow()
+        assert setting.known()["t"][0].partition_epoch == 9
+        assert setting.subscriber.place == Place(7, 9)
+
+    run_virtual(main)
+
+
+def test_the_least_isr_is_the_controllers_and_a_change_of_it_is_told() -> None:
+    async def main() -> None:
+        first = topic("t", 1)
+        setting = Setting(first)
+        await setting.follow()
+        assert [each.least_isr for each in setting.image.topics()] == [2]
+        setting.least_isr = 1
+        setting.put(first)
+        await setting.follow()
+        assert [each.least_isr for each in setting.image.topics()] == [1]
+
+    run_virtual(main)
+
+
+def test_who_is_not_what_it_was_is_named() -> None:
+    async def main() -> None:
+        setting = Setting()
+        nodes = {number: BrokerNode(id=number, host="h", port=1, epoch=number) for number in (1, 2, 3)}
+        setting.source.brokers = dict(nodes)
+        await setting.follow()
+        setting.source.brokers = {1: nodes[1], 2: replace(nodes[2], epoch=9), 4: replace(nodes[1], id=4)}
+        setting.feed.brokers_changed()
+        await setting.follow()
+        assert setting.told.gone[-1] == {2, 3}
+
+    run_virtual(main)
+
+
+def test_who_waits_is_told_at_once_when_there_is_something_and_when_the_reign_is_over() -> None:
+    async def main() -> None:
+        setting = Setting(topic("t", 1))
+        await setting.follow()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        waiting = asyncio.ensure_future(setting.feed.poll(BROKER, setting.subscriber.place, WAIT))
+        loop.call_later(1, setting.feed.brokers_changed)
+        assert (await waiting)["changes"] == [["brokers", []]]
+        waiting = asyncio.ensure_future(setting.feed.poll(BROKER, Place(7, 1), WAIT))
+        known = asyncio.ensure_future(setting.feed.applied_by([BROKER, 2], 1, WAIT))
+        loop.call_later(1, setting.feed.close)
+        with pytest.raises(CodedError) as refused:
+            await waiting
+        assert refused.value.code is ErrorCode.not_controller
+        assert not await known
+        assert loop.time() - began == pytest.approx(2)
+
+    run_virtual(main)
+
+
+def test_a_change_is_known_once_every_broker_has_asked_for_what_comes_after_it() -> None:
+    async def main() -> None:
+        setting = Setting(topic("t", 1))
+        await setting.follow()
+        setting.feed.brokers_changed()
+        waiting = asyncio.ensure_future(setting.feed.applied_by([BROKER], 1, WAIT))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        await setting.follow()
+        assert await waiting
+        assert not await setting.feed.applied_by([BROKER, 2], 1, WAIT)
+
+    run_virtual(main)
+
+
+def test_a_broker_in_a_new_life_has_taken_up_nothing_yet() -> None:
+    async def main() -> None:
+        setting = Setting(topic("t", 1))
+        setting.feed.brokers_changed()
+        await setting.follow()
+        assert await setting.feed.applied_by([BROKER], 1, 0.1)
+        await setting.feed.poll(BROKER, Place(), 0)
+        assert not await setting.feed.applied_by([BROKER], 1, 0.1)
+
+    run_virtual(main)
