@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from ...protocol.batch import APPEND_TIME_BIT, HEADER_SIZE, BatchHeader
 from ...protocol.compression import NONE
-from ._batches import Aborted, check_count, check_crc, decompressed, whole_batches
+from ._batches import Aborted, Unpacker, check_count, check_crc, whole_batches
 from ._memory import address_of
 
 BYTES_AT_ONCE: Final = 64 << 20
@@ -42,6 +42,7 @@ class Plan:
     rows: int = 0
     kept: list[memoryview] = field(default_factory=list)
     """What the spans' addresses are in."""
+    unpacker: Unpacker = field(default_factory=Unpacker)
 
     def has_room(self, span: Span) -> bool:
         size, rows = self.size + span.stop - span.at, self.rows + span.records
@@ -72,7 +73,7 @@ def plan_fetch(
             check_crc(header, batch)
         is_shown = not (aborted.hides(header, batch) or header.is_control)
         if is_asked_for and is_shown and header.record_count:
-            span = _located(header, batch, address + position, plan.kept)
+            span = _located(header, batch, address + position, plan)
             if not plan.has_room(span):
                 break
             plan.add(span)
@@ -80,12 +81,12 @@ def plan_fetch(
     return plan
 
 
-def _located(header: BatchHeader, batch: memoryview, address: int, kept: list[memoryview]) -> Span:
+def _located(header: BatchHeader, batch: memoryview, address: int, plan: Plan) -> Span:
     """Where the records of a batch are: in the fetch itself, or in their own memory once they are decompressed."""
     at, size = address + HEADER_SIZE, header.size - HEADER_SIZE
     if header.codec != NONE:
-        data = decompressed(header, batch)
-        kept.append(data)
+        data = plan.unpacker.unpack(header, batch)
+        plan.kept.append(data)
         at, size = address_of(data), len(data)
     check_count(header, size)
     return Span(
