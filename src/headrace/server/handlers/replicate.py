@@ -13,6 +13,7 @@ from headrace.protocol.fetch import Part
 from headrace.protocol.replicate import Asked, decode_positions, encode_progress, encode_refusal
 from headrace.replication.outflow import Outflow
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.throttle import Throttle
 
 from ..connection import Connection, Parts, Slot
 
@@ -87,9 +88,10 @@ class Session:
 class ReplicateHandler:
     """Serves followers."""
 
-    def __init__(self, loop: AbstractEventLoop, replicas: ReplicaManager) -> None:
+    def __init__(self, loop: AbstractEventLoop, replicas: ReplicaManager, throttle: Throttle | None = None) -> None:
         self._loop = loop
         self._replicas = replicas
+        self._throttle = throttle
         self._sessions: dict[int, Session] = {}
         """By broker: a follower has one at a time."""
 
@@ -101,7 +103,7 @@ class ReplicateHandler:
         if asked.number == 0:
             if session is not None:
                 session.close()
-            outflow = Outflow(broker, self._replicas, self._loop.time)
+            outflow = Outflow(broker, self._replicas, self._loop.time, self._throttle)
             session = self._sessions[broker] = Session(asked.session, outflow, connection, self._loop)
         elif not _continues(session, asked, connection):
             refusal = encode_refusal(ErrorCode.fetch_session_id_not_found.value)
