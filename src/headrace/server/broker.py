@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 from uuid import UUID
 
 import structlog
@@ -300,12 +300,28 @@ async def _serve_until_stopped(config: BrokerConfig, on_ready: Callable[[str], N
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     broker = Broker(config)
-    await broker.start()
+    if not await _started(broker, stop):
+        return 0
     _tune()
     on_ready(broker.bootstrap)
     await stop.wait()
     await broker.stop()
     return 0
+
+
+async def _started(broker: Broker, stop: asyncio.Event) -> bool:
+    """Whether it serves; False where it was told to stop before, as it may while it waits for its cluster."""
+    starting = asyncio.ensure_future(broker.start())
+    stopping = asyncio.ensure_future(stop.wait())
+    waiting: list[asyncio.Future[Any]] = [starting, stopping]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if starting.done():
+        await starting
+        return True
+    starting.cancel()
+    await asyncio.wait([starting])
+    return False
 
 
 def _tune() -> None:
