@@ -103,7 +103,7 @@ class ReplicateHandler:
         if asked.number == 0:
             if session is not None:
                 session.close()
-            outflow = Outflow(broker, self._replicas, self._loop.time, self._throttle)
+            outflow = Outflow(broker, self._replicas, self._replicas.clock.monotonic, self._throttle)
             session = self._sessions[broker] = Session(asked.session, outflow, connection, self._loop)
         elif not _continues(session, asked, connection):
             refusal = encode_refusal(ErrorCode.fetch_session_id_not_found.value)
