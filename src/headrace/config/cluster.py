@@ -3,13 +3,14 @@
 import re
 from typing import Final
 
-from .setting import MAX_LONG, Rule, Setting, Type, at_least
+from .setting import MAX_LONG, Rule, Setting, Type, at_least, one_of
 
 _SERVERS: Final = re.compile(r"[^,/\s:]+(:\d{1,5})?(,[^,/\s:]+(:\d{1,5})?)*(/[^\s]*)?")
 _ENSEMBLE: Final = Rule(
     holds=lambda value: bool(_SERVERS.fullmatch(str(value))),
     words="servers like h1:2181,h2:2181,h3:2181/path, the path being where this cluster keeps its state",
 )
+RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 def _cluster(
@@ -53,6 +54,13 @@ CLUSTER_SETTINGS: Final = (
         "10485760",
         at_least(1024),
         "About the most bytes that a leader sends a follower at once.",
+    ),
+    _cluster(
+        "replica.selector.class",
+        Type.CLASS,
+        "",
+        one_of("", RACK_AWARE),
+        "Who serves a consumer that says where it is (client.rack): the leader (empty), or a replica in the same rack.",
     ),
     _rate(
         "leader.replication.throttled.rate",

@@ -244,7 +244,8 @@ class Broker:
         sessions = FetchSessions(
             int(config["max.incremental.fetch.session.cache.slots"]), lambda: rng.randrange(1, 2**31)
         )
-        self._fetch = FetchHandler(loop, self._replicas, sessions, int(config["fetch.max.bytes"]))
+        nearby = (lambda: image.brokers) if config["replica.selector.class"] else None
+        self._fetch = FetchHandler(loop, self._replicas, sessions, int(config["fetch.max.bytes"]), nearby)
         raw: dict[ApiKey, RawHandler] = {ApiKey.PRODUCE: ProduceHandler(self._replicas), ApiKey.FETCH: self._fetch}
         dispatcher = Dispatcher(
             loop,
@@ -255,6 +256,7 @@ class Broker:
             self._authenticator,
             serve_peer=None if clustered is None else clustered.service.open(context, self._authenticator),
             relay=None if clustered is None else clustered.relay(),
+            ready=None if clustered is None else clustered.member.is_ready,
         )
         self._cleaner = Cleaner(self._replicas, self._disk, self._clock, self._world.workers.aside)
         self._begin_chores(loop)

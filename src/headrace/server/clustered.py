@@ -148,7 +148,10 @@ class Clustered:
         return self.member.find(broker)
 
     def _is_known(self, topic: str, index: int) -> bool:
+        """While this broker does not know its cluster it cannot say of anything that it does not exist."""
         found = self._image.topic(topic)
+        if found is None and not self.member.is_ready.is_set():
+            return True
         return found is not None and 0 <= index < len(found.partitions)
 
     async def _replicate(self, leader: int, body: bytearray) -> memoryview:

@@ -70,8 +70,7 @@ class Session:
             slot.answer(self._answer(self._correlation_id))
 
     def close(self) -> None:
-        """The link is gone, or another one has taken its place."""
-        self._slot = None
+        """The link is gone, or another session has taken the place of this one, perhaps on the same link."""
         self.finish()
         self.outflow.close()
 
@@ -94,13 +93,14 @@ class ReplicateHandler:
         self._throttle = throttle
         self._sessions: dict[int, Session] = {}
         """By broker: a follower has one at a time."""
+        self._is_closed = False
 
     def __call__(self, connection: Connection, correlation_id: int, body: memoryview) -> Parts | None:
         broker = connection.peer_broker
         assert broker is not None
         asked = decode_positions(body)
         session = self._sessions.get(broker)
-        if asked.number == 0:
+        if asked.number == 0 and not self._is_closed:
             if session is not None:
                 session.close()
             outflow = Outflow(broker, self._replicas, self._replicas.clock.monotonic, self._throttle)
@@ -112,7 +112,8 @@ class ReplicateHandler:
         return session.take(asked, correlation_id)
 
     def close(self) -> None:
-        """Answer everyone who waits: the broker stops."""
+        """Answer everyone who waits, and let nobody wait any more: the broker stops."""
+        self._is_closed = True
         for session in self._sessions.values():
             session.close()
         self._sessions.clear()
