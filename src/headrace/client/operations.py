@@ -66,13 +66,7 @@ class Operations:
         described = self._ask(ApiKey.DESCRIBE_CLUSTER, {"include_cluster_authorized_operations": False})
         self._addresses = {b.broker_id: Address(b.host, b.port) for b in described.brokers}
         living = [BrokerView(id=b.broker_id, host=b.host, port=b.port, rack=b.rack) for b in described.brokers]
-        moving = self.moving()
-        found = [
-            _partition_view(topic.name, partition, moving.get((topic.name, partition.partition_index), ((), ())))
-            for topic in self._topics()
-            for partition in topic.partitions
-        ]
-        partitions = self._with_min_isr(sorted(found, key=lambda p: p.key))
+        partitions = self.partitions()
         controller = int(described.controller_id)
         return ClusterView(
             cluster_id=described.cluster_id,
@@ -80,6 +74,16 @@ class Operations:
             brokers=all_brokers(living, partitions),
             partitions=tuple(partitions),
         )
+
+    def partitions(self, topics: Iterable[str] = ()) -> list[PartitionView]:
+        """The partitions of these topics, or of all."""
+        moving = self.moving()
+        found = [
+            _partition_view(topic.name, partition, moving.get((topic.name, partition.partition_index), ((), ())))
+            for topic in self._topics(topics)
+            for partition in topic.partitions
+        ]
+        return self._with_min_isr(sorted(found, key=lambda p: p.key))
 
     def sizes(self, brokers: Iterable[int]) -> Sizes:
         """The bytes of each partition on those of the brokers that the last view has, and that answer."""
@@ -100,10 +104,11 @@ class Operations:
             }
         return found
 
-    def _topics(self) -> Iterator[Any]:
+    def _topics(self, names: Iterable[str] = ()) -> Iterator[Any]:
         cursor: dict[str, Any] | None = None
+        wanted = [{"name": name} for name in sorted(names)]
         while True:
-            asked = {"topics": (), "response_partition_limit": PAGE, "cursor": cursor}
+            asked = {"topics": wanted, "response_partition_limit": PAGE, "cursor": cursor}
             answer = self._ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, asked)
             yield from (topic for topic in answer.topics if topic.error_code is ErrorCode.none)
             if answer.next_cursor is None:
