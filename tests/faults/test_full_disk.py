@@ -51,7 +51,7 @@ def produce(bootstrap: str, value: bytes) -> ErrorCode:
 def test_a_full_disk_loses_nothing_and_is_left_behind(small: Path) -> None:
     ballast = small / "ballast"
     acknowledged = [b"%d" % number + b"x" * MEBIBYTE for number in range(4)]
-    with BrokerProcess(small / "data", **{"message.max.bytes": str(2 * MEBIBYTE)}) as broker:
+    with BrokerProcess(small / "data", {"message.max.bytes": str(2 * MEBIBYTE)}) as broker:
         with Wire(broker.bootstrap) as wire:
             wire.ask(3, 1, request(3, 1, topics=(MetadataRequestTopic(name=TopicName("t")),)))
         for value in acknowledged:

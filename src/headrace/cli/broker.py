@@ -2,15 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from headrace.client.probe import Address
 
-from .console import Failure, bad_input, examples, say, say_json
+from .console import ExitCode, Failure, bad_input, examples, say, say_json
 from .lean import lean_imports
 from .listening import exit_with, friendly_bind, stop_with_stdin
 from .logs import FormatOption, LevelOption, LogFormat, LogLevel, configure_logs
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
     from headrace.config import BrokerConfig
 
 
-class Store(StrEnum):
-    SQLITE = "sqlite"
+SQLITE: Final = "sqlite"
+_ZOOKEEPER: Final = "zookeeper://"
 
 
 def register(app: typer.Typer) -> None:
@@ -29,6 +28,8 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "headrace broker --listen 127.0.0.1:9092 --data ./data",
             "headrace broker --config server.properties --set log.retention.hours=24",
+            "headrace broker --id 1 --listen 10.0.0.1:9092 --store zookeeper://zk1:2181,zk2:2181,zk3:2181/orders "
+            "--data /var/lib/headrace --rack eu-1a",
         )
     )(broker)
 
@@ -44,7 +45,14 @@ def broker(
     rack: Annotated[str | None, typer.Option("--rack", help="Where this broker stands, for placing replicas.")] = None,
     config: Annotated[Path | None, typer.Option("--config", help="Settings, as in Kafka's server.properties.")] = None,
     set_: Set = None,
-    _store: Annotated[Store, typer.Option("--store", help="Where the cluster's state is kept.")] = Store.SQLITE,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            metavar="sqlite|zookeeper://H:P,H:P/PATH",
+            help="Where the cluster's state is kept: with the broker, which is then alone, or in ZooKeeper.",
+        ),
+    ] = None,
     log_format: FormatOption = LogFormat.TEXT,
     log_level: LevelOption = LogLevel.INFO,
     json: Json = False,
@@ -54,12 +62,13 @@ def broker(
 
     What --set gives comes before the other options, and these before the file.
     """
-    overrides = {**_flags(id_, listen, data, rack), **pairs(set_, "--set")}
+    overrides = {**_flags(id_, listen, data, rack, _servers(store)), **pairs(set_, "--set")}
     with lean_imports():
         settings = read_config(config, overrides)
+        _refuse_two_stores(store, settings)
         from headrace.server.broker import run_broker
 
-    configure_logs(log_format, log_level)
+    configure_logs(log_format, log_level, node=None if settings.lone else settings.node_id)
     if with_stdin:
         stop_with_stdin()
 
@@ -75,14 +84,32 @@ def broker(
     exit_with(code)
 
 
-def _flags(id_: int | None, listen: str | None, data: Path | None, rack: str | None) -> dict[str, str]:
+def _flags(
+    id_: int | None, listen: str | None, data: Path | None, rack: str | None, servers: str | None
+) -> dict[str, str]:
     flags = {
         "node.id": None if id_ is None else str(id_),
         "listeners": None if listen is None else f"PLAINTEXT://{address(listen, '--listen')}",
         "log.dirs": None if data is None else str(data),
         "broker.rack": rack,
+        "zookeeper.connect": servers,
     }
     return {name: value for name, value in flags.items() if value is not None}
+
+
+def _servers(store: str | None) -> str | None:
+    """The value of `zookeeper.connect`; None where the broker keeps the state itself."""
+    if store in (None, SQLITE):
+        return None
+    assert store is not None
+    if not store.startswith(_ZOOKEEPER):
+        raise bad_input(f"--store '{store}' is neither sqlite nor zookeeper://HOST:PORT,HOST:PORT/PATH")
+    return store.removeprefix(_ZOOKEEPER).removesuffix("/")
+
+
+def _refuse_two_stores(store: str | None, settings: "BrokerConfig") -> None:
+    if store == SQLITE and not settings.lone:
+        raise bad_input("--store sqlite, but zookeeper.connect is set; keep one of the two")
 
 
 def read_config(file: Path | None, overrides: Mapping[str, str]) -> "BrokerConfig":
@@ -99,7 +126,8 @@ def read_config(file: Path | None, overrides: Mapping[str, str]) -> "BrokerConfi
 
 @contextmanager
 def friendly_start(settings: "BrokerConfig") -> Iterator[None]:
-    """Turn what can be wrong with a data directory into words."""
+    """Turn what can be wrong with a data directory, or with the store, into words."""
+    from headrace.cluster.membership import IdInUse
     from headrace.cluster.store import StoreError
     from headrace.config import ConfigError
     from headrace.storage.disk import DirectoryLocked, StorageError
@@ -113,6 +141,11 @@ def friendly_start(settings: "BrokerConfig") -> Iterator[None]:
     except DirectoryLocked as error:
         raise Failure(f"data directory '{data}' is in use by another broker; stop that one or choose --data") from error
     except WrongDirectory as error:
-        raise Failure(f"wrong data directory: {error}; choose --data, or --id to match") from error
+        options = "--id" if settings.lone else "--id and --store"
+        raise Failure(f"wrong data directory: {error}; choose --data, or {options} to match") from error
+    except IdInUse as error:
+        raise Failure(str(error)) from error
     except (StorageError, StoreError) as error:
+        if isinstance(error, StoreError) and not settings.lone:
+            raise Failure(f"--store: {error}", ExitCode.UNREACHABLE) from error
         raise Failure(f"data directory '{data}' cannot be used: {error}; choose another with --data") from error

@@ -25,17 +25,23 @@ LevelOption = Annotated[LogLevel, typer.Option("--log-level", help="The least th
 _NUMBERS: Final = {LogLevel.DEBUG: 10, LogLevel.INFO: 20, LogLevel.WARNING: 30, LogLevel.ERROR: 40}
 
 
-def configure_logs(format_: LogFormat, level: LogLevel) -> None:
-    """Set up structlog for this process."""
+def configure_logs(format_: LogFormat, level: LogLevel, node: int | None = None) -> None:
+    """Set up structlog for this process; lines of one broker among several bear its number."""
     import structlog
+
+    def named(_logger: Any, _method: str, event: Any) -> Any:
+        return event if node is None else {"node": node, **event}
 
     last: Any = (
         structlog.processors.JSONRenderer()
         if format_ is LogFormat.JSON
-        else structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False)
+        else structlog.processors.LogfmtRenderer(
+            key_order=["timestamp", "level", "node", "event"], drop_missing=True, bool_as_flag=False
+        )
     )
     structlog.configure(
         processors=[
+            named,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             structlog.processors.format_exc_info,

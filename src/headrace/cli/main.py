@@ -10,7 +10,7 @@ import typer
 
 from headrace import __version__
 
-from . import broker, consume, doctor, gateway, group, produce, topic, up, zookeeper
+from . import broker, cluster, consume, doctor, gateway, group, produce, topic, up, zookeeper
 from .console import FriendlyGroup, examples, say
 
 app = typer.Typer(
@@ -46,6 +46,7 @@ gateway.register(app)
 zookeeper.register(app)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
+app.add_typer(cluster.app, name="cluster")
 produce.register(app)
 consume.register(app)
 doctor.register(app)

@@ -3,14 +3,16 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from headrace.client.admin import Admin, TopicDescription
+from headrace.client.admin import Admin, PartitionDescription, TopicDescription
 from headrace.client.errors import ClientError
+from headrace.client.overview import PartitionView
 
 from .console import ExitCode, Failure, bad_input, examples, note, say, say_json, say_table
+from .lean import lean_imports
 from .options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, bootstrap_list, pairs
 
 app = typer.Typer(
@@ -143,35 +145,73 @@ def describe(
     """Show partitions, their leaders and offsets, and the settings a topic has of its own."""
     admin = _admin(bootstrap, properties)
     topics = [admin.describe_topic(name) for name in _distinct(names)]
+    views = _views(bootstrap, properties, [topic.name for topic in topics])
     if json:
-        say_json([{**asdict(t), "replication_factor": t.replication_factor} for t in topics])
+        say_json([_values(topic, views) for topic in topics])
         return
     for position, topic in enumerate(topics):
         if position:
             say("")
-        _show(topic)
+        _show(topic, views)
 
 
-def _show(topic: TopicDescription) -> None:
+Views = Mapping[tuple[str, int], PartitionView]
+
+
+def _views(bootstrap: str, properties: list[str] | None, topics: list[str]) -> Views:
+    """What the client library does not tell of partitions; nothing where the cluster does not tell it either."""
+    with lean_imports():
+        from headrace.client.operations import Operations
+    try:
+        with Operations(bootstrap_list(bootstrap), pairs(properties, "--property")) as operations:
+            return {view.key: view for view in operations.partitions(topics)}
+    except ClientError:
+        return {}
+
+
+def _values(topic: TopicDescription, views: Views) -> dict[str, Any]:
+    values = {**asdict(topic), "replication_factor": topic.replication_factor}
+    for partition in values["partitions"]:
+        view = views.get((topic.name, partition["partition"]))
+        if view is not None:
+            partition |= {"leader_epoch": view.leader_epoch, "offline": view.offline, "elr": view.elr}
+    return values
+
+
+def _show(topic: TopicDescription, views: Views) -> None:
     say(f"topic      {topic.name}")
     if topic.topic_id:
         say(f"id         {topic.topic_id}")
     say(f"settings   {', '.join(f'{k}={v}' for k, v in topic.configs.items()) or '(all default)'}")
     say_table(
-        ("PARTITION", "LEADER", "REPLICAS", "IN SYNC", "START", "END", "RECORDS"),
+        ("PARTITION", "LEADER", "EPOCH", "REPLICAS", "IN SYNC", "START", "END", "RECORDS", ""),
         [
             (
                 p.partition,
                 "none" if p.leader is None else p.leader,
+                _or_dash(None if (view := views.get((topic.name, p.partition))) is None else view.leader_epoch),
                 ",".join(map(str, p.replicas)),
                 ",".join(map(str, p.isr)),
                 _or_dash(p.start_offset),
                 _or_dash(p.end_offset),
                 _or_dash(_span(p.start_offset, p.end_offset)),
+                _remark(p, view),
             )
             for p in topic.partitions
         ],
     )
+
+
+def _remark(partition: PartitionDescription, view: PartitionView | None) -> str:
+    """What is wrong with a partition, if anything is."""
+    if view is None:
+        return "offline" if partition.leader is None else ""
+    found = [str(view.problem)] if view.problem is not None else []
+    if view.offline:
+        found.append(f"not alive: {','.join(map(str, view.offline))}")
+    if view.elr:
+        found.append(f"may lead: {','.join(map(str, view.elr))}")
+    return "; ".join(found)
 
 
 def _span(start: int | None, end: int | None) -> int | None:

@@ -1,7 +1,9 @@
-"""`headrace up`: a broker and its gateway, in the foreground."""
+"""`headrace up`: a broker, or a cluster of them, and a gateway, in the foreground."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -9,7 +11,15 @@ from .console import ExitCode, Failure, bad_input, examples, say, say_json
 from .options import Json, Set, pairs
 
 if TYPE_CHECKING:
-    from .supervisor import Supervisor
+    from .supervisor import Child, Supervisor
+
+HOST: Final = "127.0.0.1"
+CLUSTER_PATH: Final = "/headrace"
+MOST_BROKERS: Final = 32
+_STORE, _BROKERS, _GATEWAY = range(3)
+"""Stages: what is stopped first stands last. Brokers leave in order only while their store is there."""
+_FULL_SET: Final = 3
+"""Brokers with which one can be missed: three replicas, of which two must have a record."""
 
 Arguments = tuple[str, ...]
 
@@ -17,66 +27,179 @@ Arguments = tuple[str, ...]
 def register(app: typer.Typer) -> None:
     app.command(
         epilog=examples(
-            "headrace up", "headrace up --kafka-port 19092 --http-port 18080 --data /tmp/demo --set num.partitions=3"
+            "headrace up",
+            "headrace up --brokers 3",
+            "headrace up --kafka-port 19092 --http-port 18080 --data /tmp/demo --set num.partitions=3",
         )
     )(up)
 
 
 def up(
-    brokers: Annotated[int, typer.Option(min=1, help="How many brokers.")] = 1,
-    kafka_port: Annotated[int, typer.Option(min=0, max=65535, help="The broker's port; 0 takes a free one.")] = 9092,
+    brokers: Annotated[int, typer.Option(min=1, max=MOST_BROKERS, help="How many brokers.")] = 1,
+    kafka_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The first broker's port, the others follow; 0 takes free ones.")
+    ] = 9092,
     http_port: Annotated[int, typer.Option(min=0, max=65535, help="The gateway's port; 0 takes a free one.")] = 8080,
     data: Annotated[Path, typer.Option("--data", help="Where everything is kept.")] = Path("data"),
     config: Annotated[Path | None, typer.Option("--config", help="Settings, as in Kafka's server.properties.")] = None,
     set_: Set = None,
     json: Json = False,
 ) -> None:
-    """Start a broker and its gateway on this machine; Ctrl-C stops both.
+    """Start a broker and its gateway on this machine, or a cluster for development; Ctrl-C stops all.
 
-    Both listen on 127.0.0.1. One line on stdout tells when they serve.
+    Everything listens on 127.0.0.1. One line on stdout tells when all of it serves. With more than one broker a
+    ZooKeeper server is started for them, out of PySpark's jars, and a broker that dies is started again.
     """
-    if brokers > 1:
-        raise bad_input(f"--brokers {brokers}: clusters are not available yet; start one broker with `headrace up`")
-    if kafka_port and kafka_port == http_port:
-        raise bad_input(f"--kafka-port and --http-port are both {kafka_port}; give each its own")
-    broker = _broker_arguments(kafka_port, data, config, set_)
+    given = _settings(set_, of_one=brokers == 1)
+    _refuse_clashes(range(kafka_port, kafka_port + brokers) if kafka_port else (), http_port)
     import asyncio
 
     from .supervisor import Supervisor
 
-    asyncio.run(_run(Supervisor(), broker, kafka_port, http_port, json))
+    if brokers == 1:
+        broker = _broker_arguments(given.pop("node.id", "1"), kafka_port, data, config, given)
+        asyncio.run(_run(Supervisor(), broker, kafka_port, http_port, json))
+    else:
+        plan = _plan(brokers, kafka_port, http_port, data, config, given)
+        asyncio.run(_run_cluster(Supervisor(), plan, json))
 
 
-def _broker_arguments(port: int, data: Path, config: Path | None, set_: list[str] | None) -> Arguments:
+def _settings(set_: list[str] | None, *, of_one: bool) -> dict[str, str]:
     given = pairs(set_, "--set")
-    for name, option in (("listeners", "--kafka-port"), ("log.dirs", "--data")):
+    taken = {"listeners": "--kafka-port", "log.dirs": "--data", "zookeeper.connect": "--brokers"}
+    for name, option in (taken if of_one else {**taken, "node.id": "--brokers"}).items():
         if name in given:
             raise bad_input(f"--set {name}: use {option} with `headrace up`, or `headrace broker` for full control")
-    arguments = ["broker", "--id", given.pop("node.id", "1"), "--listen", f"127.0.0.1:{port}", "--data", str(data)]
+    return given
+
+
+def _refuse_clashes(kafka_ports: Sequence[int], http_port: int) -> None:
+    if http_port and http_port in kafka_ports:
+        which = "--kafka-port" if len(kafka_ports) == 1 else "a broker's port"
+        raise bad_input(f"{which} and --http-port are both {http_port}; give each its own")
+    if kafka_ports and kafka_ports[-1] > 65535:
+        raise bad_input(f"--kafka-port {kafka_ports[0]}: {len(kafka_ports)} brokers need ports beyond 65535")
+
+
+def _broker_arguments(
+    number: str, port: int, data: Path, config: Path | None, settings: Mapping[str, str], *more: str
+) -> Arguments:
+    arguments = ["broker", "--id", number, "--listen", f"{HOST}:{port}", "--data", str(data), *more]
     if config is not None:
         arguments += ["--config", str(config)]
-    for name, value in given.items():
+    for name, value in settings.items():
         arguments += ["--set", f"{name}={value}"]
     return tuple(arguments)
 
 
 async def _run(supervisor: "Supervisor", broker: Arguments, kafka_port: int, http_port: int, json: bool) -> None:
     async with supervisor:
-        kafka = await supervisor.start(*broker)
+        kafka = await supervisor.start(*broker, stage=_BROKERS)
         if kafka_port or await supervisor.all_ready():
-            address = kafka.ready_value("kafka") or f"127.0.0.1:{kafka_port}"
-            http = await supervisor.start("gateway", "--bootstrap", address, "--http", f"127.0.0.1:{http_port}")
+            address = kafka.ready_value("kafka") or f"{HOST}:{kafka_port}"
+            http = await supervisor.start(*_gateway_arguments(address, http_port), stage=_GATEWAY)
             if await supervisor.all_ready():
-                _announce(kafka.ready_value("kafka"), http.ready_value("http"), json)
+                _announce({"kafka": kafka.ready_value("kafka"), "http": http.ready_value("http")}, json)
                 await supervisor.finished()
+    _leave(supervisor)
+
+
+def _gateway_arguments(bootstrap: str, port: int) -> Arguments:
+    return ("gateway", "--bootstrap", bootstrap, "--http", f"{HOST}:{port}")
+
+
+def _announce(values: Mapping[str, str], json: bool) -> None:
+    if json:
+        say_json({"ready": True, **values})
+    else:
+        say(f"headrace ready {' '.join(f'{name}={value}' for name, value in values.items())}")
+
+
+def _leave(supervisor: "Supervisor") -> None:
     if supervisor.failure:
         raise Failure(supervisor.failure, ExitCode(supervisor.exit_code))
     if supervisor.exit_code:
         raise typer.Exit(supervisor.exit_code)
 
 
-def _announce(kafka: str, http: str, json: bool) -> None:
-    if json:
-        say_json({"ready": True, "kafka": kafka, "http": http})
-    else:
-        say(f"headrace ready kafka={kafka} http={http}")
+# A cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a cluster for development consists of."""
+
+    store: str
+    zookeeper: Arguments
+    brokers: Mapping[int, Arguments]
+    bootstrap: str
+    http_port: int
+
+
+def _plan(
+    brokers: int, kafka_port: int, http_port: int, data: Path, config: Path | None, given: Mapping[str, str]
+) -> Plan:
+    from .zookeeper import find_jars, find_java, free_ports
+
+    find_java()
+    find_jars()
+    home = data / "cluster"
+    taken = free_ports(1 if kafka_port else 1 + brokers)
+    ports = [kafka_port + n for n in range(brokers)] if kafka_port else taken[1:]
+    store = f"zookeeper://{HOST}:{taken[0]}{CLUSTER_PATH}"
+    settings = {**_development_settings(brokers, _in_file(config)), **given}
+    return Plan(
+        store=store,
+        zookeeper=("zookeeper", "--port", str(taken[0]), "--data", str(home)),
+        brokers={
+            number: _broker_arguments(str(number), port, home / f"broker-{number}", config, settings, "--store", store)
+            for number, port in enumerate(ports, 1)
+        },
+        bootstrap=",".join(f"{HOST}:{port}" for port in ports),
+        http_port=http_port,
+    )
+
+
+def _development_settings(brokers: int, in_file: Mapping[str, str]) -> dict[str, str]:
+    """A broker that dies is missed soon, and comes back to what it led; what a file says comes first."""
+    wanted = {
+        "zookeeper.session.timeout.ms": "2000",
+        "default.replication.factor": str(min(brokers, _FULL_SET)),
+        "offsets.topic.replication.factor": str(min(brokers, _FULL_SET)),
+        "min.insync.replicas": "2" if brokers >= _FULL_SET else "1",
+        "leader.imbalance.check.interval.seconds": "5",
+    }
+    return {name: value for name, value in wanted.items() if name not in in_file}
+
+
+def _in_file(config: Path | None) -> Mapping[str, str]:
+    if config is None:
+        return {}
+    from headrace.config.properties import parse_properties
+
+    try:
+        return parse_properties(config.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise bad_input(f"--config {config}: it cannot be read: {error}") from error
+
+
+async def _run_cluster(supervisor: "Supervisor", plan: Plan, json: bool) -> None:
+    async with supervisor:
+        await supervisor.start(*plan.zookeeper, name="ZooKeeper", stage=_STORE, revives=True)
+        if await supervisor.all_ready():
+            brokers = await _start_brokers(supervisor, plan)
+            http = await supervisor.start(
+                *_gateway_arguments(plan.bootstrap, plan.http_port), stage=_GATEWAY, revives=True
+            )
+            if await supervisor.all_ready():
+                kafka = ",".join(broker.ready_value("kafka") for broker in brokers)
+                _announce({"kafka": kafka, "http": http.ready_value("http"), "store": plan.store}, json)
+                await supervisor.finished()
+    _leave(supervisor)
+
+
+async def _start_brokers(supervisor: "Supervisor", plan: Plan) -> "list[Child]":
+    return [
+        await supervisor.start(*arguments, name=f"broker {number}", stage=_BROKERS, revives=True)
+        for number, arguments in plan.brokers.items()
+    ]

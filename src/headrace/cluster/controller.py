@@ -65,6 +65,8 @@ BROKER_CONFIGS: Final = "/config/brokers/"
 GROUP_CONFIGS: Final = "/config/groups/"
 ALL_BROKERS: Final = ""
 """The broker id under which the settings of all brokers stand."""
+_OF_ALL: Final = "default"
+"""What stands for it in a key, which has no empty parts."""
 MAX_PARTITIONS: Final = 100_000
 """The most partitions of one topic."""
 DEFAULT: Final = -1
@@ -135,7 +137,7 @@ class Controller:
         for topic in decode_topics(await self._store.list(TOPICS)):
             self._show(topic)
         for key, stored in await self._store.list(BROKER_CONFIGS):
-            broker = key[len(BROKER_CONFIGS) :]
+            broker = key[len(BROKER_CONFIGS) :].removeprefix(_OF_ALL)
             self._image.broker_configs[broker] = decode_configs(key, stored)
             self._config_versions[key] = stored.version
         for key, stored in await self._store.list(GROUP_CONFIGS):
@@ -331,7 +333,7 @@ class Controller:
     async def _put_broker_configs(self, broker: str, configs: Mapping[str, str]) -> None:
         """Also here the ELRs go with another `min.insync.replicas`, before any leader hears of it."""
         before = self._image.broker_configs.get(broker, {}).get(MIN_ISR)
-        await self._put_configs(BROKER_CONFIGS + broker, configs)
+        await self._put_configs(BROKER_CONFIGS + (broker or _OF_ALL), configs)
         self._image.broker_configs[broker] = configs
         self._use_broker_configs()
         if before != configs.get(MIN_ISR):

@@ -33,6 +33,10 @@ class IntakeSettings:
     codec_level: int | None
     """The level to compress at; None is the codec's own choice."""
     min_insync_replicas: int
+    throttled_leaders: frozenset[str] = frozenset()
+    """The replicas (`partition:broker`, or `*`) that send slowly to those who are not in sync."""
+    throttled_followers: frozenset[str] = frozenset()
+    """The replicas that catch up slowly."""
 
 
 def log_settings(topic: Topic, config: BrokerConfig) -> LogSettings:
@@ -83,6 +87,8 @@ def _intake_settings(values: Mapping[str, Any], least_isr: int | None) -> Intake
         codec=codec,
         codec_level=level,
         min_insync_replicas=values["min.insync.replicas"] if least_isr is None else least_isr,
+        throttled_leaders=frozenset(values["leader.replication.throttled.replicas"]),
+        throttled_followers=frozenset(values["follower.replication.throttled.replicas"]),
     )
 
 

@@ -3,19 +3,24 @@
 import re
 from typing import Final
 
-from .setting import Rule, Setting, Type, at_least
+from .setting import MAX_LONG, Rule, Setting, Type, at_least, one_of
 
 _SERVERS: Final = re.compile(r"[^,/\s:]+(:\d{1,5})?(,[^,/\s:]+(:\d{1,5})?)*(/[^\s]*)?")
 _ENSEMBLE: Final = Rule(
     holds=lambda value: bool(_SERVERS.fullmatch(str(value))),
     words="servers like h1:2181,h2:2181,h3:2181/path, the path being where this cluster keeps its state",
 )
+RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 def _cluster(
     name: str, kind: Type, default: str | None, rule: Rule | None, doc: str, importance: str = "medium"
 ) -> Setting:
     return Setting(name=name, type=kind, default=default, rule=rule, doc=doc, importance=importance)
+
+
+def _rate(name: str, doc: str) -> Setting:
+    return Setting(name=name, type=Type.LONG, default=str(MAX_LONG), rule=at_least(1), doc=doc, dynamic=True)
 
 
 CLUSTER_SETTINGS: Final = (
@@ -49,6 +54,23 @@ CLUSTER_SETTINGS: Final = (
         "10485760",
         at_least(1024),
         "About the most bytes that a leader sends a follower at once.",
+    ),
+    _cluster(
+        "replica.selector.class",
+        Type.CLASS,
+        "",
+        one_of("", RACK_AWARE),
+        "Who serves a consumer that says where it is (client.rack): the leader (empty), or a replica in the same rack.",
+    ),
+    _rate(
+        "leader.replication.throttled.rate",
+        "The most bytes a second that this broker sends, as a leader, to replicas that are not in sync, of partitions "
+        "that are named in their topics' leader.replication.throttled.replicas.",
+    ),
+    _rate(
+        "follower.replication.throttled.rate",
+        "The most bytes a second by which replicas on this broker catch up that are not in sync and are named in "
+        "their topics' follower.replication.throttled.replicas.",
     ),
     _cluster(
         "auto.leader.rebalance.enable",

@@ -16,6 +16,15 @@ _FORMAT_2: Final = Rule(
     words="0.11 up to 3.x, whose record format (2) is the only one stored here; leave it out",
 )
 _NEVER: Final = str(MAX_LONG)
+_REPLICA: Final = re.compile(r"\d+:\d+")
+_REPLICAS: Final = Rule(
+    holds=lambda value: value in ((), ("*",)) or all(_REPLICA.fullmatch(item) for item in _items(value)),
+    words="partition:broker,partition:broker,… or * for all",
+)
+
+
+def _items(value: Value) -> tuple[str, ...]:
+    return value if isinstance(value, tuple) else ()
 
 
 def _topic(
@@ -116,12 +125,28 @@ _ROWS: Final = (
         "After how long records that were not synced yet are synced to disk.",
     ),
     _topic(
+        "follower.replication.throttled.replicas",
+        Type.LIST,
+        "",
+        _REPLICAS,
+        "",
+        "The replicas that, while they are not in sync, catch up no faster than follower.replication.throttled.rate.",
+    ),
+    _topic(
         "index.interval.bytes",
         Type.INT,
         "4096",
         at_least(0),
         "log.index.interval.bytes",
         "How many bytes of log one index entry stands for.",
+    ),
+    _topic(
+        "leader.replication.throttled.replicas",
+        Type.LIST,
+        "",
+        _REPLICAS,
+        "",
+        "The replicas that, as leaders, send no faster than leader.replication.throttled.rate to those not in sync.",
     ),
     _topic(
         "max.compaction.lag.ms",

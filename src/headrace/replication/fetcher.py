@@ -16,6 +16,7 @@ from headrace.protocol.errors import CodedError, ProtocolViolation
 
 from .inflow import Inflow, Key
 from .partition import Partition
+from .throttle import Throttle
 
 MAX_WAIT_MS: Final = 500
 MOST_UNDER_WAY: Final = 3
@@ -36,6 +37,8 @@ class Terms:
     new_session: Callable[[], int]
     broker_epoch: Callable[[], int]
     max_bytes: int
+    slowly: tuple[Throttle, int] | None = None
+    """The limit for those who catch up, and who we are."""
 
 
 class Fetcher:
@@ -47,7 +50,7 @@ class Fetcher:
         self._max_bytes = terms.max_bytes
         self._news = asyncio.Event()
         later = asyncio.get_running_loop().call_later
-        self.inflow = Inflow(later, self._news.set, terms.new_session, terms.broker_epoch)
+        self.inflow = Inflow(later, self._news.set, terms.new_session, terms.broker_epoch, terms.slowly)
 
     async def run(self) -> None:
         """Follow until cancelled. A session that breaks is begun anew."""

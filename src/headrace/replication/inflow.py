@@ -22,15 +22,13 @@ from headrace.protocol.fetch import EpochEnd
 from headrace.protocol.replicate import WITHDRAWN, Asked, Position, Progress, decode_progress, encode_positions
 
 from .partition import Partition
+from .throttle import Later, SlowLane, Throttle
 
 Key: TypeAlias = tuple[bytes, int]
 RETRY_SECONDS: Final = 0.5
 """Until a partition is asked for again that the leader does not know, or does not lead (yet)."""
 
 log = structlog.get_logger(__name__)
-
-Later = Callable[[float, Callable[[], None]], object]
-"""Calls something after some seconds."""
 
 
 class Inflow:
@@ -42,6 +40,7 @@ class Inflow:
         changed: Callable[[], None],
         new_session: Callable[[], int],
         broker_epoch: Callable[[], int],
+        slowly: tuple[Throttle, int] | None = None,
     ) -> None:
         self._later = later
         self._changed = changed
@@ -52,6 +51,8 @@ class Inflow:
         self._broker_epoch = broker_epoch
         self._session = 0
         self._number = 0
+        self._slow_lane = None if slowly is None else SlowLane(*slowly, later, self._tell_now)
+        """For those who catch up under a limit: the limit, and who we are."""
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -74,6 +75,8 @@ class Inflow:
         if partition is not None:
             partition.on_settled = None
             self._to_tell.pop(key, None)
+            if self._slow_lane is not None:
+                self._slow_lane.drop(key)
             self._withdrawn.add(key)
             self._changed()
 
@@ -82,7 +85,12 @@ class Inflow:
         self._session = self._new_session()
         self._number = 0
         self._withdrawn.clear()
-        self._to_tell = dict.fromkeys(self._followed)
+        self._to_tell = {}
+        if self._slow_lane is not None:
+            self._slow_lane.clear()
+        for key, partition in self._followed.items():
+            if not self._is_slowed(key, partition):
+                self._to_tell[key] = None
 
     def tell_all(self) -> None:
         """Tell every position again: this broker is registered anew, and acknowledges as the one it now is."""
@@ -90,16 +98,34 @@ class Inflow:
             self._tell(key, partition)
 
     def _tell(self, key: Key, partition: Partition) -> None:
-        if self._followed.get(key) is partition and partition.is_settled and partition.log.offline is None:
-            self._to_tell[key] = None
-            self._changed()
+        is_wanted = self._followed.get(key) is partition and partition.is_settled and partition.log.offline is None
+        if is_wanted and not self._is_slowed(key, partition):
+            self._tell_now(key)
+
+    def _tell_now(self, key: Key) -> None:
+        self._to_tell[key] = None
+        self._changed()
+
+    def _is_slowed(self, key: Key, partition: Partition) -> bool:
+        """Whether a partition has to wait until it may be told."""
+        lane = self._slow_lane
+        if lane is None:
+            return False
+        if lane.takes(partition):
+            lane.put(key)
+            return True
+        lane.drop(key)
+        return False
 
     def request(self, max_wait_ms: int, max_bytes: int) -> bytearray:
         """What to tell the leader now."""
         positions = [Position(*key, WITHDRAWN, -1, -1) for key in self._withdrawn]
-        positions += [
-            position for key in self._to_tell if (position := _position(key, self._followed[key])) is not None
-        ]
+        lane = self._slow_lane
+        for key in self._to_tell:
+            if lane is not None and lane.is_asking(key):
+                max_bytes = min(max_bytes, lane.throttle.most_bytes)
+            if (position := _position(key, self._followed[key])) is not None:
+                positions.append(position)
         self._withdrawn.clear()
         self._to_tell.clear()
         number = self._number
@@ -112,6 +138,8 @@ class Inflow:
         for progress, records in decode_progress(answer):
             key = (progress.topic_id, progress.partition)
             partition = self._followed.get(key)
+            if self._slow_lane is not None and progress.offset >= 0:
+                self._slow_lane.answered(key, len(records))
             if partition is None or not _is_meant(partition, progress):
                 continue
             taken += len(records)

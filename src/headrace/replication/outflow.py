@@ -17,6 +17,7 @@ from headrace.protocol.replicate import WITHDRAWN, Position, Progress
 
 from .followers import ProposeIsr
 from .partition import Partition
+from .throttle import Throttle, is_named
 
 Key: TypeAlias = tuple[bytes, int]
 """A partition by the id of its topic and its index."""
@@ -38,7 +39,7 @@ class Holder(Protocol):
 class Outflow:
     """One follower's positions on one link."""
 
-    def __init__(self, broker: int, holder: Holder, now: Callable[[], float]) -> None:
+    def __init__(self, broker: int, holder: Holder, now: Callable[[], float], throttle: Throttle | None = None) -> None:
         self.broker = broker
         self._broker_epoch = -1
         self._holder = holder
@@ -47,6 +48,9 @@ class Outflow:
         self._ready: dict[Key, None] = {}
         self._moved: dict[Key, None] = {}
         """Partitions whose high watermark the follower does not know."""
+        self._held: dict[Key, None] = {}
+        """Partitions that would be ready, but for the limit: looked at again with each answer."""
+        self._throttle = throttle
         self._watched: dict[Key, Partition] = {}
         self._outside: dict[Key, None] = {}
         """Partitions whose ISR the follower may not be in. Whenever it is heard of they are looked at again: it may
@@ -108,7 +112,7 @@ class Outflow:
             partition.outflows[self] = key
 
     def _forget(self, key: Key) -> None:
-        for kept in (self._asking, self._ready, self._moved, self._outside):
+        for kept in (self._asking, self._ready, self._held, self._moved, self._outside):
             kept.pop(key, None)
         if (partition := self._watched.pop(key, None)) is not None:
             partition.outflows.pop(self, None)
@@ -121,7 +125,7 @@ class Outflow:
 
     def appended(self, key: Key) -> None:
         """The partition has new records, or is no longer led here."""
-        if key in self._asking:
+        if key in self._asking and key not in self._held:
             self._ready[key] = None
             if self.wake is not None:
                 self.wake()
@@ -140,18 +144,34 @@ class Outflow:
         """What there is to say now, with records of up to `max_bytes` (one batch at least), in the order of waiting."""
         answers: list[Answer] = []
         left = max_bytes
+        self._ready.update(self._held)
+        self._held.clear()
         for key in list(self._ready):
             if left <= 0:
                 break
             del self._ready[key]
+            slowly = self._slowed(key)
+            if slowly is not None and slowly.pause() > 0:
+                self._held[key] = None
+                continue
             self._moved.pop(key, None)
-            answer = self._answer(key, self._asking.pop(key), left)
+            answer = self._answer(key, self._asking.pop(key), left if slowly is None else min(left, slowly.most_bytes))
             answers.append(answer)
             left -= answer[0].size
+            if slowly is not None:
+                slowly.took(answer[0].size)
         moved = ((key, self._watched.get(key)) for key in self._moved)
         answers += [(_news_of(key, held), None) for key, held in moved if held is not None and held.is_leader]
         self._moved.clear()
         return answers
+
+    def _slowed(self, key: Key) -> Throttle | None:
+        """The limit that holds for a partition, if one does."""
+        throttle, partition = self._throttle, self._watched.get(key)
+        if throttle is None or partition is None or not throttle.is_on or self.broker in partition.state.isr:
+            return None
+        named = is_named(partition.rules.throttled_leaders, partition.index, partition.state.leader)
+        return throttle if named else None
 
     def _answer(self, key: Key, position: Position, max_bytes: int) -> Answer:
         start = -1

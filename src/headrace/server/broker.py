@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 from uuid import UUID
 
 import structlog
@@ -248,7 +248,8 @@ class Broker:
         sessions = FetchSessions(
             int(config["max.incremental.fetch.session.cache.slots"]), lambda: rng.randrange(1, 2**31)
         )
-        self._fetch = FetchHandler(loop, self._replicas, sessions, int(config["fetch.max.bytes"]))
+        nearby = (lambda: image.brokers) if config["replica.selector.class"] else None
+        self._fetch = FetchHandler(loop, self._replicas, sessions, int(config["fetch.max.bytes"]), nearby)
         raw: dict[ApiKey, RawHandler] = {ApiKey.PRODUCE: ProduceHandler(self._replicas), ApiKey.FETCH: self._fetch}
         dispatcher = Dispatcher(
             loop,
@@ -259,6 +260,7 @@ class Broker:
             self._authenticator,
             serve_peer=None if clustered is None else clustered.service.open(context, self._authenticator),
             relay=None if clustered is None else clustered.relay(),
+            ready=None if clustered is None else clustered.member.is_ready,
         )
         self._cleaner = Cleaner(self._replicas, self._disk, self._clock, self._world.workers.aside)
         self._begin_chores(loop)
@@ -304,12 +306,28 @@ async def _serve_until_stopped(config: BrokerConfig, on_ready: Callable[[str], N
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     broker = Broker(config)
-    await broker.start()
+    if not await _started(broker, stop):
+        return 0
     _tune()
     on_ready(broker.bootstrap)
     await stop.wait()
     await broker.stop()
     return 0
+
+
+async def _started(broker: Broker, stop: asyncio.Event) -> bool:
+    """Whether it serves; False where it was told to stop before, as it may while it waits for its cluster."""
+    starting = asyncio.ensure_future(broker.start())
+    stopping = asyncio.ensure_future(stop.wait())
+    waiting: list[asyncio.Future[Any]] = [starting, stopping]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if starting.done():
+        await starting
+        return True
+    starting.cancel()
+    await asyncio.wait([starting])
+    return False
 
 
 def _tune() -> None:

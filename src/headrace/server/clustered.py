@@ -17,6 +17,7 @@ from headrace.protocol.peer import InternalApi
 from headrace.replication.fetcher import Fetchers, Terms
 from headrace.replication.isr import IsrKeeper
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.throttle import Throttle
 from headrace.storage.disk import Disk, StorageError
 from headrace.storage.manager import LogManager
 
@@ -140,7 +141,8 @@ class Clustered:
         self.control = ClusterControl(self.member, image, self.peers, store)
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: asyncio.Task[None] | None = None
-        self.service = PeerService(self._me, world.rng, self.member, replicas)
+        sending = self._throttle("leader.replication.throttled.rate")
+        self.service = PeerService(self._me, world.rng, self.member, replicas, sending)
         self._join_replicas()
 
     def _join_replicas(self) -> None:
@@ -148,6 +150,7 @@ class Clustered:
             new_session=lambda: self._world.rng.getrandbits(62),
             broker_epoch=lambda: self.member.epoch,
             max_bytes=int(self._config["replica.fetch.response.max.bytes"]),
+            slowly=(self._throttle("follower.replication.throttled.rate"), self._node.id),
         )
         self._fetchers = Fetchers(self._replicate, self._spawn, terms)
         self._isr = IsrKeeper(
@@ -164,11 +167,17 @@ class Clustered:
     def _tell_again(self) -> None:
         self._fetchers.tell_again()
 
+    def _throttle(self, setting: str) -> Throttle:
+        return Throttle(lambda: int(self._config[setting]), self._world.clock.monotonic)
+
     def _find(self, broker: int) -> BrokerNode | None:
         return self.member.find(broker)
 
     def _is_known(self, topic: str, index: int) -> bool:
+        """While this broker does not know its cluster it cannot say of anything that it does not exist."""
         found = self._image.topic(topic)
+        if found is None and not self.member.is_ready.is_set():
+            return True
         return found is not None and 0 <= index < len(found.partitions)
 
     async def _replicate(self, leader: int, body: bytearray) -> memoryview:
@@ -230,12 +239,14 @@ def _raise_cause(task: "asyncio.Task[None]") -> None:
 class PeerService:
     """Serves what only brokers ask."""
 
-    def __init__(self, me: Identity, rng: Random, member: ClusterMember, replicas: ReplicaManager) -> None:
+    def __init__(
+        self, me: Identity, rng: Random, member: ClusterMember, replicas: ReplicaManager, sending: Throttle
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._me = me
         self._rng = rng
         self._member = member
-        self._replicate = ReplicateHandler(self._loop, replicas)
+        self._replicate = ReplicateHandler(self._loop, replicas, sending)
         self._gate: PeerGate | None = None
 
     def open(self, context: Context, authenticator: Authenticator | None) -> ServePeer:

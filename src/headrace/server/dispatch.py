@@ -10,7 +10,7 @@ What only brokers ask each other goes to the `PeerGate`; what is the controller'
 broker has neither.
 """
 
-from asyncio import AbstractEventLoop, Task
+from asyncio import AbstractEventLoop, Event, Task
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from struct import Struct
@@ -107,6 +107,7 @@ class Dispatcher:
         *,
         serve_peer: ServePeer | None = None,
         relay: Relay | None = None,
+        ready: Event | None = None,
     ) -> None:
         self._loop = loop
         self._context = context
@@ -116,6 +117,8 @@ class Dispatcher:
         self._authenticator = authenticator
         self._serve_peer = serve_peer
         self._relay = relay
+        self._ready = ready
+        """Set once this broker knows its cluster: before, it would tell clients that there are no topics."""
         self._routes: dict[tuple[int, int], Route] = {}
         self._tasks: set[Task[None]] = set()
 
@@ -189,9 +192,21 @@ class Dispatcher:
             return self._handlers[ApiKey(info.api_key)](self._context, entity, info)
 
         if relay is None or not relay.takes(info.api_key):
-            return run_here
+            return self._once_ready(info, run_here)
         body = bytes(request.frame[request.body :])
-        return lambda: relay.answer(info, entity, body, run_here)
+        return self._once_ready(info, lambda: relay.answer(info, entity, body, run_here))
+
+    def _once_ready(self, info: RequestInfo, work: Work) -> Work:
+        """What a client asks waits until this broker knows its cluster. Brokers do not wait for each other."""
+        ready = self._ready
+        if ready is None or ready.is_set() or info.api_key == ApiKey.API_VERSIONS or info.peer_broker is not None:
+            return work
+
+        async def wait() -> Answer:
+            await ready.wait()
+            return await work()
+
+        return wait
 
     def _take_bare_token(self, connection: Connection, frame: memoryview) -> bool:
         assert self._authenticator is not None

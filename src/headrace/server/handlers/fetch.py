@@ -8,18 +8,23 @@ there are, or until `max_wait` has passed; an append wakes it.
 - v7 sessions (see `fetch_sessions`); v9 leader epochs are checked; v12 `last_fetched_epoch` finds divergence;
   v13 topic ids.
 - A replica id is refused (CLUSTER_AUTHORIZATION_FAILED) unless the connection is that broker's.
+- v11 tells the client's rack. With `replica.selector.class` a leader sends the client to a replica in it, without
+  records (see `replication.nearby`). Followers serve what they know to be committed; to older clients, nothing.
 """
 
 from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import structlog
 
+from headrace.cluster.image import BrokerNode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.fetch import FetchedPartition, FetchedTopic, Response, write_response
+from headrace.replication.nearby import NOBODY, reader_for
 from headrace.replication.partition import Partition
 from headrace.replication.purgatory import DelayedFetch
 from headrace.replication.replica_manager import ReplicaManager
@@ -29,9 +34,22 @@ from ..dispatch import Request, decode, response_head
 from .fetch_sessions import FetchSessions, Interest, View
 
 READ_COMMITTED: Final = 1
+FIRST_WITH_RACK: Final = 11
 _LENGTH: Final = Struct(">i")
 
 log = structlog.get_logger(__name__)
+
+
+Brokers = Callable[[], Mapping[int, BrokerNode]]
+"""Those who live, and where."""
+
+
+class Terms(NamedTuple):
+    """What a fetch wants, of all its partitions alike."""
+
+    committed_only: bool
+    leader_only: bool
+    rack: str
 
 
 class Read(NamedTuple):
@@ -45,9 +63,16 @@ class FetchHandler:
     """Serves Fetch."""
 
     def __init__(
-        self, loop: AbstractEventLoop, replicas: ReplicaManager, sessions: FetchSessions, most_bytes: int
+        self,
+        loop: AbstractEventLoop,
+        replicas: ReplicaManager,
+        sessions: FetchSessions,
+        most_bytes: int,
+        nearby: Brokers | None = None,
     ) -> None:
         self.loop = loop
+        self._nearby = nearby
+        """Given where consumers are sent to replicas near them."""
         self._replicas = replicas
         self._sessions = sessions
         self._most_bytes = most_bytes
@@ -77,26 +102,33 @@ class FetchHandler:
             raise CodedError(ErrorCode.unknown_topic_id)
         return self._replicas.partition(name, index)
 
-    def read(self, view: View, max_bytes: int, committed_only: bool) -> tuple[list[Read], int]:
+    def read(self, view: View, max_bytes: int, terms: Terms) -> tuple[list[Read], int]:
         """Read the partitions of a fetch in order, until enough; returns what they gave and its bytes."""
         left = min(max_bytes, self._most_bytes)
         total = 0
         reads = []
         for interest in view.interests:
-            answer = self._read_one(interest, left, committed_only, is_first=not total)
+            answer = self._read_one(interest, left, terms, is_first=not total)
             if answer.records is not None:
                 total += answer.records.length
                 left -= answer.records.length
             reads.append(Read(interest, answer))
         return reads, total
 
-    def _read_one(self, interest: Interest, left: int, committed_only: bool, *, is_first: bool) -> FetchedPartition:
+    def _read_one(self, interest: Interest, left: int, terms: Terms, *, is_first: bool) -> FetchedPartition:
         max_bytes = max(min(left, interest.max_bytes), 0)
         try:
-            answer = self.partition(interest).read(
+            partition = self.partition(interest)
+            if terms.leader_only:
+                partition.check_leads()
+            elif terms.rack and self._nearby is not None:
+                sent = self._sent_elsewhere(partition, interest, terms, self._nearby())
+                if sent is not None:
+                    return sent
+            answer = partition.read(
                 interest.offset,
                 max_bytes,
-                committed_only=committed_only,
+                committed_only=terms.committed_only,
                 current_leader_epoch=interest.leader_epoch,
                 last_fetched_epoch=interest.last_fetched_epoch,
             )
@@ -106,12 +138,35 @@ class FetchHandler:
             return answer._replace(records=None)
         return answer
 
+    def _sent_elsewhere(
+        self, partition: Partition, interest: Interest, terms: Terms, brokers: Mapping[int, BrokerNode]
+    ) -> FetchedPartition | None:
+        """Whom to read from instead, if there is someone better."""
+        followers = partition.followers
+        if not partition.is_leader or followers is None:
+            return None
+
+        def end_of(broker: int) -> int:
+            follower = followers.get(broker)
+            return -1 if follower is None else follower.end
+
+        reader = reader_for(terms.rack, interest.offset, partition.state, brokers, end_of)
+        if reader == NOBODY:
+            return None
+        found = partition.read(
+            interest.offset,
+            0,
+            committed_only=terms.committed_only,
+            current_leader_epoch=interest.leader_epoch,
+            last_fetched_epoch=interest.last_fetched_epoch,
+        )
+        return found if found.diverging else found._replace(records=None, preferred_read_replica=reader)
+
 
 class Fetch:
     """One fetch under way."""
 
     __slots__ = (
-        "_committed_only",
         "_connection",
         "_correlation_id",
         "_delayed",
@@ -120,6 +175,7 @@ class Fetch:
         "_max_wait",
         "_min_bytes",
         "_slot",
+        "_terms",
         "_timer",
         "_version",
         "_view",
@@ -134,7 +190,11 @@ class Fetch:
         self._max_wait = entity.max_wait.total_seconds()
         self._min_bytes: int = entity.min_bytes
         self._max_bytes: int = entity.max_bytes
-        self._committed_only: bool = entity.isolation_level == READ_COMMITTED
+        self._terms = Terms(
+            committed_only=entity.isolation_level == READ_COMMITTED,
+            leader_only=request.version < FIRST_WITH_RACK,
+            rack=getattr(entity, "rack_id", ""),
+        )
         self._view: View
         self._delayed: DelayedFetch | None = None
         self._timer: TimerHandle | None = None
@@ -142,8 +202,8 @@ class Fetch:
     def start(self, view: View) -> Parts | None:
         """The answer if there is enough now, else None and a slot."""
         self._view = view
-        reads, total = self._handler.read(view, self._max_bytes, self._committed_only)
-        is_urgent = any(read.answer.code or read.answer.diverging is not None for read in reads)
+        reads, total = self._handler.read(view, self._max_bytes, self._terms)
+        is_urgent = any(_is_urgent(read.answer) for read in reads)
         if total >= self._min_bytes or self._max_wait <= 0 or is_urgent or not reads:
             return self._respond_with(reads)
         self._wait([self._handler.partition(read.interest) for read in reads])
@@ -194,7 +254,7 @@ class Fetch:
         for interest in self._view.interests:
             try:
                 partition = self._handler.partition(interest)
-                total += partition.available(interest.offset, committed_only=self._committed_only)
+                total += partition.available(interest.offset, committed_only=self._terms.committed_only)
             except CodedError:
                 return True
             if total >= self._min_bytes:
@@ -207,13 +267,18 @@ class Fetch:
         if self._connection.is_closed:
             return
         try:
-            reads, _ = self._handler.read(self._view, self._max_bytes, self._committed_only)
+            reads, _ = self._handler.read(self._view, self._max_bytes, self._terms)
             answer = self._respond_with(reads)
         except Exception:
             log.exception("request failed", api=ApiKey.FETCH.name, version=self._version)
             self._connection.close()
         else:
             self._slot.answer(answer)
+
+
+def _is_urgent(answer: FetchedPartition) -> bool:
+    """Whether the client should know at once."""
+    return bool(answer.code) or answer.diverging is not None or answer.preferred_read_replica != NOBODY
 
 
 def _refuse_strangers(entity: Any, peer_broker: int | None) -> None:

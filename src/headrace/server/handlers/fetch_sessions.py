@@ -55,6 +55,7 @@ class Interest:
             answer.code != 0
             or answer.records is not None
             or answer.diverging is not None
+            or answer.preferred_read_replica >= 0
             or answer.high_watermark != self.told_high_watermark
             or answer.log_start_offset != self.told_log_start
         )

@@ -11,7 +11,7 @@ is returned as bytes, put together from topics that are kept encoded: see `metad
 - v10 adds topic ids; v12 null names, for ids that are not known; v13 an error at the top.
 
 DescribeTopicPartitions pages through topics in the order of their names, at most `PAGE` partitions at a time. The
-lists of eligible leaders (KIP-966) are empty, not null: the Java client does not expect null. A cursor before the
+lists of eligible leaders (KIP-966) may be empty, never null: the Java client does not expect null. A cursor before the
 first partition is INVALID_REQUEST for each topic asked for, as the answer has no other place for it.
 
 Left out: internal topics are never created by asking for them; who needs one creates it.

@@ -103,7 +103,7 @@ def describe_partition(index: int, state: PartitionState, alive: frozenset[int])
         "replica_nodes": state.replicas,
         "isr_nodes": state.isr,
         "offline_replicas": [replica for replica in state.replicas if replica not in alive],
-        "eligible_leader_replicas": (),
+        "eligible_leader_replicas": state.elr,
         "last_known_elr": (),
     }
 

@@ -3,7 +3,7 @@
 - ElectLeaders: v0 elects preferred replicas; v1 asks for preferred (0) or unclean (1) elections. Null asks for all
   partitions, of which only those that changed or could not are told.
 - AlterPartitionReassignments: null replicas undo the move that is under way. A move ends when everyone who is to hold
-  the partition is in sync; until then it is listed.
+  the partition is in sync; until then it is listed. From v1 on a request can forbid another number of replicas.
 - Both are the controller's: other brokers forward them.
 """
 
@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Final
 
-from headrace.cluster.image import PartitionState
+from headrace.cluster.image import PartitionState, Topic
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -47,8 +47,10 @@ async def _elect(ctx: Context, name: str, index: int, unclean: bool) -> CodedErr
 
 async def handle_alter_reassignments(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
     responses = []
+    may_resize = getattr(request, "allow_replication_factor_change", True)
     for topic in request.topics or ():
-        outcomes = await asyncio.gather(*(_reassign(ctx, topic.name, asked) for asked in topic.partitions or ()))
+        moves = (_reassign(ctx, topic.name, asked, may_resize) for asked in topic.partitions or ())
+        outcomes = await asyncio.gather(*moves)
         partitions = [
             {"partition_index": asked.partition_index, **_result(error)}
             for asked, error in zip(topic.partitions or (), outcomes, strict=True)
@@ -56,22 +58,35 @@ async def handle_alter_reassignments(ctx: Context, request: Any, info: RequestIn
         responses.append({"name": topic.name, "partitions": partitions})
     return {
         "throttle_time": 0,
-        "allow_replication_factor_change": True,
+        "allow_replication_factor_change": may_resize,
         "error_code": ErrorCode.none,
         "error_message": None,
         "responses": responses,
     }
 
 
-async def _reassign(ctx: Context, name: str, asked: Any) -> CodedError | None:
+async def _reassign(ctx: Context, name: str, asked: Any, may_resize: bool) -> CodedError | None:
     target = None if asked.replicas is None else tuple(asked.replicas)
     try:
         if target == ():
             raise CodedError(ErrorCode.invalid_replica_assignment, "Empty replica list specified in reassignment.")
+        if target is not None and not may_resize:
+            _refuse_another_size(ctx.image.topic(name), asked.partition_index, len(target))
         await ctx.controller.reassign(name, asked.partition_index, target)
     except CodedError as error:
         return error
     return None
+
+
+def _refuse_another_size(topic: Topic | None, index: int, size: int) -> None:
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return
+    state = topic.partitions[index]
+    if len(state.replicas) - len(state.adding) != size:
+        raise CodedError(
+            ErrorCode.invalid_replication_factor,
+            f"The replication factor is changed from {len(state.replicas) - len(state.adding)} to {size}",
+        )
 
 
 def _result(error: CodedError | None) -> dict[str, Any]:

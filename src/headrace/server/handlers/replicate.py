@@ -15,6 +15,7 @@ from headrace.protocol.fetch import MOST_COPIED, SMALL_READ, Part
 from headrace.protocol.replicate import Asked, decode_positions, encode_progress, encode_refusal
 from headrace.replication.outflow import Outflow
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.throttle import Throttle
 from headrace.storage.disk import StorageError
 
 from ..connection import Connection, Parts, Slot
@@ -103,9 +104,10 @@ class Session:
 class ReplicateHandler:
     """Serves followers."""
 
-    def __init__(self, loop: AbstractEventLoop, replicas: ReplicaManager) -> None:
+    def __init__(self, loop: AbstractEventLoop, replicas: ReplicaManager, throttle: Throttle | None = None) -> None:
         self._loop = loop
         self._replicas = replicas
+        self._throttle = throttle
         self._sessions: dict[int, Session] = {}
         """By broker: a follower has one at a time."""
         self._is_closed = False
@@ -118,7 +120,7 @@ class ReplicateHandler:
         if asked.number == 0 and not self._is_closed:
             if session is not None:
                 session.close()
-            outflow = Outflow(broker, self._replicas, self._loop.time)
+            outflow = Outflow(broker, self._replicas, self._replicas.clock.monotonic, self._throttle)
             session = self._sessions[broker] = Session(asked.session, outflow, connection, self._loop)
         elif not _continues(session, asked, connection):
             refusal = encode_refusal(ErrorCode.fetch_session_id_not_found.value)

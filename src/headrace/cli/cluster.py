@@ -1,0 +1,355 @@
+"""`headrace cluster`: see how a cluster is, move partitions, empty brokers, level the load, elect leaders."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from headrace.client.errors import ClientError, unknown_topic
+from headrace.client.moves import Partition, Replicas, drained, placed_on, rebalanced
+from headrace.client.overview import ClusterView
+
+from .cluster_show import as_values, is_well, show
+from .console import ExitCode, Failure, bad_input, examples, note, say, say_json
+from .moving import Manner, carry_out, report_failures, values_of
+from .options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, bootstrap_list, pairs
+from .plans import amount, broker_list, brokers, read_plan, shown_bytes
+
+if TYPE_CHECKING:
+    from headrace.client.operations import Operations
+
+app = typer.Typer(
+    help="See how a cluster is, move partitions, empty brokers, level the load, elect leaders.",
+    epilog=examples("headrace cluster describe", "headrace cluster rebalance --dry-run", "headrace cluster drain 3"),
+    no_args_is_help=True,
+)
+
+_ROUNDS: Final = 5
+"""Times that a broker is emptied anew of what was placed on it meanwhile."""
+_NOT_NEEDED: Final = "ELECTION_NOT_NEEDED"
+
+Throttle = Annotated[
+    str | None,
+    typer.Option("--throttle", metavar="BYTES", help="The most bytes a second to copy, for each broker: 10M, 5MiB."),
+]
+Wait = Annotated[bool, typer.Option("--wait", help="Return when everything has moved; shows how far it is.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would move, and change nothing.")]
+PartitionNumbers = Annotated[
+    list[int] | None, typer.Option("--partition", "-p", min=0, help="One partition of the topic; may be repeated.")
+]
+Topics = Annotated[list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Topics, by name.")]
+
+
+def _operations(bootstrap: str, properties: list[str] | None) -> "Operations":
+    from .lean import lean_imports
+
+    with lean_imports():
+        from headrace.client.operations import Operations
+
+    return Operations(bootstrap_list(bootstrap), pairs(properties, "--property"))
+
+
+def _manner(throttle: str | None, wait: bool, dry_run: bool, json: bool) -> Manner:
+    rate = None if throttle is None else amount(throttle, "--throttle")
+    return Manner(throttle=rate, wait=wait, dry_run=dry_run, json=json)
+
+
+@app.command(
+    epilog=examples(
+        "headrace cluster describe",
+        "headrace cluster describe --partitions",
+        "headrace cluster describe --check --json",
+    )
+)
+def describe(
+    partitions: Annotated[
+        bool, typer.Option("--partitions", help="Every partition, not only those in trouble.")
+    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 1 unless every replica is in sync.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: ClientProperties = None,
+    json: Json = False,
+) -> None:
+    """Show brokers and what each leads and holds, partitions in trouble, and moves under way."""
+    with _operations(bootstrap, properties) as operations:
+        view = operations.view()
+        sizes = operations.sizes(view.racks)
+        rate = operations.rate()
+        if json:
+            say_json(as_values(view, sizes, rate))
+        else:
+            show(view, sizes, rate, every_partition=partitions)
+    if check and not is_well(view):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+@app.command(
+    epilog=examples(
+        "headrace cluster reassign orders --to 1,2,4 --wait",
+        "headrace cluster reassign orders --partition 0 --to 4,1,2",
+        "headrace cluster reassign orders --replication-factor 3",
+        "headrace cluster reassign --file plan.json --throttle 10M --wait",
+        "headrace cluster reassign --cancel",
+    )
+)
+def reassign(
+    topics: Topics = None,
+    partition: PartitionNumbers = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="BROKERS", help="Who is to hold them, such as 1,2,3.")
+    ] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option("--replication-factor", "-r", min=1, help="How many replicas each is to have.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="A plan in the format of Kafka's own tool.")] = None,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Take moves back that are under way; all, or these.")
+    ] = False,
+    throttle: Throttle = None,
+    wait: Wait = False,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: ClientProperties = None,
+    json: Json = False,
+) -> None:
+    """Let other brokers hold partitions.
+
+    With --partition, these have exactly the brokers of --to, the first as preferred leader. Else all partitions of the
+    topics are spread over them, and replicas that are there already stay.
+    """
+    _refuse_mixtures(topics, partition, to, replication_factor, file, cancel)
+    chosen = None if to is None else broker_list(to, "--to")
+    written = None if file is None else read_plan(file)
+    manner = _manner(throttle, wait, dry_run, json)
+    with _operations(bootstrap, properties) as operations:
+        view = operations.view()
+        asked = _asked(view, topics, partition, written)
+        if cancel:
+            _cancel(operations, view, asked, manner)
+            return
+        plan = written if written is not None else _placed(view, asked, partition, chosen, replication_factor)
+        _refuse_unknown_brokers(view, plan)
+        carry_out(operations, view, {k: r for k, r in plan.items() if r != view.layout[k]}, manner)
+
+
+def _refuse_mixtures(
+    topics: list[str] | None,
+    partition: list[int] | None,
+    to: str | None,
+    replication_factor: int | None,
+    file: Path | None,
+    cancel: bool,
+) -> None:
+    if file is not None and (topics or partition or to or replication_factor):
+        raise bad_input("--file says which partitions go where; leave topics, --partition and --to out")
+    if partition and len(topics or ()) != 1:
+        raise bad_input(
+            "--partition needs one topic, such as `headrace cluster reassign orders --partition 0 --to 1,2`"
+        )
+    if cancel:
+        if to or replication_factor:
+            raise bad_input("--cancel takes moves back; leave --to and --replication-factor out")
+    elif file is None and not topics:
+        raise bad_input("which partitions? Name topics, or give a plan with --file")
+    elif file is None and not to and not (replication_factor and not partition):
+        raise bad_input("where to? Name brokers with --to, such as --to 1,2,3")
+
+
+def _asked(
+    view: ClusterView,
+    topics: list[str] | None,
+    partition: list[int] | None,
+    written: dict[Partition, Replicas] | None,
+) -> dict[Partition, Replicas]:
+    """The partitions that are meant, as they are; all where none are named."""
+    layout = view.layout
+    if written is not None:
+        wanted = list(written)
+    elif partition:
+        assert topics is not None
+        wanted = [(topics[0], index) for index in dict.fromkeys(partition)]
+    else:
+        wanted = [key for key in layout if not topics or key[0] in topics]
+    for topic in {*(topics or ()), *(topic for topic, _ in wanted)}:
+        if all(topic != known for known, _ in layout):
+            raise unknown_topic(topic)
+    for topic, index in wanted:
+        if (topic, index) not in layout:
+            raise ClientError(f"topic '{topic}' has no partition {index}", "UNKNOWN_TOPIC_OR_PART")
+    return {key: layout[key] for key in wanted}
+
+
+def _placed(
+    view: ClusterView,
+    asked: dict[Partition, Replicas],
+    partition: list[int] | None,
+    chosen: tuple[int, ...] | None,
+    replication_factor: int | None,
+) -> dict[Partition, Replicas]:
+    if partition:
+        assert chosen is not None
+        return dict.fromkeys(asked, chosen)
+    if chosen is not None:
+        _refuse_unknown_brokers(view, {("", 0): chosen})
+    return placed_on(asked, view.racks, view.racks if chosen is None else chosen, replication_factor)
+
+
+def _refuse_unknown_brokers(view: ClusterView, plan: dict[Partition, Replicas]) -> None:
+    unknown = sorted({broker for replicas in plan.values() for broker in replicas} - view.racks.keys())
+    if unknown:
+        raise Failure(f"broker {unknown[0]} is not alive; there are {brokers(sorted(view.racks))}")
+
+
+def _cancel(operations: "Operations", view: ClusterView, asked: dict[Partition, Replicas], manner: Manner) -> None:
+    moving = [p for p in view.moving if p.key in asked]
+    if manner.dry_run or not moving:
+        outcomes: dict[Partition, ClientError | None] = {p.key: None for p in moving}
+    else:
+        outcomes = operations.reassign(dict.fromkeys(p.key for p in moving))
+    failed = {key: error for key, error in outcomes.items() if error is not None}
+    if manner.json:
+        say_json({"state": "planned" if manner.dry_run else "cancelled", "partitions": values_of(outcomes)})
+    elif not moving:
+        say("nothing moves")
+    else:
+        verb = "would be taken back" if manner.dry_run else "taken back"
+        say(f"{len(moving) - len(failed)} moves {verb}")
+    report_failures(failed)
+
+
+@app.command(
+    epilog=examples(
+        "headrace cluster drain 3 --dry-run",
+        "headrace cluster drain 3 --wait --throttle 20M",
+        "headrace cluster drain 3 4",
+    )
+)
+def drain(
+    broker: Annotated[list[int], typer.Argument(metavar="BROKER...", help="Brokers to empty, by number.")],
+    throttle: Throttle = None,
+    wait: Wait = False,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: ClientProperties = None,
+    json: Json = False,
+) -> None:
+    """Move everything off brokers, so that they can be stopped and removed.
+
+    The others hold and lead about the same each, racks are kept apart. A broker that is dead already is replaced.
+    """
+    leaving = set(broker)
+    manner = _manner(throttle, wait, dry_run, json)
+    with _operations(bootstrap, properties) as operations:
+        view = operations.view()
+        unknown = sorted(leaving - {b.id for b in view.brokers})
+        if unknown:
+            raise Failure(f"there is no broker {unknown[0]}; there are {brokers(b.id for b in view.brokers)}")
+        for _ in range(_ROUNDS):
+            carry_out(operations, view, drained(view.layout, view.racks, leaving), manner)
+            if dry_run or not wait:
+                return
+            view = operations.view()
+            if not any(view.held_by(one) for one in leaving):
+                break
+    if not json:
+        say(f"broker {brokers(sorted(leaving))} holds nothing any more and can be stopped")
+
+
+@app.command(
+    epilog=examples("headrace cluster rebalance --dry-run", "headrace cluster rebalance --throttle 20M --wait")
+)
+def rebalance(
+    throttle: Throttle = None,
+    wait: Wait = False,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: ClientProperties = None,
+    json: Json = False,
+) -> None:
+    """Level the load: replicas and leaders of each broker within 10 % of its share, with the fewest moves.
+
+    A broker that was added gets its share. Replicas of a partition are spread over racks. What moves already, and what
+    a broker holds that is not alive, stays as it is.
+    """
+    manner = _manner(throttle, wait, dry_run, json)
+    with _operations(bootstrap, properties) as operations:
+        view = operations.view()
+        frozen = {p.key for p in view.moving}
+        carry_out(operations, view, rebalanced(view.layout, view.racks, frozen), manner)
+
+
+@app.command(
+    epilog=examples(
+        "headrace cluster elect",
+        "headrace cluster elect orders",
+        "headrace cluster elect orders --partition 0 --unclean --yes",
+    )
+)
+def elect(
+    topics: Topics = None,
+    partition: PartitionNumbers = None,
+    unclean: Annotated[
+        bool, typer.Option("--unclean", help="Let any replica lead that lives; what it does not have is lost.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: ClientProperties = None,
+    json: Json = False,
+) -> None:
+    """Let preferred replicas lead again; or, with --unclean, let partitions be led that nobody leads."""
+    if partition and len(topics or ()) != 1:
+        raise bad_input("--partition needs one topic, such as `headrace cluster elect orders --partition 0`")
+    with _operations(bootstrap, properties) as operations:
+        wanted = _asked(operations.view(), topics, partition, None) if topics else None
+        if unclean and not yes:
+            _confirm(topics)
+        outcomes = operations.elect(wanted, unclean=unclean)
+    needless = {key for key, error in outcomes.items() if error is not None and error.code == _NOT_NEEDED}
+    told = {key: error for key, error in outcomes.items() if key not in needless}
+    failed = {key: error for key, error in told.items() if error is not None}
+    if json:
+        say_json({"elected": len(told) - len(failed), "partitions": values_of(told)})
+    else:
+        say(f"{len(told) - len(failed)} leaders elected")
+    report_failures(failed)
+
+
+def _confirm(topics: list[str] | None) -> None:
+    what = ", ".join(topics) if topics else "all topics"
+    if not sys.stdin.isatty():
+        raise bad_input(f"an unclean election of {what} needs --yes, as there is no terminal to ask on")
+    if not typer.confirm(f"Records of {what} that only missing replicas have will be lost. Go on?", err=True):
+        raise Failure("nothing was elected")
+
+
+@app.command(epilog=examples("headrace cluster throttle 20M orders", "headrace cluster throttle off"))
+def throttle(
+    rate: Annotated[
+        str, typer.Argument(metavar="BYTES|off", help="The most bytes a second for each broker: 10M, 5MiB.")
+    ],
+    topics: Topics = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: ClientProperties = None,
+    json: Json = False,
+) -> None:
+    """Hold replicas that catch up to a rate, or hold nobody any more.
+
+    Without topics it holds for those that move now. Replicas that are in sync are never held back.
+    """
+    limit = None if rate == "off" else amount(rate, "BYTES")
+    with _operations(bootstrap, properties) as operations:
+        if limit is None:
+            held = operations.unthrottle()
+        else:
+            view = operations.view()
+            asked = _asked(view, topics, None, None) if topics else {p.key: () for p in view.moving}
+            held = sorted({topic for topic, _ in asked})
+            operations.throttle(limit, held)
+    if json:
+        say_json({"throttle": limit, "topics": held})
+    elif limit is None:
+        say("no limit")
+    else:
+        say(f"{shown_bytes(limit)}/s for {', '.join(held) or 'what is throttled already'}")
+        note("the limit stays until `headrace cluster throttle off`")

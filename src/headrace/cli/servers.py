@@ -1,0 +1,95 @@
+"""What `headrace doctor` finds of ZooKeeper: asked with one of its four-letter words, before any library is loaded."""
+
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.client.probe import Address
+
+from .checks import Finding, fail, ok, warn
+from .console import bad_input
+
+_PREFIX: Final = "zookeeper://"
+_DEFAULT_PORT: Final = 2181
+_ASK_SECONDS: Final = 3.0
+_MOST_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerState:
+    """A ZooKeeper server, as it answers."""
+
+    address: Address
+    reason: str = ""
+    """Why it cannot be reached; empty where it can."""
+    mode: str = ""
+    """`standalone`, `leader` or `follower`; empty where it does not say."""
+    version: str = ""
+    milliseconds: float = 0.0
+
+
+def check_store(url: str) -> Iterator[Finding]:
+    """Each server, and whether there are enough of them."""
+    states = [ask_server(address) for address in parse_servers(url)]
+    yield from (judge_server(state) for state in states)
+    yield judge_ensemble(states)
+
+
+def parse_servers(url: str) -> list[Address]:
+    """The servers in `zookeeper://h1:2181,h2/path`."""
+    if not url.startswith(_PREFIX):
+        raise bad_input(f"--store '{url}' does not look like zookeeper://HOST:PORT,HOST:PORT/PATH")
+    found = []
+    for part in url.removeprefix(_PREFIX).partition("/")[0].split(","):
+        host, _, port = part.partition(":")
+        if not host or (port and not (port.isascii() and port.isdigit() and int(port) <= 65535)):
+            raise bad_input(f"--store '{url}': '{part}' is not HOST:PORT")
+        found.append(Address(host, int(port or _DEFAULT_PORT)))
+    return found
+
+
+def ask_server(address: Address) -> ServerState:
+    """Ask for `srvr`, which every server answers unless it is told not to."""
+    began = time.monotonic()
+    answer = b""
+    try:
+        with socket.create_connection(address, _ASK_SECONDS) as link:
+            link.sendall(b"srvr")
+            while (part := link.recv(4096)) and len(answer) < _MOST_BYTES:
+                answer += part
+    except TimeoutError:
+        return ServerState(address=address, reason="timed out")
+    except OSError as error:
+        return ServerState(address=address, reason=(error.strerror or str(error)).lower())
+    took = (time.monotonic() - began) * 1000
+    lines = [line.partition(": ") for line in answer.decode(errors="replace").splitlines()]
+    fields = {name: value for name, _, value in lines}
+    version = fields.get("Zookeeper version", "").partition("-")[0]
+    return ServerState(address=address, mode=fields.get("Mode", ""), version=version, milliseconds=took)
+
+
+def judge_server(state: ServerState) -> Finding:
+    check = "zookeeper"
+    if state.reason:
+        return fail(check, f"{state.address}: {state.reason}", "start it, or take it out of --store")
+    if not state.mode:
+        advice = "it has no majority, or does not know the word: 4lw.commands.whitelist=srvr"
+        return warn(check, f"{state.address} does not say how it is", advice)
+    return ok(check, f"{state.address}, {state.mode}, {state.version}, {state.milliseconds:.0f} ms")
+
+
+def judge_ensemble(states: Iterable[ServerState]) -> Finding:
+    """Brokers can be without some of the servers, but not without most of them."""
+    check = "store"
+    known = list(states)
+    serving = [state for state in known if not state.reason]
+    text = f"{len(serving)} of {len(known)} servers can be reached"
+    if 2 * len(serving) <= len(known):
+        return fail(check, text, "no broker can start, and none can take another's place; start the servers")
+    if sum(state.mode in ("leader", "standalone") for state in serving) > 1:
+        return fail(check, f"{text}, more than one of them on its own", "they are not one ensemble; see their server.N")
+    if len(known) < 3:
+        return warn(check, text, "its loss stops all changes in the cluster; three survive the loss of one")
+    return ok(check, text)

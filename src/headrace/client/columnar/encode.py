@@ -1,0 +1,162 @@
+"""Arrow columns to record batches."""
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from ...protocol.batch import (
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    NO_PRODUCER,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    seal,
+)
+from ...protocol.compression import CODECS, LZ4, NONE, compress
+from ..errors import ClientError
+from ._memory import Arena, address_of
+
+_LARGEST: Final = 2**31 - 1
+_ATTRIBUTES: Final = Struct(">h")
+_PRODUCER: Final = Struct(">qhi")
+_PRODUCER_AT: Final = 43
+_DEFAULT_LEVELS: Final = {LZ4: 1}
+"""As in Java: lz4 is there to be fast, its levels from 3 on are five times slower."""
+
+
+class EncodedBatch(NamedTuple):
+    """A whole record batch as a producer sends it, but for its producer's fields and its CRC: see `seal_for`."""
+
+    data: memoryview
+    count: int  # type: ignore[assignment] # shadows tuple.count
+
+
+def encode_rows(
+    rows: pa.RecordBatch,
+    *,
+    compression: str = "none",
+    level: int | None = None,
+    batch_bytes: int = 1 << 20,
+    now_ms: int,
+) -> list[EncodedBatch]:
+    """The rows as record batches, in their order, each of at most `batch_bytes` before compression unless a single
+    record is larger.
+
+    Columns: value, and where wanted key (both binary or strings), timestamp (timestamps or dates; `now_ms` where there
+    is none) and headers (lists of key and value). Other columns are left out. `ClientError` for columns of other types.
+    """
+    codec = _codec(compression)
+    _check_size(batch_bytes)
+    columns = _Columns(rows, now_ms)
+    arena = Arena()
+    batches: list[EncodedBatch] = []
+    first, wanted = 0, batch_bytes
+    while first < rows.num_rows:
+        done = columns.encode(first, arena.room(wanted), batch_bytes)
+        wanted = batch_bytes if done.count else _checked(done.wanted, first)
+        if done.count:
+            batches.append(EncodedBatch(_packed(arena, done, codec, level), done.count))
+            first += done.count
+    return batches
+
+
+class _Written(NamedTuple):
+    """What the kernel says of the batch it wrote."""
+
+    count: int  # type: ignore[assignment] # shadows tuple.count
+    size: int
+    base_time: int
+    latest: int
+    wanted: int
+
+
+class _Columns:
+    """The columns of rows as the kernel reads them."""
+
+    def __init__(self, rows: pa.RecordBatch, now_ms: int) -> None:
+        from . import _encoding, _inputs  # compiles or loads the kernels, and numba with them
+
+        self._kernel: Callable[..., tuple[int, int, int, int, int]] = _encoding.encode_batch
+        there = {name: rows.column(n) for n, name in enumerate(rows.schema.names)}
+        if "value" not in there:
+            raise ClientError(f"rows need a column 'value', these have {', '.join(there) or 'none'}", "_INVALID_ARG")
+        nothing = pa.nulls(rows.num_rows)
+        key = _inputs.binary_input(there.get("key", nothing), "key")
+        value = _inputs.binary_input(there["value"], "value")
+        headers = _inputs.header_inputs(there.get("headers", nothing))
+        self._kept = (key, value, *headers)
+        self._times = _inputs.times_input(there.get("timestamp", nothing), now_ms)
+        self._inputs = (
+            rows.num_rows,
+            key.addresses,
+            value.addresses,
+            address_of(self._times),
+            *(column.addresses for column in headers),
+        )
+
+    def encode(self, first: int, room: memoryview, limit: int) -> _Written:
+        """Write one batch: see `_encoding.encode_batch`."""
+        return _Written(*self._kernel(first, *self._inputs, address_of(room), len(room), limit))
+
+
+def _codec(name: str) -> int:
+    codec = CODECS.get(name)
+    if codec is None:
+        raise ClientError(f"there is no compression '{name}'; use one of {', '.join(CODECS)}", "_INVALID_ARG")
+    return codec
+
+
+def _check_size(batch_bytes: int) -> None:
+    if not 0 < batch_bytes <= _LARGEST:
+        raise ClientError(f"a batch has between 1 and {_LARGEST} bytes, not {batch_bytes}", "_INVALID_ARG")
+
+
+def _checked(wanted: int, row: int) -> int:
+    """The size that a record wants, when it can be had."""
+    if wanted < 0:
+        raise ClientError(f"a header of row {row} has no key", "_INVALID_ARG")
+    if wanted > _LARGEST:
+        raise ClientError(f"row {row} is too large for a record: {wanted} bytes", "MSG_SIZE_TOO_LARGE")
+    return wanted
+
+
+def _packed(arena: Arena, done: _Written, codec: int, level: int | None) -> memoryview:
+    """The batch at the arena's begin, with its head, and compressed."""
+    data = arena.room(done.size)[: done.size]
+    if codec == NONE:
+        data = arena.take(done.size)
+    else:
+        level = _DEFAULT_LEVELS.get(codec) if level is None else level
+        data = memoryview(bytearray(HEADER_SIZE) + compress(codec, data[HEADER_SIZE:], level))
+    head = BatchHeader(
+        base_offset=0,
+        batch_length=len(data) - LOG_OVERHEAD,
+        leader_epoch=-1,
+        magic=MAGIC,
+        crc=0,
+        attributes=codec,
+        last_offset_delta=done.count - 1,
+        base_timestamp=done.base_time,
+        max_timestamp=done.latest,
+        producer_id=NO_PRODUCER,
+        producer_epoch=-1,
+        base_sequence=-1,
+        record_count=done.count,
+    )
+    HEADER.pack_into(data, 0, *head)
+    return data
+
+
+def seal_for(batch: EncodedBatch, producer_id: int, epoch: int, base_sequence: int, *, transactional: bool) -> None:
+    """Write who sends the batch into it, and its CRC; again when it is sent as someone else."""
+    data = batch.data
+    (attributes,) = _ATTRIBUTES.unpack_from(data, CRC_START)
+    bit = TRANSACTIONAL_BIT if transactional else 0
+    _ATTRIBUTES.pack_into(data, CRC_START, attributes & ~TRANSACTIONAL_BIT | bit)
+    _PRODUCER.pack_into(data, _PRODUCER_AT, producer_id, epoch, base_sequence)
+    seal(data)

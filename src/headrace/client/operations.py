@@ -1,0 +1,266 @@
+"""What those ask of a cluster who run it: who holds what, moves of replicas, elections, limits. Over the wire itself,
+as the client library has no calls for half of it.
+
+Every call may be made at any broker, which forwards it to the controller, and is repeated while there is none.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from headrace.net.channel import Address, Channel
+from headrace.net.errors import ConnectionLost
+from headrace.protocol.api import ApiKey
+from headrace.protocol.errors import ErrorCode
+
+from .columnar.connections import Connections
+from .columnar.retry import TryAgain, refused, retried
+from .columnar.settings import ClientSettings
+from .errors import ClientError
+from .moves import Partition, Replicas
+from .overview import BrokerView, ClusterView, PartitionView, Sizes, all_brokers
+from .probe import require_listener
+
+PAGE: Final = 2000
+MOVES_AT_ONCE: Final = 200
+TIMEOUT_MS: Final = 30_000
+PREFERRED, UNCLEAN = 0, 1
+_TOPIC, _BROKER = 2, 4
+_SET, _DELETE = 0, 1
+_MIN_ISR: Final = "min.insync.replicas"
+_RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+_THROTTLED: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+_ALL: Final = "*"
+_PLAIN: Final = {"include_synonyms": False, "include_documentation": False}
+_PASSING: Final = frozenset({ErrorCode.not_controller, ErrorCode.request_timed_out, ErrorCode.leader_not_available})
+
+T = TypeVar("T")
+Outcomes = dict[Partition, ClientError | None]
+"""For each partition what was in the way, if anything was."""
+
+
+class Operations:
+    """One cluster. Each method raises `ClientError`, or gives one per partition."""
+
+    def __init__(self, bootstrap: str, properties: Mapping[str, str] | None = None) -> None:
+        require_listener(bootstrap)
+        given = {"client.id": "headrace-cli", "default.api.timeout.ms": str(TIMEOUT_MS), **(properties or {})}
+        self._settings = ClientSettings({**given, "bootstrap.servers": bootstrap})
+        self._connections = Connections(self._settings)
+        self._addresses: dict[int, Address] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connections.close()
+
+    # What there is
+
+    def view(self) -> ClusterView:
+        """The cluster as one of its brokers knows it."""
+        described = self._ask(ApiKey.DESCRIBE_CLUSTER, {"include_cluster_authorized_operations": False})
+        self._addresses = {b.broker_id: Address(b.host, b.port) for b in described.brokers}
+        living = [BrokerView(id=b.broker_id, host=b.host, port=b.port, rack=b.rack) for b in described.brokers]
+        partitions = self.partitions()
+        controller = int(described.controller_id)
+        return ClusterView(
+            cluster_id=described.cluster_id,
+            controller=controller if controller >= 0 else None,
+            brokers=all_brokers(living, partitions),
+            partitions=tuple(partitions),
+        )
+
+    def partitions(self, topics: Iterable[str] = ()) -> list[PartitionView]:
+        """The partitions of these topics, or of all."""
+        moving = self.moving()
+        found = [
+            _partition_view(topic.name, partition, moving.get((topic.name, partition.partition_index), ((), ())))
+            for topic in self._topics(topics)
+            for partition in topic.partitions
+        ]
+        return self._with_min_isr(sorted(found, key=lambda p: p.key))
+
+    def sizes(self, brokers: Iterable[int]) -> Sizes:
+        """The bytes of each partition on those of the brokers that the last view has, and that answer."""
+        found: dict[int, dict[Partition, int]] = {}
+        for broker in brokers:
+            if broker not in self._addresses:
+                continue
+            try:
+                with self._connections.lent(self._addresses[broker]) as channel:
+                    answer = channel.ask(ApiKey.DESCRIBE_LOG_DIRS, {"topics": None})
+            except ConnectionLost:
+                continue
+            found[broker] = {
+                (topic.name, partition.partition_index): partition.partition_size
+                for directory in answer.results
+                for topic in directory.topics
+                for partition in topic.partitions
+            }
+        return found
+
+    def _topics(self, names: Iterable[str] = ()) -> Iterator[Any]:
+        cursor: dict[str, Any] | None = None
+        wanted = [{"name": name} for name in sorted(names)]
+        while True:
+            asked = {"topics": wanted, "response_partition_limit": PAGE, "cursor": cursor}
+            answer = self._ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, asked)
+            yield from (topic for topic in answer.topics if topic.error_code is ErrorCode.none)
+            if answer.next_cursor is None:
+                return
+            place = answer.next_cursor
+            cursor = {"topic_name": place.topic_name, "partition_index": place.partition_index}
+
+    def moving(self) -> dict[Partition, tuple[Replicas, Replicas]]:
+        """The partitions that are on their way to other brokers: who comes, who goes."""
+        answer = self._ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, {"timeout": TIMEOUT_MS, "topics": None})
+        return {
+            (topic.name, p.partition_index): (tuple(p.adding_replicas), tuple(p.removing_replicas))
+            for topic in answer.topics
+            for p in topic.partitions
+        }
+
+    def _with_min_isr(self, partitions: list[PartitionView]) -> list[PartitionView]:
+        values = self._topic_configs({p.topic for p in partitions}, [_MIN_ISR])
+        return [replace(p, min_isr=int(values.get(p.topic, {}).get(_MIN_ISR) or 1)) for p in partitions]
+
+    def _topic_configs(self, topics: Iterable[str], names: list[str]) -> dict[str, dict[str, str | None]]:
+        found: dict[str, dict[str, str | None]] = {}
+        for some in _in_pages(sorted(topics), PAGE):
+            resources = [_resource(_TOPIC, topic, configuration_keys=names) for topic in some]
+            answer = self._ask(ApiKey.DESCRIBE_CONFIGS, {"resources": resources, **_PLAIN})
+            for result in answer.results:
+                found[result.resource_name] = {entry.name: entry.value for entry in result.configs}
+        return found
+
+    # What is to change
+
+    def reassign(self, targets: Mapping[Partition, Replicas | None]) -> Outcomes:
+        """Let partitions be held by these brokers from now on; None takes back a move that is under way."""
+        outcomes: Outcomes = {}
+        for some in _in_pages(sorted(targets), MOVES_AT_ONCE):
+            topics = [
+                {"name": topic, "partitions": [{"partition_index": i, "replicas": r} for i, r in partitions]}
+                for topic, partitions in _by_topic({key: targets[key] for key in some})
+            ]
+            asked = {"timeout": TIMEOUT_MS, "allow_replication_factor_change": True, "topics": topics}
+            for topic in self._ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, asked).responses:
+                for p in topic.partitions:
+                    outcomes[topic.name, p.partition_index] = _outcome(topic.name, p.partition_index, p)
+        return outcomes
+
+    def elect(self, partitions: Iterable[Partition] | None, *, unclean: bool = False) -> Outcomes:
+        """Let preferred replicas lead, or (unclean) any that lives; of all (None) only those that need it are told."""
+        wanted = None if partitions is None else _by_topic(dict.fromkeys(partitions))
+        asked = {
+            "election_type": UNCLEAN if unclean else PREFERRED,
+            "topic_partitions": None
+            if wanted is None
+            else [{"topic": topic, "partitions": [i for i, _ in some]} for topic, some in wanted],
+            "timeout": TIMEOUT_MS,
+        }
+        answer = self._ask(ApiKey.ELECT_LEADERS, asked)
+        return {
+            (topic.topic, p.partition_id): _outcome(topic.topic, p.partition_id, p)
+            for topic in answer.replica_election_results
+            for p in topic.partition_result
+        }
+
+    def throttle(self, rate: int, topics: Iterable[str]) -> None:
+        """Hold replicas of these topics that catch up to so many bytes a second, to and from each broker."""
+        self._alter(_BROKER, [""], dict.fromkeys(_RATES, str(rate)))
+        self._alter(_TOPIC, topics, dict.fromkeys(_THROTTLED, _ALL))
+
+    def unthrottle(self) -> list[str]:
+        """Hold nobody any more; the topics that were held."""
+        held = [topic for topic, values in self._throttled() if any(values.values())]
+        self._alter(_BROKER, [""], dict.fromkeys(_RATES))
+        self._alter(_TOPIC, held, dict.fromkeys(_THROTTLED))
+        return held
+
+    def rate(self) -> int | None:
+        """The limit that is set, in bytes a second."""
+        resource = _resource(_BROKER, "", configuration_keys=list(_RATES))
+        answer = self._ask(ApiKey.DESCRIBE_CONFIGS, {"resources": [resource], **_PLAIN})
+        found = [int(e.value) for r in answer.results for e in r.configs if e.name in _RATES and e.value]
+        return min(found, default=None)
+
+    def _throttled(self) -> Iterable[tuple[str, dict[str, str | None]]]:
+        names = {topic.name for topic in self._topics()}
+        return self._topic_configs(names, list(_THROTTLED)).items()
+
+    def _alter(self, kind: int, names: Iterable[str], values: Mapping[str, str | None]) -> None:
+        changes = [
+            {"name": name, "config_operation": _DELETE if value is None else _SET, "value": value}
+            for name, value in values.items()
+        ]
+        for some in _in_pages(list(names), PAGE):
+            resources = [_resource(kind, name, configs=changes) for name in some]
+            answer = self._ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, {"resources": resources, "validate_only": False})
+            for result in answer.responses:
+                if result.error_code not in (ErrorCode.none, ErrorCode.unknown_topic_or_partition):
+                    raise refused(result.error_code, result.resource_name or "brokers", result.error_message)
+
+    # Asking
+
+    def _ask(self, api: ApiKey, values: Mapping[str, Any]) -> Any:
+        """An answer that is no error as a whole, from any broker."""
+
+        def attempt(channel: Channel) -> Any:
+            answer = channel.ask(api, values)
+            code = getattr(answer, "error_code", ErrorCode.none)
+            if code is ErrorCode.none:
+                return answer
+            error = refused(code, "the cluster", getattr(answer, "error_message", None))
+            raise TryAgain(error) if code in _PASSING else error
+
+        return self._with_any(attempt)
+
+    def _with_any(self, work: Callable[[Channel], T]) -> T:
+        def attempt() -> T:
+            with self._connections.lent_by_any(self._addresses.values()) as channel:
+                return work(channel)
+
+        return retried(self._settings, attempt, self._addresses.clear)
+
+
+def _resource(kind: int, name: str, **more: Any) -> dict[str, Any]:
+    return {"resource_type": kind, "resource_name": name, **more}
+
+
+def _partition_view(topic: str, partition: Any, moving: tuple[Replicas, Replicas]) -> PartitionView:
+    return PartitionView(
+        topic=topic,
+        partition=partition.partition_index,
+        leader=partition.leader_id if partition.leader_id >= 0 else None,
+        leader_epoch=partition.leader_epoch,
+        replicas=tuple(partition.replica_nodes),
+        isr=tuple(partition.isr_nodes),
+        offline=tuple(partition.offline_replicas),
+        elr=tuple(partition.eligible_leader_replicas or ()),
+        adding=moving[0],
+        removing=moving[1],
+    )
+
+
+def _outcome(topic: str, index: int, result: Any) -> ClientError | None:
+    if result.error_code is ErrorCode.none:
+        return None
+    return refused(result.error_code, f"topic '{topic}' partition {index}", result.error_message)
+
+
+def _by_topic(values: Mapping[Partition, T]) -> Iterable[tuple[str, list[tuple[int, T]]]]:
+    found: dict[str, list[tuple[int, T]]] = defaultdict(list)
+    for (topic, index), value in values.items():
+        found[topic].append((index, value))
+    return found.items()
+
+
+def _in_pages(items: list[T], size: int) -> Iterator[list[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
