@@ -27,6 +27,7 @@ from headrace.spark.sink_commit import (
     Fence,
     Inspect,
     ListOpen,
+    Look,
     Outcome,
     Prepared,
     Record,
@@ -75,6 +76,7 @@ class Cluster:
         self.visible: Counter[tuple[int, int]] = Counter()
         self.journal: list[bytes] = []
         self.owner = 0
+        self.owner_run: str | None = None
         self._producer_ids = itertools.count(100)
 
     def init(self, name: str) -> tuple[int, int]:
@@ -149,8 +151,11 @@ class Driver:
 
     def _carry_out(self, command: Command) -> None:
         match command:
-            case TakeOver():
+            case Look():
+                self._answer((self.cluster.owner_run, self.cluster.last_decision()))
+            case TakeOver(run):
                 self.cluster.owner += 1
+                self.cluster.owner_run = run
                 self.owner = self.cluster.owner
                 self._answer(self.cluster.last_decision())
             case Record(decision):
@@ -384,7 +389,7 @@ def test_a_batch_is_torn_only_by_a_timeout_between_decision_and_commit() -> None
 
 
 def _abort_whatever_was_decided(reports: Sequence[Report]) -> Steps:
-    yield TakeOver()
+    yield TakeOver(reports[0].run)
     yield End([report.prepared for report in reports if report.prepared is not None], commit=False)
 
 

@@ -157,8 +157,14 @@ def verdict(outcomes: Iterable[Outcome]) -> Verdict:
     return Verdict.TORN if Outcome.COMMITTED in found else Verdict.ABORT
 
 
+class Look(NamedTuple):
+    """Answer: the run that last took the journal over, and the last decision; None where there was none yet."""
+
+
 class TakeOver(NamedTuple):
-    """Shut every earlier driver out of the journal; answer: the last decision, or None."""
+    """Shut every earlier driver out of the journal, in the name of a run; answer: the last decision, or None."""
+
+    run: str
 
 
 class Record(NamedTuple):
@@ -194,7 +200,7 @@ class Fence(NamedTuple):
     transactional_ids: Sequence[str]
 
 
-Command = TakeOver | Record | Claim | Inspect | End | ListOpen | Fence
+Command = Look | TakeOver | Record | Claim | Inspect | End | ListOpen | Fence
 Steps = Generator[Command, Any, None]
 
 
@@ -204,7 +210,7 @@ def commit_steps(batch: int, reports: Sequence[Report], *, rewrite_torn: bool = 
     With `sweep` it also looks for transactions that nobody will end: of attempts that lost, and of runs that died.
     """
     own = _prepared(reports)
-    last = yield TakeOver()
+    last = yield TakeOver(reports[0].run)
     if last is not None and last.state is State.COMMITTING:
         last = yield from _carry_out(last, (yield Inspect(last.transactions)), rewrite_torn)
     if last is not None and last.batch > batch:
@@ -221,13 +227,18 @@ def commit_steps(batch: int, reports: Sequence[Report], *, rewrite_torn: bool = 
 def abort_steps(reports: Sequence[Report]) -> Steps:
     """Undo what the tasks wrote, except what was decided: that is finished by the next run.
 
-    Spark calls this also when `commit` itself failed, so the decision may be there.
+    Spark calls this also when `commit` itself failed, so the decision may be there, or still on its way. A journal that
+    another run has is left to it: whatever this run had under way there is refused.
     """
-    last = yield TakeOver()
+    query, run = reports[0].query, reports[0].run
+    owner, last = yield Look()
+    is_ours = owner == run
+    if is_ours:
+        last = yield TakeOver(run)
     decided = last.transactions if last is not None and last.state is State.COMMITTING else ()
     yield End([one for one in _prepared(reports) if one not in decided], commit=False)
-    query = reports[0].query
-    yield from _sweep(keep={transactional_id(query, one.run, one.partition, one.attempt) for one in decided})
+    if is_ours:
+        yield from _sweep(keep={transactional_id(query, one.run, one.partition, one.attempt) for one in decided})
 
 
 def _decide(batch: int, reports: Sequence[Report], own: Sequence[Prepared], rewrite_torn: bool) -> Steps:
@@ -286,7 +297,7 @@ def behind(last: Decision, batch: int) -> CommitError:
 def expired(batch: int, lost: Sequence[Prepared]) -> CommitError:
     return CommitError(
         f"batch {batch} cannot be committed: the transactions of its tasks {_tasks(lost)} were aborted by the cluster "
-        "before all tasks were done. Nothing of the batch is visible; it is written again when the query starts again. "
+        "before all tasks were done. Nothing of the batch is visible; start again to have it written. "
         "Where batches take long, raise kafka.transaction.timeout.ms (and the brokers' transaction.max.timeout.ms), "
         "or make them smaller"
     )
@@ -294,8 +305,8 @@ def expired(batch: int, lost: Sequence[Prepared]) -> CommitError:
 
 def revoked(batch: int) -> CommitError:
     return CommitError(
-        f"batch {batch} was decided, but the cluster aborted its transactions before they were committed; it is "
-        "written again when the query starts again"
+        f"batch {batch} was decided, but the cluster aborted its transactions before they were committed; start "
+        "the query again to have it written"
     )
 
 
@@ -305,8 +316,8 @@ def torn(decision: Decision, outcomes: Sequence[Outcome]) -> CommitError:
     return CommitError(
         f"batch {decision.batch} is torn: the rows of its tasks {_tasks(lost)} are missing, because the cluster "
         f"aborted their transactions (transaction.timeout.ms) before a driver came back to commit them; the rows of "
-        f"the other {len(pairs) - len(lost)} are visible. To write the whole batch again, with the visible rows twice, "
-        "start the query with the option tornBatch=rewrite"
+        f"the other {len(pairs) - len(lost)} are visible. A stream writes the whole batch again, with the visible rows "
+        "twice, when it is started with the option tornBatch=rewrite"
     )
 
 
