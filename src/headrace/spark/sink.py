@@ -121,20 +121,37 @@ class SinkStreamWriter(DataSourceStreamArrowWriter):
         _warn_of_weakness(self._target)
         reports = _reports(messages)
         if reports:
+            _remember(self._target, reports[0])
             driver = _driver_of(self._target, reports[0].query)
             driver.commit(batchId, reports, rewrite_torn=self._target.options.rewrite_torn)
 
     @plainly
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Undo what is not decided. Where no task came to its end nobody knows the query: the next run sweeps up."""
+        """Undo what is not decided. A query that is stopped before one task came to its end is known by an earlier
+        batch, if at all; what nobody undoes, the next run does.
+        """
         del batchId
-        reports = _reports(messages)
+        reports = _reports(messages) or _remembered(self._target)
         if reports:
             _driver_of(self._target, reports[0].query).abort(reports)
 
 
 def _reports(messages: Messages) -> list[Report]:
     return [one.report for one in messages if isinstance(one, SinkMessage) and one.report is not None]
+
+
+def _remember(target: Target, report: Report) -> None:
+    if target.options.checkpoint is not None:
+        _latest[target.options.checkpoint] = report._replace(prepared=None)
+
+
+def _remembered(target: Target) -> list[Report]:
+    latest = _latest.get(target.options.checkpoint or "")
+    return [] if latest is None else [latest]
+
+
+_latest: dict[str, Report] = {}
+"""The query and run of the last batch that this process committed, by checkpoint."""
 
 
 def _target(options: Mapping[str, str], schema: Any) -> Target:

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from headrace.client.columnar.settings import ALIASES, SETTINGS, WITHOUT_EFFECT, ClientSettings
-from headrace.client.errors import ClientError
-from headrace.config.names import nearest, shown
+from headrace.client.columnar.settings import ClientSettings
+from headrace.config.names import shown
 from headrace.config.setting import ConfigError
 
-KAFKA: Final = "kafka."
-BOOTSTRAPS: Final = ("kafka.bootstrap.servers", "bootstrap.servers", "bootstrap")
+from .clientoptions import BOOTSTRAP_NAMES, PREFIX, bootstrap_servers, check_settings
+from .options import nearest_option
 
 DECISIONS_TOPIC: Final = "__headrace_sink_decisions"
 
@@ -26,7 +25,7 @@ OPTIONS: Final[dict[str, str]] = {
 }
 """What can be said, beside the client's own settings as `kafka.<name>`."""
 
-_OTHERS: Final = frozenset({"checkpointlocation", *BOOTSTRAPS})
+_OTHERS: Final = frozenset({"checkpointlocation", *BOOTSTRAP_NAMES})
 """Options of a streaming query that Spark shows to its sink, and other names for the brokers."""
 
 _TRANSACTION_TIMEOUT_MS: Final = "900000"
@@ -61,6 +60,8 @@ class SinkOptions:
     delivery: Delivery = Delivery.AUTO
     rewrite_torn: bool = False
     decisions_topic: str = DECISIONS_TOPIC
+    checkpoint: str | None = None
+    """Where the query keeps its own state, if it was said with the query: no other query has the same."""
 
     @property
     def weakness(self) -> str | None:
@@ -81,6 +82,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         delivery=Delivery(_one_of(options, "delivery", tuple(Delivery), Delivery.AUTO)),
         rewrite_torn=_one_of(options, "tornBatch", ("fail", "rewrite"), "fail") == "rewrite",
         decisions_topic=options.get("decisionstopic") or DECISIONS_TOPIC,
+        checkpoint=options.get("checkpointlocation"),
     )
     if parsed.delivery is Delivery.EXACTLY_ONCE and parsed.weakness is not None:
         raise ConfigError(f"option delivery=exactly-once needs acknowledged writes: remove {parsed.weakness}")
@@ -88,48 +90,23 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 
 def _refuse_unknown(options: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in (*OPTIONS, BOOTSTRAPS[0])}
+    known = {name.lower() for name in OPTIONS} | _OTHERS
     for name in options:
         if name == "path":
             raise ConfigError("a topic has no path: call save() or start() without one, and name it with option topic")
-        if name not in known and name not in _OTHERS and not name.startswith(KAFKA):
-            raise ConfigError(f"unknown option {shown(name)} of the sink{_nearest(name, known)}")
-
-
-def _nearest(name: str, known: Mapping[str, str]) -> str:
-    hint = nearest(name, known)
-    for lower, option in known.items():
-        if hint.endswith(f" {lower}?"):
-            return hint.replace(lower, option)
-    return hint or f". There are {', '.join(known.values())} and other kafka.* settings"
+        if name not in known and not name.startswith(PREFIX):
+            raise ConfigError(f"unknown option {shown(name)} of the sink{nearest_option(name, OPTIONS)}")
 
 
 def _client(options: Mapping[str, str]) -> dict[str, str]:
-    given = {name.removeprefix(KAFKA): value for name, value in options.items() if name.startswith(KAFKA)}
-    given["bootstrap.servers"] = _bootstrap(options)
-    known = {*SETTINGS, *ALIASES, *WITHOUT_EFFECT}
+    given = {name.removeprefix(PREFIX): value for name, value in options.items() if name.startswith(PREFIX)}
     for name in given:
         if name in _REFUSED:
-            raise ConfigError(f"option {KAFKA}{name} cannot be set: {_REFUSED[name]}")
-        if name not in known:
-            raise ConfigError(
-                f"unknown option {shown(KAFKA + name)}{nearest(KAFKA + name, [KAFKA + n for n in known])}"
-            )
+            raise ConfigError(f"option {PREFIX}{name} cannot be set: {_REFUSED[name]}")
     settings = {"transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS} | given
-    try:
-        ClientSettings(settings)
-    except ClientError as error:
-        raise ConfigError(f"in the options kafka.*: {error.message}") from None
+    settings["bootstrap.servers"] = bootstrap_servers(options)
+    check_settings(settings)
     return settings
-
-
-def _bootstrap(options: Mapping[str, str]) -> str:
-    given = {options[name] for name in BOOTSTRAPS if options.get(name)}
-    if not given:
-        raise ConfigError(f"option {BOOTSTRAPS[0]} is missing: where are the brokers, such as 127.0.0.1:9092?")
-    if len(given) > 1:
-        raise ConfigError(f"the brokers are given twice, differently: {shown(' and '.join(sorted(given)))}")
-    return given.pop()
 
 
 def _topic(options: Mapping[str, str]) -> str | None:

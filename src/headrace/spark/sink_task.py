@@ -5,7 +5,7 @@ of plain writes, and what the journal said at the start of a run.
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -92,9 +92,12 @@ def write_plainly(target: Target, batches: Iterable[pa.RecordBatch]) -> None:
     """Write all rows; they are acknowledged when this returns."""
     cluster = target.cluster()
     writer = _idle_writers.pop(cluster, None) or Writer(cluster)
-    for rows in _rows(target, batches):
-        writer.write(rows, target.options.topic)
-    writer.flush()
+    with ExitStack() as on_failure:
+        on_failure.enter_context(writer)
+        for rows in _rows(target, batches):
+            writer.write(rows, target.options.topic)
+        writer.flush()
+        on_failure.pop_all()
     _idle_writers[cluster] = writer
 
 
@@ -118,7 +121,7 @@ def write_in_transaction(target: Target, task: Task, batches: Iterable[pa.Record
         done = writer.prepare()
     except BaseException:
         with suppress(ClientError):
-            writer.abort()
+            writer.close()
         raise
     return task.report(Prepared(task.run, task.partition, task.attempt, done.producer_id, done.epoch))
 
