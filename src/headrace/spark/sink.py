@@ -28,6 +28,7 @@ from .sink_task import (
     Target,
     require_topic_to_write,
     task_of_job,
+    task_of_series,
     task_of_stream,
     write_in_transaction,
     write_plainly,
@@ -36,7 +37,8 @@ from .sink_task import (
 
 log = logging.getLogger(__name__)
 
-_JOB_RUN: Final = "job"
+_APPS: Final = uuid.UUID("5d0c2f0e-9e0f-4b55-8c3e-0b6e5f6f3a4d")
+"""The namespace of names given with txnAppId."""
 
 
 @dataclass(frozen=True)
@@ -53,20 +55,29 @@ def make_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> "Si
     """The writer of a batch; `ConfigError` or `ClientError` for what cannot be written so."""
     if overwrite:
         raise ConfigError('a topic cannot be overwritten: use mode("append"), or delete its records first')
-    return SinkWriter(_target(options, schema), uuid.uuid4().hex)
+    target = _target(options, schema)
+    if target.is_exactly_once and target.options.version is not None:
+        require_journal(target.cluster(), target.options.decisions_topic)
+    return SinkWriter(target, uuid.uuid4().hex)
 
 
 def make_stream_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> "SinkStreamWriter":
     """The writer of a stream. In every output mode the rows of a batch are appended, as by Spark's Kafka sink."""
     del overwrite
     target = _target(options, schema)
+    if target.options.version is not None:
+        raise ConfigError("options txnAppId and txnVersion are for batch writes; a stream knows its batches by itself")
     if target.is_exactly_once:
         require_journal(target.cluster(), target.options.decisions_topic)
     return SinkStreamWriter(target)
 
 
 class SinkWriter(DataSourceArrowWriter):
-    """Writes a batch; `job` is a name that no other job has."""
+    """Writes a batch; `job` is a name that no other job has.
+
+    With options txnAppId and txnVersion it is one of a series, each of which is written once: what a stream's batches
+    are to its query.
+    """
 
     def __init__(self, target: Target, job: str) -> None:
         self._target = target
@@ -78,14 +89,18 @@ class SinkWriter(DataSourceArrowWriter):
         if not self._target.is_exactly_once:
             write_plainly(self._target, iterator)
             return SinkMessage()
-        return SinkMessage(write_in_transaction(self._target, task_of_job(self._job, _JOB_RUN), iterator))
+        if self._target.options.version is None:
+            return SinkMessage(write_in_transaction(self._target, task_of_job(self._job), iterator))
+        task = task_of_series(self._series, self._number, self._job)
+        return SinkMessage(write_unless_decided(self._target, task, iterator))
 
     @plainly
     def commit(self, messages: Messages) -> None:
         """Make the rows visible."""
         _warn_of_weakness(self._target)
         if self._target.is_exactly_once:
-            self._driver().commit(0, self._reports(messages), rewrite_torn=False)
+            rewrite_torn = self._target.options.rewrite_torn
+            self._driver().commit(self._number, self._reports(messages), rewrite_torn=rewrite_torn)
 
     @plainly
     def abort(self, messages: Messages) -> None:
@@ -93,12 +108,25 @@ class SinkWriter(DataSourceArrowWriter):
         if self._target.is_exactly_once:
             self._driver().abort(self._reports(messages))
 
+    @property
+    def _series(self) -> str:
+        """Ids of one length: none is the beginning of another."""
+        version = self._target.options.version
+        return self._job if version is None else uuid.uuid5(_APPS, version.app_id).hex
+
+    @property
+    def _number(self) -> int:
+        version = self._target.options.version
+        return 0 if version is None else version.version
+
     def _driver(self) -> SinkDriver:
-        return SinkDriver(self._target.cluster(), self._job, JobJournal(_JOB_RUN))
+        if self._target.options.version is not None:
+            return _driver_of(self._target, self._series)
+        return SinkDriver(self._target.cluster(), self._series, JobJournal(self._job))
 
     def _reports(self, messages: Messages) -> list[Report]:
         """At least one, so that the job is known by it even where no task came to its end."""
-        return _reports(messages) or [Report(self._job, _JOB_RUN, 0)]
+        return _reports(messages) or [Report(self._series, self._job, self._number)]
 
 
 class SinkStreamWriter(DataSourceStreamArrowWriter):

@@ -6,14 +6,15 @@ Spark hands the names over in lower case, and users write them as they like, so 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from headrace.client.columnar.settings import ClientSettings
 from headrace.config.names import shown
-from headrace.config.setting import ConfigError
+from headrace.config.setting import MAX_LONG, ConfigError
 
 from .clientoptions import BOOTSTRAP_NAMES, PREFIX, bootstrap_servers, check_settings
 from .options import nearest_option
+from .units import whole_number
 
 DECISIONS_TOPIC: Final = "__headrace_sink_decisions"
 
@@ -22,6 +23,8 @@ OPTIONS: Final[dict[str, str]] = {
     "delivery": "auto, exactly-once or at-least-once",
     "tornBatch": "fail or rewrite: what to do with a batch of which the cluster dropped a part",
     "decisionsTopic": "where exactly-once streams keep their decisions; it is made when it is not there",
+    "txnAppId": "batch writes only: a name under which each txnVersion is written once, as in foreachBatch",
+    "txnVersion": "batch writes only: a number that grows from one write to the next, such as the id of a micro-batch",
 }
 """What can be said, beside the client's own settings as `kafka.<name>`."""
 
@@ -50,6 +53,13 @@ class Delivery(StrEnum):
     AT_LEAST_ONCE = "at-least-once"
 
 
+class AppVersion(NamedTuple):
+    """What tells a batch write that is repeated from a new one."""
+
+    app_id: str
+    version: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
     """All that a user said about where and how to write."""
@@ -62,6 +72,7 @@ class SinkOptions:
     decisions_topic: str = DECISIONS_TOPIC
     checkpoint: str | None = None
     """Where the query keeps its own state, if it was said with the query: no other query has the same."""
+    version: "AppVersion | None" = None
 
     @property
     def weakness(self) -> str | None:
@@ -83,6 +94,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         rewrite_torn=_one_of(options, "tornBatch", ("fail", "rewrite"), "fail") == "rewrite",
         decisions_topic=options.get("decisionstopic") or DECISIONS_TOPIC,
         checkpoint=options.get("checkpointlocation"),
+        version=_version(options),
     )
     if parsed.delivery is Delivery.EXACTLY_ONCE and parsed.weakness is not None:
         raise ConfigError(f"option delivery=exactly-once needs acknowledged writes: remove {parsed.weakness}")
@@ -114,6 +126,18 @@ def _topic(options: Mapping[str, str]) -> str | None:
     if topic == "":
         raise ConfigError("option topic is empty: name a topic, or leave the option out and have a column topic")
     return topic
+
+
+def _version(options: Mapping[str, str]) -> AppVersion | None:
+    app_id, version = options.get("txnappid"), options.get("txnversion")
+    if not app_id and not version:
+        return None
+    if not app_id or not version:
+        raise ConfigError("options txnAppId and txnVersion belong together: give both, or none")
+    try:
+        return AppVersion(app_id, whole_number(0, MAX_LONG)(version))
+    except ValueError as error:
+        raise ConfigError(f"option txnVersion must be {error}, not '{shown(version)}'") from None
 
 
 def _one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...], default: str) -> str:

@@ -61,10 +61,23 @@ class Task:
         return Report(self.query, self.run, self.batch, prepared, found_decided)
 
 
-def task_of_job(job: str, run: str) -> Task:
-    """The task that runs here, of a batch job."""
+def task_of_job(job: str) -> Task:
+    """The task that runs here, of a batch job that stands for itself."""
     context = _context()
-    return Task(query=job, run=run, batch=0, partition=context.partitionId(), attempt=context.attemptNumber())
+    return Task(query=job, run=job, batch=0, partition=context.partitionId(), attempt=context.attemptNumber())
+
+
+def task_of_series(series: str, number: int, job: str) -> Task:
+    """The task that runs here, of a batch job that is one of a series.
+
+    Inside of a stream its run is the stream's: transactional ids are used again from one batch to the next.
+    """
+    context = _context()
+    is_in_stream = context.getLocalProperty(_QUERY) is not None
+    run = context.getLocalProperty(_RUN) if is_in_stream else job
+    return Task(
+        query=series, run=run or job, batch=number, partition=context.partitionId(), attempt=context.attemptNumber()
+    )
 
 
 def task_of_stream() -> Task:

@@ -42,6 +42,11 @@ def test_a_transaction_may_take_as_long_as_brokers_allow_unless_said_otherwise()
     assert parse_sink_options(given).client["transaction.timeout.ms"] == "60000"
 
 
+def test_a_batch_write_can_be_one_of_a_series() -> None:
+    given = BROKERS | {"txnAppId": "orders", "txnVersion": "12"}
+    assert parse_sink_options(given).version == ("orders", 12)
+
+
 def test_the_checkpoint_tells_queries_apart() -> None:
     assert parse_sink_options(BROKERS | {"checkpointLocation": "/c"}).checkpoint == "/c"
 
@@ -59,6 +64,8 @@ def test_the_checkpoint_tells_queries_apart() -> None:
         ({"delivery": "once"}, "delivery must be auto, exactly-once or at-least-once, not 'once'"),
         ({"tornBatch": "ignore"}, "tornBatch must be fail or rewrite"),
         ({"topic": " "}, "topic is empty"),
+        ({"txnAppId": "app"}, "txnAppId and txnVersion belong together"),
+        ({"txnAppId": "app", "txnVersion": "first"}, "txnVersion must be a whole number"),
         ({"path": "/tmp/x"}, "a topic has no path"),
         ({"kafka.bootstrap.servers": ""}, "kafka.bootstrap.servers is missing"),
         ({"bootstrap": "other:1"}, "given twice"),
