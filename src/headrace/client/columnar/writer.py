@@ -80,6 +80,11 @@ class Writer:
         """How many records are acknowledged, by partition."""
         return dict(self._sender.written)
 
+    @property
+    def is_transactional(self) -> bool:
+        """Whether rows are written in transactions, each begun with `begin`."""
+        return self._transaction is not None
+
     def write(self, rows: Any, topic: str | None = None) -> None:
         """Take rows to be written: a table, a batch, or anything that gives an Arrow stream.
 
