@@ -120,7 +120,7 @@ def test_columns_get_the_names_that_topics_have_for_them(broker: Broker) -> None
     [
         (lambda where: read_arrow("nope", **where), "topic 'nope' does not exist"),
         (lambda where: read_arrow("t", start="first", **where), "start is earliest, latest, an offset"),
-        (lambda where: read_arrow("t", **{"end": None}, **where), "end is earliest, latest, an offset"),
+        (lambda where: read_arrow("t", end=True, **where), "end is earliest, latest, an offset"),
         (lambda where: read_arrow("t", start={0: 1}, **where), "start has no offset for partition 1"),
         (lambda where: read_arrow("t", columns=["vlaue"], **where), "no column 'vlaue'.*did you mean value"),
         (lambda where: read_arrow("t", partitions=[5], **where), "there is no partition 5"),
