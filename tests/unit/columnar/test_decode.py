@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.client.columnar import _decoding, _plan
-from headrace.client.columnar._plan import Span
+from headrace.client.columnar import _plan
 from headrace.client.columnar.decode import Decoder
 from headrace.client.columnar.model import SCHEMA, SCHEMA_WITH_HEADERS
 from headrace.client.errors import ClientError
@@ -291,29 +290,3 @@ def test_a_control_batch_that_cannot_be_read_is_refused() -> None:
     broken = batch([record(2), record(3)], producer_id=1, producer_epoch=0, transactional=True, control=True)
     with pytest.raises(ClientError, match="control batch"):
         a_decoder().decode(joined([_transactional(0, 1), broken]), 0, END, [(1, 0)])
-
-
-def test_spans_have_the_order_that_the_kernel_reads() -> None:
-    places = [
-        _decoding.AT,
-        _decoding.STOP,
-        _decoding.RECORDS,
-        _decoding.BASE_OFFSET,
-        _decoding.LAST_DELTA,
-        _decoding.BASE_TIME,
-        _decoding.APPEND_TIME,
-        _decoding.IS_APPEND_TIME,
-        _decoding.ROWS,
-    ]
-    assert places == list(range(len(Span._fields))) == list(range(_decoding.SPAN_FIELDS))
-    assert Span._fields == (
-        "at",
-        "stop",
-        "records",
-        "base_offset",
-        "last_delta",
-        "base_time",
-        "append_time",
-        "is_append_time",
-        "rows",
-    )

@@ -6,9 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ...protocol.batch import APPEND_TIME_BIT
 from . import _decoding as kernels
-from ._batches import BadBatch
 from ._compile import Output
+from ._damage import BadBatch
 from ._memory import address_of, pool_array
 from ._plan import Plan
 from .model import HEADERS
@@ -24,15 +25,16 @@ class Filled:
     """
 
     def __init__(self, plan: Plan, start: int, end: int, *, with_headers: bool) -> None:
-        self._spans = np.array(plan.spans, np.int64)
+        self._plan = plan  # which keeps alive what its addresses are in
+        most, size = plan.rows, plan.size
         self._cursor = np.zeros(kernels.CURSOR_CELLS, np.int64)
-        self._keys = _Binary(plan.rows, plan.size)
-        self._values = _Binary(plan.rows, plan.size)
-        self._offsets = pool_array(plan.rows, np.int64)
-        self._times = pool_array(plan.rows, np.int64)
-        self._places = pool_array(2 * plan.rows, np.int64) if with_headers else None
-        status = kernels.decode_spans(
-            self._spans,
+        self._keys = _Binary(most, size)
+        self._values = _Binary(most, size)
+        self._offsets = pool_array(most, np.int64)
+        self._times = pool_array(most, np.int64)
+        self._places = pool_array(2 * most, np.int64) if with_headers else None
+        status = kernels.decode_records(
+            plan.batches,
             start,
             end,
             self._cursor,
@@ -41,10 +43,10 @@ class Filled:
             address_of(self._offsets),
             address_of(self._times),
             0 if self._places is None else address_of(self._places),
-            plan.rows,
+            most,
         )
         if status != kernels.OK:
-            raise _malformed(status, plan.spans[self._count(kernels.FAILED_SPAN)].base_offset)
+            raise _malformed(status, int(plan.batches[self._count(kernels.FAILED_BATCH), kernels.BASE_OFFSET]))
 
     def _count(self, cell: int) -> int:
         return int(self._cursor[cell])
@@ -67,10 +69,10 @@ class Filled:
 
     def append_times(self) -> npt.NDArray[np.bool_]:
         """For each row, or once for all of them alike, whether its time is the log's."""
-        kinds: npt.NDArray[np.bool_] = self._spans[:, kernels.IS_APPEND_TIME] != 0
+        kinds: npt.NDArray[np.bool_] = self._plan.batches[:, kernels.ATTRIBUTES] & APPEND_TIME_BIT != 0
         if kinds.all() or not kinds.any():
             return kinds[:1]
-        return np.repeat(kinds, self._spans[:, kernels.ROWS])
+        return np.repeat(kinds, self._plan.batches[:, kernels.ROWS])
 
     def headers(self) -> pa.Array:
         """The headers of each row; null where there are none, as Spark's own connector shows it."""
