@@ -80,8 +80,9 @@ def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def pieces(rows: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The rows in pieces of about that many bytes."""
-    length = max(1, rows.num_rows * most_bytes // max(rows.nbytes, 1))
+    """The rows in pieces of about the same size, each of about that many bytes at most."""
+    count = -(-rows.nbytes // most_bytes) or 1
+    length = max(1, -(-rows.num_rows // count))
     for start in range(0, rows.num_rows, length):
         yield rows.slice(start, length)
 

@@ -167,11 +167,13 @@ class Writer:
             collected = self._collected[topic] = _Collected(router)
         enough = min(max(self._partitions(topic) * _PER_PARTITION, _LEAST_COLLECTED), _MOST_COLLECTED)
         for piece in pieces(rows, enough):
-            if collected.batches and collected.batches[0].schema != piece.schema:
+            size = piece.nbytes
+            # Joining copies, which only rows too few for a batch of their own are worth.
+            if collected.batches and (2 * size > enough or collected.batches[0].schema != piece.schema):
                 self._send(topic)
             collected.batches.append(piece)
-            collected.size += piece.nbytes
-            if collected.size >= enough:
+            collected.size += size
+            if 2 * collected.size > enough:
                 self._send(topic)
 
     def _send(self, topic: str) -> None:
