@@ -27,6 +27,8 @@ _LEAST_COLLECTED: Final = 4 * MIB
 _MOST_COLLECTED: Final = 32 * MIB
 _PER_PARTITION: Final = 512 * 1024
 """Bytes to collect for each partition of a topic, so that batches are not small where partitions are many."""
+_WORTH_SENDING: Final = 1 * MIB
+"""Bytes after which brokers get to work, while the rest of the rows is encoded."""
 _ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0}
 _INVALID: Final = "INVALID_CONFIG"
 
@@ -192,6 +194,7 @@ class Writer:
     def _route(self, topic: str, router: Router, rows: pa.RecordBatch) -> None:
         producer = self._identity()
         now_ms = time.time_ns() // 1_000_000
+        sent_at = self._sender.queued_bytes
         for number, part in router.split(rows, self._partitions(topic, highest_partition(rows))).items():
             for encoded in encode_rows(
                 part,
@@ -201,7 +204,10 @@ class Writer:
                 now_ms=now_ms,
             ):
                 self._sender.add(TopicPartition(topic, number), encoded, producer)
-            self._pump(self._settings["buffer.memory"])
+            if self._sender.queued_bytes - sent_at >= _WORTH_SENDING:
+                self._pump(self._settings["buffer.memory"])
+                sent_at = self._sender.queued_bytes
+        self._pump(self._settings["buffer.memory"])
 
     def _pump(self, most_bytes: int) -> None:
         try:
