@@ -18,7 +18,7 @@ from .cluster import Cluster
 from .encode import encode_rows
 from .model import TopicPartition
 from .producing import FENCED, NOBODY, Producer
-from .rows import Router, batches_of, by_topic, check_columns, highest_partition, joined, pieces
+from .rows import Router, batches_of, by_topic, checked, highest_partition, joined, pieces
 from .sender import Sender
 from .transaction import Event, PreparedTransaction, Transaction, init_producer
 
@@ -95,8 +95,7 @@ class Writer:
         """
         self._require_usable()
         for batch in batches_of(rows):
-            check_columns(batch)
-            for name, part in by_topic(batch, topic):
+            for name, part in by_topic(checked(batch), topic):
                 self._collect(name, part)
 
     def flush(self) -> None:
