@@ -53,6 +53,8 @@ class ScriptedCoordinator:
         match ApiKey(asked.api_key):
             case ApiKey.INIT_PRODUCER_ID if asked.entity.transactional_id is not None:
                 return self._init_answer(asked.entity.transactional_id)
+            case ApiKey.ADD_PARTITIONS_TO_TXN:
+                return self._added(asked.entity)
             case ApiKey.END_TXN:
                 return {"throttle_time": 0, "error_code": (self._passing(asked) or self._end(asked.entity)).value}
             case ApiKey.DESCRIBE_TRANSACTIONS:
@@ -78,6 +80,23 @@ class ScriptedCoordinator:
         entry.epoch += 1
         entry.state = EMPTY
         return entry
+
+    def _added(self, request: Any) -> Reply:
+        entry = self.entries[request.v3_and_below_transactional_id]
+        is_ours = entry.epoch == request.v3_and_below_producer_epoch
+        code = ErrorCode.none if is_ours else ErrorCode.producer_fenced
+        if is_ours:
+            entry.state = OPEN
+        topics = [
+            {
+                "name": topic.name,
+                "results_by_partition": [
+                    {"partition_index": index, "partition_error_code": code.value} for index in topic.partitions
+                ],
+            }
+            for topic in request.v3_and_below_topics
+        ]
+        return {"throttle_time": 0, "results_by_topic_v3_and_below": topics}
 
     def _end(self, request: Any) -> ErrorCode:
         entry = self.entries.get(request.transactional_id)

@@ -69,7 +69,7 @@ def lack_of_transactions(cluster: Cluster, transactional_id: str) -> str | None:
     try:
         return cluster.retried(attempt)
     except ClientError as error:
-        if error.code in ("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "COORDINATOR_NOT_AVAILABLE"):
+        if error.code == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED":
             return error.message
         raise
 
