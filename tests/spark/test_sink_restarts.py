@@ -20,6 +20,8 @@ import pytest
 from confluent_kafka import Producer
 
 from headrace.client.admin import Admin
+from headrace.client.columnar.cluster import Cluster
+from headrace.client.columnar.model import LATEST, TopicPartition
 from headrace.testing import Broker
 
 from .records import values
@@ -44,6 +46,10 @@ class Run:
             if line.strip() == word:
                 return
         raise AssertionError(f"the query ended with {self._process.wait()} before it had {word}")
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
 
     def kill(self, *, with_jvm: bool) -> None:
         """The Python driver alone leaves its JVM and workers behind for a moment."""
@@ -91,17 +97,31 @@ def _counts(plan: Plan) -> Counter[int]:
 
 
 def _killed_often(plan: Plan, kills: int, seed: int) -> None:
+    """Kill the query in the middle of its batches, sometimes leaving its JVM and workers behind, then let it finish."""
     chance = random.Random(seed)
     for number in range(kills):
         run = Run(plan)
         try:
             run.wait_for("started")
-            time.sleep(chance.uniform(2, 12))  # a moment of chance, in which there is nothing to wait for
+            _wait_for_growth(plan, run)
+            time.sleep(chance.uniform(0, 1.5))  # to any point of the batches and commits that now follow each other
             run.kill(with_jvm=number % 2 == 0)
         finally:
             if number % 2 == 0:
                 run.close()
     _run(plan)
+
+
+def _wait_for_growth(plan: Plan, run: Run) -> None:
+    with Cluster({"bootstrap.servers": plan.bootstrap}) as cluster:
+        before = _size(cluster, plan.target)
+        while _size(cluster, plan.target) == before and run.is_running:
+            time.sleep(0.05)
+
+
+def _size(cluster: Cluster, topic: str) -> int:
+    places = [TopicPartition(topic, number) for number in range(cluster.partitions([topic])[topic])]
+    return sum(end or 0 for end in cluster.offsets(dict.fromkeys(places, LATEST)).values())
 
 
 @pytest.mark.timeout(1200)
