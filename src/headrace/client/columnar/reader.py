@@ -272,6 +272,8 @@ class _Reading:
         start = state.next_offset
         stop = end_of_batches(answer.records, start)
         if stop <= start:
+            # Bytes that are no batch are refused here, in words; a batch that was only cut short is asked for again.
+            state.decoder.decode(answer.records, start, state.end, answer.aborted)
             self._postpone(state, refused(ErrorCode.corrupt_message, _named(state), "no whole batch was sent"))
             return None
         state.advance(stop, len(answer.records))
