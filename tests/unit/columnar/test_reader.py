@@ -356,8 +356,11 @@ def test_a_damaged_batch_is_an_error_that_says_where(damage: int) -> None:
 
 
 def test_a_batch_that_never_comes_whole_is_given_up() -> None:
-    logs = {0: log((0, 5), high_watermark=5)}
-    logs[0].read = lambda offset, limit: bytes(logs[0].batches[0][:-1])  # type: ignore[method-assign]
+    class Cut(ScriptedLog):
+        def read(self, offset: int, limit: int) -> bytes:
+            return super().read(offset, limit)[:-1]
+
+    logs: dict[int, ScriptedLog] = {0: Cut([batch([record(offset) for offset in range(5)])])}
     with ScriptedCluster(logs) as scripted, pytest.raises(ClientError, match="no whole batch was sent"):
         read(scripted, (0, 0, 5), patience_ms=50)
 
