@@ -37,6 +37,8 @@ class Step(Enum):
     """No record is left before the range's end."""
     ASK = auto()
     """Nothing was learnt: ask again."""
+    EMPTY = auto()
+    """There may be nothing more: ask again to be sure."""
     WAIT = auto()
     """Not yet: ask again in a moment."""
     STALE = auto()
@@ -115,8 +117,7 @@ def _judge_nothing(state: PartitionRead, answer: PartitionRecords, read_committe
         return Step.GONE if state.replica is None else Step.LEADER
     if read_committed and 0 <= answer.last_stable_offset < state.end:
         return Step.WAIT
-    state.empty_answers += 1
-    return Step.DONE if state.empty_answers >= SURE_AFTER else Step.ASK
+    return Step.DONE if state.empty_answers + 1 >= SURE_AFTER else Step.EMPTY
 
 
 def end_of_batches(records: memoryview, start: int) -> int:

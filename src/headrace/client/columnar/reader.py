@@ -251,6 +251,8 @@ class _Reading:
             return self._job(state, answer)
         if step is Step.DONE:
             state.next_offset = state.end
+        elif step is Step.EMPTY:
+            state.empty_answers += 1
         elif step is Step.ASK and answer.preferred_read_replica >= 0:
             state.replica = answer.preferred_read_replica
         elif step is Step.LEADER:

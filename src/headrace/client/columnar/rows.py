@@ -60,12 +60,14 @@ def checked(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _without_views(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Polars and DuckDB give views, which Arrow itself can neither reorder nor join."""
+    """Polars and DuckDB give views, pandas dictionaries, which Arrow itself can neither reorder nor join."""
     columns = [_without_view(column) for column in rows.columns]
     return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
 
 
 def _without_view(column: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
     kind = column.type
     if pa.types.is_string_view(kind):
         return column.cast(pa.large_string())
@@ -183,7 +185,7 @@ def _named_partitions(column: pa.Array) -> npt.NDArray[np.int32]:
     if not pa.types.is_integer(column.type):
         raise ClientError(f"column 'partition' must hold whole numbers, not {column.type}; cast it first", _INVALID)
     try:
-        plain = compute.fill_null(column, pa.scalar(_UNDECIDED, column.type)).cast(pa.int32())
+        plain = compute.fill_null(column.cast(pa.int64()), _UNDECIDED).cast(pa.int32())
     except pa.ArrowInvalid:
         raise ClientError("column 'partition' has a number that no partition can have", _INVALID) from None
     return np.maximum(np.asarray(plain, np.int32), _UNDECIDED)
