@@ -188,6 +188,30 @@ def test_dataframes_readers_and_streams_are_taken(cluster: Cluster, topic: str) 
     assert found == [b"pandas", b"reader", b"reader", b"stream"]
 
 
+def test_every_type_that_holds_text_or_bytes_is_taken(cluster: Cluster, topic: str) -> None:
+    kinds = [
+        pa.string(),
+        pa.large_string(),
+        pa.string_view(),
+        pa.binary(),
+        pa.large_binary(),
+        pa.binary_view(),
+        pa.dictionary(pa.int32(), pa.string()),
+    ]
+    pair = pa.large_list(pa.struct([("key", pa.string_view()), ("value", pa.binary_view())]))
+    with Writer(cluster) as writer:
+        for kind in kinds:
+            texts = pa.array([str(kind), "b"]) if pa.types.is_dictionary(kind) else pa.array([str(kind), "b"], kind)
+            column = texts.cast(kind) if pa.types.is_dictionary(kind) else texts
+            headers = pa.array([[{"key": "h", "value": b"v"}], []], pair)
+            names = pa.array([topic, topic], pa.string_view())
+            writer.write(pa.record_batch({"key": column, "value": column, "topic": names, "headers": headers}))
+    found = read(cluster, topic)
+    assert sorted(found["value"].to_pylist()) == sorted([str(kind).encode() for kind in kinds] + [b"b"] * len(kinds))
+    assert found["key"].to_pylist() == found["value"].to_pylist()
+    assert found["headers"].to_pylist().count([{"key": "h", "value": b"v"}]) == len(kinds)
+
+
 @pytest.mark.parametrize(
     ("rows", "words"),
     [

@@ -13,6 +13,7 @@ from headrace.config.names import nearest, shown
 
 from ..errors import ClientError
 from .hashing import partitions_of, split_by_partition
+from .model import HEADERS
 
 WRITTEN: Final = ("key", "value", "timestamp", "headers")
 """Columns that end up in records."""
@@ -43,8 +44,8 @@ def batches_of(rows: Any) -> Iterator[pa.RecordBatch]:
     )
 
 
-def check_columns(rows: pa.RecordBatch) -> None:
-    """`ClientError` for a column that means nothing here, and where there is no value."""
+def checked(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows in types that can be sorted; `ClientError` for a column that means nothing here, or without a value."""
     known = (*WRITTEN, *ROUTING, *LEFT_OUT)
     for name in rows.schema.names:
         if name not in known:
@@ -55,6 +56,31 @@ def check_columns(rows: pa.RecordBatch) -> None:
             )
     if "value" not in rows.schema.names:
         raise ClientError("rows need a column 'value', binary or strings", _INVALID)
+    return _without_views(rows)
+
+
+def _without_views(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Polars and DuckDB give views, which Arrow itself can neither reorder nor join."""
+    columns = [_without_view(column) for column in rows.columns]
+    return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
+
+
+def _without_view(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if pa.types.is_string_view(kind):
+        return column.cast(pa.large_string())
+    if pa.types.is_binary_view(kind):
+        return column.cast(pa.large_binary())
+    if _is_list(kind) and pa.types.is_struct(kind.value_type) and kind != HEADERS:
+        try:
+            return column.cast(HEADERS)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+            return column
+    return column
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def by_topic(rows: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -80,8 +106,9 @@ def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def pieces(rows: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The rows in pieces of about that many bytes."""
-    length = max(1, rows.num_rows * most_bytes // max(rows.nbytes, 1))
+    """The rows in pieces of about the same size, each of about that many bytes at most."""
+    count = -(-rows.nbytes // most_bytes) or 1
+    length = max(1, -(-rows.num_rows // count))
     for start in range(0, rows.num_rows, length):
         yield rows.slice(start, length)
 
