@@ -194,7 +194,7 @@ class Writer:
         producer = self._identity()
         now_ms = time.time_ns() // 1_000_000
         sent_at = self._sender.queued_bytes
-        for number, part in router.split(rows, self._partitions(topic, highest_partition(rows))).items():
+        for number, part in router.split(rows, self._partitions(topic, highest_partition(rows))):
             for encoded in encode_rows(
                 part,
                 compression=self._compression,
