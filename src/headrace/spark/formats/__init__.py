@@ -6,6 +6,7 @@ first used.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from .decoder import ValueDecoder
 from .errors import OptionError
@@ -14,13 +15,16 @@ from .options import OPTION_NAMES, read_options
 __all__ = ["OPTION_NAMES", "OptionError", "ValueDecoder", "decoder_for"]
 
 
-def decoder_for(options: Mapping[str, str]) -> ValueDecoder | None:
+def decoder_for(options: Mapping[str, str], client: Mapping[str, str] | None = None) -> ValueDecoder | None:
     """The decoder that a source's options ask for, or None if its records stay as they are.
 
-    Options that are not among OPTION_NAMES are left alone, but for `includeHeaders` and the client's `kafka.*`
-    settings. Raises OptionError where the options, or the schema, cannot be meant.
+    Options that are not among OPTION_NAMES are left alone, but for `includeHeaders` and, where `client` does not have
+    them, the client's settings among `kafka.*`: what writes dead letters connects with these. Raises OptionError
+    where the options, or the schema, cannot be meant.
     """
     read = read_options(options)
+    if client is not None:
+        read = replace(read, client=dict(client))
     if not read.decodes:
         return None
     decoder = ValueDecoder(read)

@@ -1,6 +1,6 @@
 """What becomes of records that cannot be decoded."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -15,11 +15,6 @@ BAD_FIELD: Final = t.StructField(BAD, BAD_TYPE)
 
 _ARROW_TYPE: Final = pa.struct([pa.field("error", pa.string()), pa.field("value", pa.binary())])
 _HEADERS_NAMED: Final = ("headrace.error", "headrace.topic", "headrace.partition", "headrace.offset")
-
-DeadLetters = Callable[[pa.RecordBatch], None]
-"""Writes rows of `key`, `value` and `headers`; when it returns, they are safe."""
-
-_writers: dict[tuple[str, tuple[tuple[str, str], ...]], DeadLetters] = {}
 
 
 def bad_column(originals: pa.Array, errors: Mapping[int, str]) -> pa.Array:
@@ -54,24 +49,3 @@ def dead_letters(batch: pa.RecordBatch, errors: Mapping[int, str]) -> pa.RecordB
 def _reasons(error: str, place: tuple[Any, ...]) -> list[dict[str, Any]]:
     texts = (error, *(str(part) for part in place))
     return [{"key": name, "value": text.encode()} for name, text in zip(_HEADERS_NAMED, texts, strict=True)]
-
-
-def dead_letter_writer(topic: str, client: Mapping[str, str]) -> DeadLetters:
-    """The writer to a topic; one per process, topic and settings, as an executor's worker outlives its tasks."""
-    key = (topic, tuple(sorted(client.items())))
-    if key not in _writers:
-        _writers[key] = _open_writer(topic, client)
-    return _writers[key]
-
-
-def _open_writer(topic: str, client: Mapping[str, str]) -> DeadLetters:
-    from headrace.client.columnar.cluster import shared_cluster
-    from headrace.client.columnar.writer import Writer
-
-    writer = Writer(shared_cluster(client))
-
-    def write(rows: pa.RecordBatch) -> None:
-        writer.write(rows, topic)
-        writer.flush()
-
-    return write

@@ -1,5 +1,6 @@
 """Batches of records with their values decoded, as executors hand them to Spark."""
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Final, Protocol
 
@@ -8,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from .arrow_types import arrow_field
-from .bad import BAD, BAD_FIELD, DeadLetters, bad_column, dead_letter_writer, dead_letters
+from .bad import BAD, BAD_FIELD, bad_column, dead_letters
 from .framing import Unframe, confluent, confluent_protobuf, no_framing
 from .options import FormatOptions
 from .payload import Decoded, Payload, payload_of
@@ -42,7 +43,9 @@ class ValueDecoder:
     dead letter topic and left out. A value that is null stays null and is not bad.
     """
 
-    def __init__(self, options: FormatOptions, write_dead_letters: DeadLetters | None = None) -> None:
+    def __init__(
+        self, options: FormatOptions, write_dead_letters: Callable[[pa.RecordBatch], None] | None = None
+    ) -> None:
         self._options = options
         self._given_writer = write_dead_letters
 
@@ -125,9 +128,13 @@ class ValueDecoder:
         good[list(errors)] = False
         return result.filter(pa.array(good))
 
-    @property
-    def _write_dead_letters(self) -> DeadLetters:
-        return self._given_writer or dead_letter_writer(self._options.dead_letter_topic, self._options.client)
+    def _write_dead_letters(self, letters: pa.RecordBatch) -> None:
+        if self._given_writer is not None:
+            self._given_writer(letters)
+            return
+        from .letters import dead_letter_writer
+
+        dead_letter_writer(self._options.dead_letter_topic, self._options.client)(letters)
 
 
 def _string_codec() -> Codec:

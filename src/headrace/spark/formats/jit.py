@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import numba
-from numba.core.caching import FunctionCache
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -26,11 +26,17 @@ def _sources() -> str:
     return sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
 
 
-class _Cache(FunctionCache):
-    """numba's own cache takes a loop for unchanged when only a function that it calls from another file changed."""
+class _Files(CompileResultCacheImpl):
+    def get_filename_base(self, *of: Any) -> str:
+        return f"{super().get_filename_base(*of)}-{_sources()[:16]}"
 
-    def _index_key(self, *of: Any) -> Any:
-        return (*super()._index_key(*of), _sources())
+
+class _Cache(FunctionCache):
+    """numba's own cache takes a loop for unchanged when only a function that it calls from another file changed, and
+    fails to load what was kept of types that have been renamed since. So each state of the package has its own files.
+    """
+
+    _impl_class = _Files
 
 
 def jit(function: Function) -> Function:
