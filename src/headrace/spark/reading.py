@@ -14,6 +14,7 @@ from headrace.client.columnar.model import OffsetsGone, Range, UnknownTopic
 
 from . import loss
 from .errors import each_plainly
+from .formats import ValueDecoder
 from .options import SourceOptions
 
 Fetch = Callable[[Range], Iterator[pa.RecordBatch]]
@@ -38,12 +39,15 @@ class Rows:
 
     options: SourceOptions
     columns: list[str]
+    decoder: ValueDecoder | None = None
 
     def read(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, or none for the task that Spark makes up where there is nothing to read."""
         if not isinstance(task, RangeTask):
             return iter(())
         batches = read(self._fetch, task.wanted, self._on_loss)
+        if self.decoder is not None:
+            batches = map(self.decoder.decode, batches)
         return each_plainly(batch.select(self.columns) for batch in batches)
 
     def _fetch(self, wanted: Range) -> Iterator[pa.RecordBatch]:
@@ -52,9 +56,8 @@ class Rows:
         from headrace.client.columnar.reader import read_ranges
 
         cluster = shared_cluster(self.options.client)
-        return read_ranges(
-            cluster, [wanted], with_headers=self.options.with_headers, read_committed=self.options.read_committed
-        )
+        with_headers = self.options.with_headers or (self.decoder is not None and self.decoder.needs_headers)
+        return read_ranges(cluster, [wanted], with_headers=with_headers, read_committed=self.options.read_committed)
 
     def _on_loss(self, message: str) -> None:
         loss.report([message], fail=self.options.fail_on_data_loss)
