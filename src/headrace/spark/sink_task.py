@@ -17,7 +17,7 @@ from headrace.client.columnar.administration import require_topic
 from headrace.client.columnar.cluster import Cluster, shared_cluster
 from headrace.client.columnar.model import UnknownTopic
 from headrace.client.columnar.writer import Writer
-from headrace.client.errors import ClientError
+from headrace.client.errors import ClientError, ClusterUnreachable
 
 from .sink_commit import Decision, Duty, Prepared, Report, duty, transactional_id
 from .sink_journal import TopicJournal
@@ -132,6 +132,8 @@ def write_in_transaction(target: Target, task: Task, batches: Iterable[pa.Record
         for rows in remaining:
             writer.write(rows, target.options.topic)
         done = writer.prepare()
+    except ClusterUnreachable:
+        raise  # Nobody is there to abort it: the cluster does, or the driver.
     except BaseException:
         with suppress(ClientError):
             writer.close()
