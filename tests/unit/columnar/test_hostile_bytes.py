@@ -1,0 +1,81 @@
+"""Bytes that no broker sends: they give an error or rows, never a dead process."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.client.errors import ClientError
+from headrace.protocol.batch import HEADER_SIZE
+from headrace.protocol.records import Record
+
+from .batches import a_decoder, batch, codecs, joined, record, records_in, some_batches
+
+END = 2**62
+
+
+def _decode(fetched: bytes | bytearray) -> ClientError | None:
+    try:
+        rows, following = a_decoder(check_crcs=False).decode(fetched, 0, END)
+    except ClientError as error:
+        return error
+    if rows is not None:
+        rows.validate(full=True)
+        assert following > rows.column("offset")[-1].as_py()
+    return None
+
+
+@given(some_batches(), st.data())
+def test_changed_bytes_never_crash(batches: list[list[Record]], data: st.DataObject) -> None:
+    fetched = bytearray(joined(batch(records, codec=data.draw(codecs)) for records in batches))
+    for _ in range(data.draw(st.integers(1, 8))):
+        fetched[data.draw(st.integers(0, len(fetched) - 1))] = data.draw(st.integers(0, 255))
+    _decode(fetched)
+
+
+@given(st.binary(max_size=300), st.integers(0, 40), st.integers(0, 100))
+def test_garbage_in_place_of_records_never_crashes(garbage: bytes, count: int, last_delta: int) -> None:
+    head = bytearray(batch([record(0)])[:HEADER_SIZE])
+    head[8:12] = (HEADER_SIZE - 12 + len(garbage)).to_bytes(4)
+    head[23:27] = last_delta.to_bytes(4)
+    head[57:61] = count.to_bytes(4)
+    _decode(head + garbage)
+
+
+@given(st.binary(max_size=400))
+def test_garbage_alone_never_crashes(garbage: bytes) -> None:
+    _decode(garbage)
+
+
+def test_every_byte_of_a_batch_may_be_anything() -> None:
+    good = batch([record(0, key=b"k", headers=(("h", b"v"),)), record(1, value=None)])
+    for position in range(len(good)):
+        for byte in (0x00, 0x01, 0x7F, 0x80, 0xFE, 0xFF):
+            fetched = bytearray(good)
+            fetched[position] = byte
+            _decode(fetched)
+
+
+@pytest.mark.parametrize(
+    "varint", [b"\xff" * 9 + b"\x01", b"\xfe" * 9 + b"\x01", b"\x80" * 12, b"\xff\xff\xff\xff\x0f"]
+)
+def test_a_length_of_any_size_stays_within_its_record(varint: bytes) -> None:
+    good = bytes(batch([record(0, key=b"kkkk", value=b"vvvv", headers=(("hhhh", b"wwww"),))]))
+    for place in range(HEADER_SIZE, len(good)):
+        fetched = bytearray(good[:place] + varint + good[place + len(varint) :])
+        fetched[8:12] = (len(fetched) - 12).to_bytes(4)
+        _decode(fetched)
+
+
+def test_a_small_batch_that_decompresses_to_very_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.client.columnar._batches.BATCH_LIMIT", 1 << 20)
+    for codec in (1, 2, 3, 4):
+        bomb = batch([record(0, value=bytes(2 << 20))], codec=codec)
+        error = _decode(bomb)
+        assert isinstance(error, ClientError)
+        assert "more than 1048576 bytes" in error.message
+
+
+@given(some_batches())
+def test_bytes_that_are_sound_are_not_refused(batches: list[list[Record]]) -> None:
+    rows, _ = a_decoder(check_crcs=False).decode(joined(map(batch, batches)), 0, END)
+    assert records_in(rows) == [one for records in batches for one in records]
