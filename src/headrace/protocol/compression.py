@@ -36,6 +36,7 @@ _XERIAL_BLOCK: Final = 32 << 10
 _LENGTH: Final = Struct(">i")
 
 Buffer = bytes | bytearray | memoryview
+_Allocate = Callable[[int], bytearray | memoryview]
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
@@ -50,16 +51,28 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 def decompress(codec: int, data: Buffer, limit: int = DECOMPRESSED_LIMIT) -> bytes:
     """What was compressed; `CodedError` when it is damaged or has more than `limit` bytes."""
+    return bytes(unpack(codec, data, limit))
+
+
+def unpack(
+    codec: int,
+    data: Buffer,
+    limit: int = DECOMPRESSED_LIMIT,
+    *,
+    guess: int = 0,
+    allocate: _Allocate = bytearray,
+) -> memoryview:
+    """As `decompress`, in memory that `allocate` gave for a size. A good `guess` at the size saves work done twice."""
     if codec == NONE:
         if len(data) > limit:
             raise _too_large(limit)
-        return bytes(data)
+        return memoryview(data)
     if codec == SNAPPY:
-        return _decompress_snappy(memoryview(data), limit)
+        return _unpack_snappy(memoryview(data), limit, allocate)
     decompressor = _DECOMPRESSORS.get(codec)
     if decompressor is None:
         raise _unknown(codec)
-    return _decompress_growing(decompressor, data, limit)
+    return _unpack_growing(decompressor, data, limit, guess or len(data) * _GROWTH, allocate)
 
 
 def _compress_gzip(data: Buffer, level: int | None) -> bytes:
@@ -86,28 +99,44 @@ def _compress_snappy(data: Buffer, level: int | None) -> bytes:  # noqa: ARG001 
     return bytes(out)
 
 
-def _decompress_growing(decompress_into: Callable[[Any, Any], int], data: Buffer, limit: int) -> bytes:
-    size = min(limit, max(_FIRST_BUFFER, len(data) * _GROWTH))
+def _unpack_growing(
+    decompress_into: Callable[[Any, Any], int], data: Buffer, limit: int, guess: int, allocate: _Allocate
+) -> memoryview:
+    size = min(limit, max(_FIRST_BUFFER, guess))
     while True:
-        out = bytearray(size)
+        out = memoryview(allocate(size))[:size]
         try:
             length = decompress_into(data, out)
         except cramjam.DecompressionError as error:
             if _BUFFER_IS_FULL not in str(error):
                 raise _damaged(error) from error
         else:
-            return bytes(memoryview(out)[:length])
+            return out[:length]
         del out
         if size >= limit:
             raise _too_large(limit)
         size = min(limit, size * _GROWTH)
 
 
-def _decompress_snappy(data: memoryview, limit: int) -> bytes:
-    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _decompress_raw_snappy(data, limit, limit)
-    blocks: list[bytes] = []
-    remaining = limit
+def _unpack_snappy(data: memoryview, limit: int, allocate: _Allocate) -> memoryview:
+    blocks = _xerial_blocks(data) if bytes(data[: len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC else [data]
+    try:
+        sizes = [int(cramjam.snappy.decompress_raw_len(block)) for block in blocks]
+        total = sum(sizes)
+        if total > limit:
+            raise _too_large(limit)
+        out = memoryview(allocate(total))[:total]
+        position = 0
+        for block, size in zip(blocks, sizes, strict=True):
+            cramjam.snappy.decompress_raw_into(block, out[position : position + size])
+            position += size
+    except cramjam.DecompressionError as error:
+        raise _damaged(error) from error
+    return out
+
+
+def _xerial_blocks(data: memoryview) -> list[memoryview]:
+    blocks: list[memoryview] = []
     position = len(_XERIAL_HEAD)
     while position < len(data):
         if position + 4 > len(data):
@@ -116,23 +145,9 @@ def _decompress_snappy(data: memoryview, limit: int) -> bytes:
         position += 4
         if length <= 0 or position + length > len(data):
             raise _damaged("a snappy block is cut short")
-        block = _decompress_raw_snappy(data[position : position + length], remaining, limit)
-        blocks.append(block)
-        remaining -= len(block)
+        blocks.append(data[position : position + length])
         position += length
-    return b"".join(blocks)
-
-
-def _decompress_raw_snappy(data: memoryview, remaining: int, limit: int) -> bytes:
-    try:
-        size = cramjam.snappy.decompress_raw_len(data)
-        if size > remaining:
-            raise _too_large(limit)
-        out = bytearray(size)
-        length = cramjam.snappy.decompress_raw_into(data, out)
-    except cramjam.DecompressionError as error:
-        raise _damaged(error) from error
-    return bytes(memoryview(out)[:length])
+    return blocks
 
 
 def _unknown(codec: int) -> CodedError:

@@ -1,8 +1,8 @@
-"""Responses from plain values.
+"""Responses, and a client's requests, from plain values.
 
-A handler answers with a dictionary in the newest version's field names; fields that an older version does not have
-are left out, fields that are not given take the schema's default. Times are integer milliseconds, error codes are
-`ErrorCode` or int, ids are `UUID` or None.
+A handler answers with a dictionary in the newest version's field names, a client asks with one; fields that an older
+version does not have are left out, fields that are not given take the schema's default. Times are integer
+milliseconds, error codes are `ErrorCode` or int, ids are `UUID` or None.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Any, Final
 from uuid import UUID
 
-from .schema import REQUIRED, Field, Shape, response_shape, shape_of
+from .schema import REQUIRED, Field, Shape, request_shape, response_shape, shape_of
 
 Value = Any
 Write = Callable[[bytearray, Value], None]
@@ -40,6 +40,13 @@ def encode_response(api_key: int, version: int, values: Mapping[str, Value]) -> 
     """The body of a response."""
     out = bytearray()
     _struct(response_shape(api_key, version))(out, values)
+    return out
+
+
+def encode_request(api_key: int, version: int, values: Mapping[str, Value]) -> bytearray:
+    """The body of a request."""
+    out = bytearray()
+    _struct(request_shape(api_key, version))(out, values)
     return out
 
 
@@ -85,14 +92,20 @@ def write_count(out: bytearray, count: int, flexible: bool) -> None:
         out += _I32(count)
 
 
+def write_text(out: bytearray, text: str | None, flexible: bool) -> None:
+    """A string, or null."""
+    if flexible:
+        _write_compact(out, text)
+    else:
+        _write_legacy_text(out, text)
+
+
 def write_topic(out: bytearray, name: str, topic_id: bytes | None, *, by_id: bool, flexible: bool) -> None:
     """A topic as the version names it."""
     if by_id:
         out += topic_id or _ZERO_ID
-    elif flexible:
-        _write_compact(out, name)
     else:
-        _write_legacy_text(out, name)
+        write_text(out, name, flexible)
 
 
 @cache

@@ -1,12 +1,12 @@
-"""Bounds a request before it is decoded.
+"""Bounds a request, or the answer to one, before it is decoded.
 
 The native decoder takes memory for an array's whole count before it has seen an element, so that a count of two
 billion in a frame of forty bytes would end the process. The guard walks the frame first, by the same shape: each
 length and count must fit into what is left of the frame, and all arrays together may hold at most
 `MAX_ELEMENTS`. It reads lengths only; the decoder still judges the values.
 
-The decoder also refuses tagged fields that it does not know, which the protocol says to skip: a newer client may send
-them. The guard cuts them out.
+The decoder also refuses tagged fields that it does not know, which the protocol says to skip: a newer client or broker
+may send them. The guard cuts them out.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,11 @@ from typing import Final
 
 from .encode import write_uvarint
 from .errors import ProtocolViolation
-from .schema import FIXED_SIZES, Field, Shape, request_shape
+from .schema import FIXED_SIZES, Field, Shape, request_shape, response_shape
 
 MAX_ELEMENTS: Final = 2_000_000
+MAX_ELEMENTS_ANSWERED: Final = 20_000_000
+"""In what a broker answers: the metadata of a million partitions has as many."""
 
 _I16: Final = Struct(">h")
 _I32: Final = Struct(">i")
@@ -31,10 +33,11 @@ Edit = tuple[int, int, bytes]
 class Walk:
     """One pass over one frame: where it ends, the array elements seen so far, what is to be cut out of it."""
 
-    __slots__ = ("data", "edits", "elements", "end")
+    __slots__ = ("data", "edits", "elements", "end", "most_elements")
 
-    def __init__(self, data: memoryview) -> None:
+    def __init__(self, data: memoryview, most_elements: int = MAX_ELEMENTS) -> None:
         self.data = data
+        self.most_elements = most_elements
         self.end = len(data)
         self.elements = 0
         self.edits: list[Edit] = []
@@ -48,8 +51,8 @@ class Walk:
         if count * smallest > self.end - position:
             raise ProtocolViolation(f"an array of {count} where {self.end - position} bytes are left")
         self.elements += count
-        if self.elements > MAX_ELEMENTS:
-            raise ProtocolViolation(f"more than {MAX_ELEMENTS} array elements in one request")
+        if self.elements > self.most_elements:
+            raise ProtocolViolation(f"more than {self.most_elements} array elements in one message")
 
     def uvarint(self, position: int) -> tuple[int, int]:
         value = shift = 0
@@ -77,9 +80,29 @@ Step = Callable[[Walk, int], int]
 
 def check_request(api_key: int, version: int, data: memoryview) -> memoryview | bytes:
     """The body as the decoder can take it; `ProtocolViolation` unless every length and count in it fits."""
+    return _checked(request_shape(api_key, version), Walk(data))
+
+
+def check_response(api_key: int, version: int, data: memoryview) -> memoryview | bytes:
+    """The same for what a broker answered."""
+    return _checked(response_shape(api_key, version), Walk(data, MAX_ELEMENTS_ANSWERED))
+
+
+def skip_tags(data: memoryview, position: int) -> int:
+    """The position after the tagged fields of a header."""
     walk = Walk(data)
-    _struct(request_shape(api_key, version))(walk, 0)
-    return _edited(data, 0, len(data), walk.edits) if walk.edits else data
+    count, position = walk.uvarint(position)
+    walk.count(position, count, 2)
+    for _ in range(count):
+        _, position = walk.uvarint(position)
+        size, position = walk.uvarint(position)
+        position = walk.advance(position, size)
+    return position
+
+
+def _checked(shape: Shape, walk: Walk) -> memoryview | bytes:
+    _struct(shape)(walk, 0)
+    return _edited(walk.data, 0, walk.end, walk.edits) if walk.edits else walk.data
 
 
 def _edited(data: memoryview, start: int, end: int, edits: list[Edit]) -> bytes:

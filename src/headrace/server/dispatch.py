@@ -20,7 +20,7 @@ from kio.serial import entity_reader
 from headrace.protocol.api import SUPPORTED, ApiKey, response_header_is_flexible
 from headrace.protocol.encode import blank_response, encode_response
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
-from headrace.protocol.guard import Walk, check_request
+from headrace.protocol.guard import check_request, skip_tags
 from headrace.protocol.schema import request_shape
 
 from .authentication import Authenticator
@@ -215,18 +215,6 @@ def decode(request: Request) -> Any:
     except BaseException as error:  # a panic of the native decoder is not an Exception
         raise ProtocolViolation(f"a request that does not decode: {error}") from error
     return entity
-
-
-def skip_tags(frame: memoryview, position: int) -> int:
-    """The position after the tagged fields of a request header."""
-    walk = Walk(frame)
-    count, position = walk.uvarint(position)
-    walk.count(position, count, 2)
-    for _ in range(count):
-        _, position = walk.uvarint(position)
-        size, position = walk.uvarint(position)
-        position = walk.advance(position, size)
-    return position
 
 
 def frame_response(api_key: int, version: int, correlation_id: int, answer: Answer) -> bytearray:

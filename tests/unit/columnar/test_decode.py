@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.client.columnar import _decode_kernels, _plan
+from headrace.client.columnar import _decoding, _plan
 from headrace.client.columnar._plan import Span
 from headrace.client.columnar.decode import Decoder
 from headrace.client.columnar.model import SCHEMA, SCHEMA_WITH_HEADERS
@@ -295,17 +295,17 @@ def test_a_control_batch_that_cannot_be_read_is_refused() -> None:
 
 def test_spans_have_the_order_that_the_kernel_reads() -> None:
     places = [
-        _decode_kernels.AT,
-        _decode_kernels.STOP,
-        _decode_kernels.RECORDS,
-        _decode_kernels.BASE_OFFSET,
-        _decode_kernels.LAST_DELTA,
-        _decode_kernels.BASE_TIME,
-        _decode_kernels.APPEND_TIME,
-        _decode_kernels.IS_APPEND_TIME,
-        _decode_kernels.ROWS,
+        _decoding.AT,
+        _decoding.STOP,
+        _decoding.RECORDS,
+        _decoding.BASE_OFFSET,
+        _decoding.LAST_DELTA,
+        _decoding.BASE_TIME,
+        _decoding.APPEND_TIME,
+        _decoding.IS_APPEND_TIME,
+        _decoding.ROWS,
     ]
-    assert places == list(range(len(Span._fields))) == list(range(_decode_kernels.SPAN_FIELDS))
+    assert places == list(range(len(Span._fields))) == list(range(_decoding.SPAN_FIELDS))
     assert Span._fields == (
         "at",
         "stop",

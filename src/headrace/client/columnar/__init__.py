@@ -1,1 +1,42 @@
 """Topics as Arrow columns: whole record batches off the wire and onto it, with no loop over messages in Python."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from .cluster import Cluster, shared_cluster
+    from .model import (
+        EARLIEST,
+        LATEST,
+        SCHEMA,
+        SCHEMA_WITH_HEADERS,
+        OffsetsGone,
+        Range,
+        TopicPartition,
+        UnknownTopic,
+    )
+    from .reader import read_ranges
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "SCHEMA",
+    "SCHEMA_WITH_HEADERS",
+    "Cluster",
+    "OffsetsGone",
+    "Range",
+    "TopicPartition",
+    "UnknownTopic",
+    "read_ranges",
+    "shared_cluster",
+]
+
+_HOMES: Final = {"Cluster": "cluster", "shared_cluster": "cluster", "read_ranges": "reader"}
+"""The modules of names that are not in `model`."""
+
+
+def __getattr__(name: str) -> Any:
+    """Load what is asked for, and with it pyarrow and numba, which not every user of the package has."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOMES.get(name, 'model')}", __name__), name)

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ...protocol.batch import HEADER_SIZE, MAGIC, SMALLEST_RECORD, BatchHeader, crc_matches, read_header
-from ...protocol.compression import CODECS, decompress
+from ...protocol.compression import CODECS, unpack
 from ...protocol.errors import CodedError, ErrorCode
 from ...protocol.records import decode_marker
+from ._memory import Arena
 
 _MAGIC_AT: Final = 16
 _LAST_OFFSET: Final = 2**63 - 2
@@ -21,6 +22,7 @@ BATCH_LIMIT: Final = 512 << 20
 """Bytes that the records of one batch may decompress to."""
 MOST_RECORDS: Final = 8_000_000
 """Records that one batch may have: with their topic's name beside each they still fit into one Arrow array."""
+_MARGIN: Final = 1.1
 CORRUPT: Final = ErrorCode.corrupt_message.name.upper()
 
 
@@ -122,9 +124,21 @@ def check_count(header: BatchHeader, size: int) -> None:
         raise BadBatch(f"{size} bytes cannot hold {header.record_count} records", header.base_offset)
 
 
-def decompressed(header: BatchHeader, batch: memoryview) -> memoryview:
-    """The bytes of a batch's records."""
-    try:
-        return memoryview(decompress(header.codec, batch[HEADER_SIZE:], BATCH_LIMIT))
-    except CodedError as error:
-        raise BadBatch(error.message, header.base_offset) from error
+class Unpacker:
+    """Decompresses the batches of a fetch one after another."""
+
+    def __init__(self) -> None:
+        self._arena: Arena | None = None
+        self._ratio = 0.0
+
+    def unpack(self, header: BatchHeader, batch: memoryview) -> memoryview:
+        """The bytes of a batch's records. Raises `BadBatch`."""
+        arena = self._arena = self._arena or Arena()
+        packed = batch[HEADER_SIZE:]
+        guess = int(len(packed) * self._ratio * _MARGIN)  # batches of a partition compress much alike
+        try:
+            data = unpack(header.codec, packed, BATCH_LIMIT, guess=guess, allocate=arena.room)
+        except CodedError as error:
+            raise BadBatch(error.message, header.base_offset) from error
+        self._ratio = max(self._ratio, len(data) / max(len(packed), 1))
+        return arena.take(len(data))

@@ -6,9 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from . import _decode_kernels as kernels
+from . import _decoding as kernels
 from ._batches import BadBatch
-from ._compile import Binary
+from ._compile import Output
+from ._memory import address_of, pool_array
 from ._plan import Plan
 from .model import HEADERS
 
@@ -23,34 +24,27 @@ class Filled:
     """
 
     def __init__(self, plan: Plan, start: int, end: int, *, with_headers: bool) -> None:
-        self._plan = plan
-        self._sources = [np.frombuffer(source.data.toreadonly(), np.uint8) for source in plan.sources]
-        self._tables = [np.array(source.spans, np.int64) for source in plan.sources]
+        self._spans = np.array(plan.spans, np.int64)
         self._cursor = np.zeros(kernels.CURSOR_CELLS, np.int64)
-        self._keys = _binary(plan.rows, plan.size)
-        self._values = _binary(plan.rows, plan.size)
-        self._offsets = _array(plan.rows, np.int64)
-        self._times = _array(plan.rows, np.int64)
-        self._places = np.empty((plan.rows if with_headers else 0, 2), np.int64)
-        for number in range(len(self._sources)):
-            self._decode(number, start, end)
-
-    def _decode(self, number: int, start: int, end: int) -> None:
+        self._keys = _Binary(plan.rows, plan.size)
+        self._values = _Binary(plan.rows, plan.size)
+        self._offsets = pool_array(plan.rows, np.int64)
+        self._times = pool_array(plan.rows, np.int64)
+        self._places = pool_array(2 * plan.rows, np.int64) if with_headers else None
         status = kernels.decode_spans(
-            self._sources[number],
-            self._tables[number],
+            self._spans,
             start,
             end,
             self._cursor,
-            self._keys,
-            self._values,
-            self._offsets,
-            self._times,
-            self._places,
+            self._keys.addresses,
+            self._values.addresses,
+            address_of(self._offsets),
+            address_of(self._times),
+            0 if self._places is None else address_of(self._places),
+            plan.rows,
         )
         if status != kernels.OK:
-            failed = self._plan.sources[number].spans[int(self._cursor[kernels.FAILED_SPAN])]
-            raise BadBatch(f"a batch is malformed: {kernels.REASONS[status]}", failed.base_offset)
+            raise _malformed(status, plan.spans[self._count(kernels.FAILED_SPAN)].base_offset)
 
     def _count(self, cell: int) -> int:
         return int(self._cursor[cell])
@@ -60,10 +54,10 @@ class Filled:
         return self._count(kernels.ROW)
 
     def keys(self) -> pa.Array:
-        return _binary_array(self._keys, self.rows, self._count(kernels.NULL_KEYS))
+        return self._keys.array(self.rows, self._count(kernels.NULL_KEYS))
 
     def values(self) -> pa.Array:
-        return _binary_array(self._values, self.rows, self._count(kernels.NULL_VALUES))
+        return self._values.array(self.rows, self._count(kernels.NULL_VALUES))
 
     def offsets(self) -> pa.Array:
         return _plain_array(pa.int64(), self._offsets, self.rows)
@@ -73,74 +67,78 @@ class Filled:
 
     def append_times(self) -> npt.NDArray[np.bool_]:
         """For each row, or once for all of them alike, whether its time is the log's."""
-        table = np.concatenate(self._tables)
-        kinds: npt.NDArray[np.bool_] = table[:, kernels.IS_APPEND_TIME] != 0
+        kinds: npt.NDArray[np.bool_] = self._spans[:, kernels.IS_APPEND_TIME] != 0
         if kinds.all() or not kinds.any():
             return kinds[:1]
-        return np.repeat(kinds, table[:, kernels.ROWS])
+        return np.repeat(kinds, self._spans[:, kernels.ROWS])
 
     def headers(self) -> pa.Array:
         """The headers of each row; null where there are none, as Spark's own connector shows it."""
         rows, size = self.rows, self._count(kernels.HEADER_BYTES)
-        lists, list_bits = _array(rows + 1, np.int32), _bits(rows)
-        lists[0] = 0
-        keys, values = (_binary(size // _SMALLEST_HEADER, size) for _ in range(2))
-        first = 0
-        for number, source in enumerate(self._sources):
-            last = first + int(self._tables[number][:, kernels.ROWS].sum())
-            status = kernels.decode_headers(
-                source, self._places, first, last, self._cursor, lists, list_bits, keys, values
-            )
-            if status != kernels.OK:
-                raise BadBatch(
-                    f"a batch is malformed: {kernels.REASONS[status]}", self._plan.sources[number].spans[0].base_offset
-                )
-            first = last
-        count, nulls = self._count(kernels.HEADER), self._count(kernels.NULL_HEADERS)
+        lists, list_bits = _starts(rows), _bits(rows)
+        keys, values = (_Binary(size // _SMALLEST_HEADER, size) for _ in range(2))
+        assert self._places is not None
+        status = kernels.decode_headers(
+            address_of(self._places),
+            rows,
+            self._cursor,
+            address_of(lists),
+            address_of(list_bits),
+            keys.addresses,
+            values.addresses,
+        )
+        if status != kernels.OK:
+            raise _malformed(status, int(self._offsets[self._count(kernels.FAILED_ROW)]))
+        count, nulls = self._count(kernels.HEADERS), self._count(kernels.NULL_HEADERS)
         pairs = pa.StructArray.from_arrays(
             [
-                _text(_binary_array(keys, count, 0), is_ascii=self._count(kernels.HEADER_KEY_BITS) < 0x80),
-                _binary_array(values, count, self._count(kernels.NULL_HEADER_VALUES)),
+                _text(keys.array(count, 0), is_ascii=self._count(kernels.HEADER_KEY_BITS) < 0x80),
+                values.array(count, self._count(kernels.NULL_HEADER_VALUES)),
             ],
             fields=list(_STRUCT),
         )
-        return pa.Array.from_buffers(
-            HEADERS, rows, [_buffer(list_bits) if nulls else None, _buffer(lists)], nulls, children=[pairs]
-        )
+        bits = _buffer(list_bits, (rows + 7) // 8) if nulls else None
+        return pa.Array.from_buffers(HEADERS, rows, [bits, _buffer(lists, rows + 1)], nulls, children=[pairs])
 
 
-def _array(length: int, kind: Any) -> npt.NDArray[Any]:
-    """Memory of Arrow's own pool, which keeps its pages from one fetch to the next."""
-    kind = np.dtype(kind)
-    return np.frombuffer(pa.allocate_buffer(max(length, 1) * kind.itemsize), kind)
+class _Binary:
+    """An Arrow array of binary to be filled."""
+
+    def __init__(self, length: int, size: int) -> None:
+        self._offsets = _starts(length)
+        self._data = pool_array(size, np.uint8)
+        self._bits = _bits(length)
+        self.addresses = tuple(Output(*map(address_of, (self._offsets, self._data, self._bits))))
+
+    def array(self, length: int, nulls: int) -> pa.Array:
+        """What is filled of it."""
+        bits = _buffer(self._bits, (length + 7) // 8) if nulls else None
+        data = _buffer(self._data, int(self._offsets[length]))
+        return pa.Array.from_buffers(pa.binary(), length, [bits, _buffer(self._offsets, length + 1), data], nulls)
+
+
+def _starts(length: int) -> npt.NDArray[np.int32]:
+    offsets = pool_array(length + 1, np.int32)
+    offsets[0] = 0
+    return offsets
 
 
 def _bits(length: int) -> npt.NDArray[np.uint8]:
-    bits = _array((length + 7) // 8, np.uint8)
+    bits = pool_array((length + 7) // 8, np.uint8)
     bits.fill(0xFF)
     return bits
 
 
-def _binary(length: int, size: int) -> Binary:
-    offsets = _array(length + 1, np.int32)
-    offsets[0] = 0
-    return Binary(offsets, _array(size, np.uint8), _bits(length))
-
-
-def _buffer(array: npt.NDArray[Any], length: int | None = None) -> pa.Buffer:
-    whole = pa.py_buffer(array)
-    return whole if length is None else whole.slice(0, length * array.itemsize)
+def _buffer(array: npt.NDArray[Any], length: int) -> pa.Buffer:
+    return pa.py_buffer(array).slice(0, length * array.itemsize)
 
 
 def _plain_array(kind: pa.DataType, array: npt.NDArray[Any], length: int) -> pa.Array:
     return pa.Array.from_buffers(kind, length, [None, _buffer(array, length)], 0)
 
 
-def _binary_array(column: Binary, length: int, nulls: int) -> pa.Array:
-    size = int(column.offsets[length])
-    bits = _buffer(column.bits, (length + 7) // 8) if nulls else None
-    buffers = [bits, _buffer(column.offsets, length + 1), _buffer(column.data, size)]
-    return pa.Array.from_buffers(pa.binary(), length, buffers, nulls)
+def _malformed(status: int, offset: int) -> BadBatch:
+    return BadBatch(f"a batch is malformed: {kernels.REASONS[status]}", offset)
 
 
 def _text(keys: pa.Array, *, is_ascii: bool) -> pa.Array:

@@ -1,4 +1,4 @@
-"""What of a fetch to decode: the batches to show, in sources of bytes that a kernel goes through one after another."""
+"""What of a fetch to decode: the batches to show, each as a span of bytes that a kernel goes through."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,8 @@ from typing import Final, NamedTuple
 
 from ...protocol.batch import APPEND_TIME_BIT, HEADER_SIZE, BatchHeader
 from ...protocol.compression import NONE
-from ._batches import Aborted, check_count, check_crc, decompressed, whole_batches
+from ._batches import Aborted, Unpacker, check_count, check_crc, whole_batches
+from ._memory import address_of
 
 BYTES_AT_ONCE: Final = 64 << 20
 ROWS_AT_ONCE: Final = 1 << 20
@@ -15,9 +16,9 @@ takes, and keep each column within the reach of Arrow's 32-bit offsets."""
 
 
 class Span(NamedTuple):
-    """The records of one batch: where they are in their source, and what its head says of them.
+    """The records of one batch: the addresses where they begin and end, and what their head says of them.
 
-    The order is that of the columns in `_decode_kernels`.
+    The order is that of the columns in `_decoding`.
     """
 
     at: int
@@ -31,30 +32,24 @@ class Span(NamedTuple):
     rows: int = 0
 
 
-class Source(NamedTuple):
-    """Bytes, and where in them the records of which batches are."""
-
-    data: memoryview
-    spans: list[Span]
-
-
 @dataclass(slots=True)
 class Plan:
-    """The sources in the order of their offsets, and what they hold at most."""
+    """The spans in the order of their offsets, and what they hold at most."""
 
     next_offset: int
-    sources: list[Source] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
     size: int = 0
     rows: int = 0
+    kept: list[memoryview] = field(default_factory=list)
+    """What the spans' addresses are in."""
+    unpacker: Unpacker = field(default_factory=Unpacker)
 
     def has_room(self, span: Span) -> bool:
         size, rows = self.size + span.stop - span.at, self.rows + span.records
         return not self.rows or (size <= BYTES_AT_ONCE and rows <= ROWS_AT_ONCE)
 
-    def add(self, data: memoryview, span: Span) -> None:
-        if not self.sources or self.sources[-1].data is not data:
-            self.sources.append(Source(data, []))
-        self.sources[-1].spans.append(span)
+    def add(self, span: Span) -> None:
+        self.spans.append(span)
         self.size += span.stop - span.at
         self.rows += span.records
 
@@ -65,8 +60,9 @@ def plan_fetch(
     """The batches with records of start <= offset < end that are neither control batches nor aborted, as many as one
     plan may hold. Raises `BadBatch`.
     """
-    plan = Plan(start)
+    plan = Plan(start, kept=[records])
     aborted = Aborted(transactions)
+    address = address_of(records)
     for position, header in whole_batches(records, start):
         if header.base_offset >= end:
             plan.next_offset = max(plan.next_offset, end)
@@ -77,24 +73,25 @@ def plan_fetch(
             check_crc(header, batch)
         is_shown = not (aborted.hides(header, batch) or header.is_control)
         if is_asked_for and is_shown and header.record_count:
-            data, span = _locate(records, position, header, batch)
+            span = _located(header, batch, address + position, plan)
             if not plan.has_room(span):
                 break
-            plan.add(data, span)
+            plan.add(span)
         plan.next_offset = max(plan.next_offset, header.last_offset + 1)
     return plan
 
 
-def _locate(records: memoryview, position: int, header: BatchHeader, batch: memoryview) -> tuple[memoryview, Span]:
-    """Where the records of a batch are: in the fetch itself, or in their own bytes once they are decompressed."""
-    data, at, stop = records, position + HEADER_SIZE, position + header.size
+def _located(header: BatchHeader, batch: memoryview, address: int, plan: Plan) -> Span:
+    """Where the records of a batch are: in the fetch itself, or in their own memory once they are decompressed."""
+    at, size = address + HEADER_SIZE, header.size - HEADER_SIZE
     if header.codec != NONE:
-        data = decompressed(header, batch)
-        at, stop = 0, len(data)
-    check_count(header, stop - at)
-    return data, Span(
+        data = plan.unpacker.unpack(header, batch)
+        plan.kept.append(data)
+        at, size = address_of(data), len(data)
+    check_count(header, size)
+    return Span(
         at,
-        stop,
+        at + size,
         header.record_count,
         header.base_offset,
         header.last_offset_delta,

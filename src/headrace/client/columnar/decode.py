@@ -1,7 +1,7 @@
 """Fetched bytes to Arrow columns.
 
 The heads of the batches decide what is shown (`_plan`); the records themselves are decoded by compiled loops
-(`_decode_kernels`) straight into Arrow's buffers (`_fill`).
+(`_decoding`) straight into Arrow's buffers (`_fill`).
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
 """Arrow columns to record batches."""
 
+from collections.abc import Callable
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from ...protocol.batch import (
@@ -17,19 +17,22 @@ from ...protocol.batch import (
     BatchHeader,
     seal,
 )
-from ...protocol.compression import CODECS, NONE, compress
+from ...protocol.compression import CODECS, LZ4, NONE, compress
 from ..errors import ClientError
+from ._memory import Arena, address_of
 
 _LARGEST: Final = 2**31 - 1
 _ATTRIBUTES: Final = Struct(">h")
 _PRODUCER: Final = Struct(">qhi")
 _PRODUCER_AT: Final = 43
+_DEFAULT_LEVELS: Final = {LZ4: 1}
+"""As in Java: lz4 is there to be fast, its levels from 3 on are five times slower."""
 
 
 class EncodedBatch(NamedTuple):
     """A whole record batch as a producer sends it, but for its producer's fields and its CRC: see `seal_for`."""
 
-    data: bytearray
+    data: memoryview
     count: int  # type: ignore[assignment] # shadows tuple.count
 
 
@@ -47,23 +50,58 @@ def encode_rows(
     Columns: value, and where wanted key (both binary or strings), timestamp (timestamps or dates; `now_ms` where there
     is none) and headers (lists of key and value). Other columns are left out. `ClientError` for columns of other types.
     """
-    from . import _encode_kernels as kernels
-
     codec = _codec(compression)
     _check_size(batch_bytes)
-    columns = _columns(rows, now_ms)
-    out = np.empty(max(batch_bytes, HEADER_SIZE), np.uint8)
+    columns = _Columns(rows, now_ms)
+    arena = Arena()
     batches: list[EncodedBatch] = []
-    first = 0
+    first, wanted = 0, batch_bytes
     while first < rows.num_rows:
-        count, size, base_time, latest, wanted = kernels.encode_batch(first, *columns, out, batch_bytes)
-        if not count:
-            out = np.empty(_checked(wanted, first), np.uint8)
-            continue
-        head = _head(codec, count, base_time, latest)
-        batches.append(EncodedBatch(_packed(out.data[:size], head, level), count))
-        first += count
+        done = columns.encode(first, arena.room(wanted), batch_bytes)
+        wanted = batch_bytes if done.count else _checked(done.wanted, first)
+        if done.count:
+            batches.append(EncodedBatch(_packed(arena, done, codec, level), done.count))
+            first += done.count
     return batches
+
+
+class _Written(NamedTuple):
+    """What the kernel says of the batch it wrote."""
+
+    count: int  # type: ignore[assignment] # shadows tuple.count
+    size: int
+    base_time: int
+    latest: int
+    wanted: int
+
+
+class _Columns:
+    """The columns of rows as the kernel reads them."""
+
+    def __init__(self, rows: pa.RecordBatch, now_ms: int) -> None:
+        from . import _encoding, _inputs  # compiles or loads the kernels, and numba with them
+
+        self._kernel: Callable[..., tuple[int, int, int, int, int]] = _encoding.encode_batch
+        there = {name: rows.column(n) for n, name in enumerate(rows.schema.names)}
+        if "value" not in there:
+            raise ClientError(f"rows need a column 'value', these have {', '.join(there) or 'none'}", "_INVALID_ARG")
+        nothing = pa.nulls(rows.num_rows)
+        key = _inputs.binary_input(there.get("key", nothing), "key")
+        value = _inputs.binary_input(there["value"], "value")
+        headers = _inputs.header_inputs(there.get("headers", nothing))
+        self._kept = (key, value, *headers)
+        self._times = _inputs.times_input(there.get("timestamp", nothing), now_ms)
+        self._inputs = (
+            rows.num_rows,
+            key.addresses,
+            value.addresses,
+            address_of(self._times),
+            *(column.addresses for column in headers),
+        )
+
+    def encode(self, first: int, room: memoryview, limit: int) -> _Written:
+        """Write one batch: see `_encoding.encode_batch`."""
+        return _Written(*self._kernel(first, *self._inputs, address_of(room), len(room), limit))
 
 
 def _codec(name: str) -> int:
@@ -78,18 +116,6 @@ def _check_size(batch_bytes: int) -> None:
         raise ClientError(f"a batch has between 1 and {_LARGEST} bytes, not {batch_bytes}", "_INVALID_ARG")
 
 
-def _columns(rows: pa.RecordBatch, now_ms: int) -> tuple[Any, Any, Any, Any, Any, Any]:
-    from ._inputs import absent, binary_input, header_inputs, times_input
-
-    there = {name: rows.column(n) for n, name in enumerate(rows.schema.names)}
-    if "value" not in there:
-        raise ClientError(f"rows need a column 'value', these have {', '.join(there) or 'none'}", "_INVALID_ARG")
-    keys = binary_input(there["key"], "key") if "key" in there else absent()
-    values = binary_input(there["value"], "value")
-    headers = header_inputs(there["headers"]) if "headers" in there else (absent(), absent(), absent())
-    return keys, values, times_input(there.get("timestamp"), rows.num_rows, now_ms), *headers
-
-
 def _checked(wanted: int, row: int) -> int:
     """The size that a record wants, when it can be had."""
     if wanted < 0:
@@ -99,31 +125,30 @@ def _checked(wanted: int, row: int) -> int:
     return wanted
 
 
-def _head(codec: int, count: int, base_time: int, latest: int) -> BatchHeader:
-    return BatchHeader(
+def _packed(arena: Arena, done: _Written, codec: int, level: int | None) -> memoryview:
+    """The batch at the arena's begin, with its head, and compressed."""
+    data = arena.room(done.size)[: done.size]
+    if codec == NONE:
+        data = arena.take(done.size)
+    else:
+        level = _DEFAULT_LEVELS.get(codec) if level is None else level
+        data = memoryview(bytearray(HEADER_SIZE) + compress(codec, data[HEADER_SIZE:], level))
+    head = BatchHeader(
         base_offset=0,
-        batch_length=0,
+        batch_length=len(data) - LOG_OVERHEAD,
         leader_epoch=-1,
         magic=MAGIC,
         crc=0,
         attributes=codec,
-        last_offset_delta=count - 1,
-        base_timestamp=base_time,
-        max_timestamp=latest,
+        last_offset_delta=done.count - 1,
+        base_timestamp=done.base_time,
+        max_timestamp=done.latest,
         producer_id=NO_PRODUCER,
         producer_epoch=-1,
         base_sequence=-1,
-        record_count=count,
+        record_count=done.count,
     )
-
-
-def _packed(batch: memoryview, head: BatchHeader, level: int | None) -> bytearray:
-    if head.codec == NONE:
-        data = bytearray(batch)
-    else:
-        data = bytearray(HEADER_SIZE)
-        data += compress(head.codec, batch[HEADER_SIZE:], level)
-    HEADER.pack_into(data, 0, *head._replace(batch_length=len(data) - LOG_OVERHEAD))
+    HEADER.pack_into(data, 0, *head)
     return data
 
 
@@ -134,4 +159,4 @@ def seal_for(batch: EncodedBatch, producer_id: int, epoch: int, base_sequence: i
     bit = TRANSACTIONAL_BIT if transactional else 0
     _ATTRIBUTES.pack_into(data, CRC_START, attributes & ~TRANSACTIONAL_BIT | bit)
     _PRODUCER.pack_into(data, _PRODUCER_AT, producer_id, epoch, base_sequence)
-    seal(memoryview(data))
+    seal(data)

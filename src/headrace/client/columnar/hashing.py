@@ -5,41 +5,39 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..errors import ClientError
+from ._memory import address_of, pool_array
 
 
 def partitions_of(keys: pa.Array, count: int, sticky: int) -> npt.NDArray[np.int32]:
     """The partition out of `count` of each key (binary or strings); `sticky` where the key is null."""
-    from ._encode_kernels import choose_partitions
+    from ._encoding import choose_partitions
     from ._inputs import binary_input
 
     if count < 1:
         raise ValueError(f"a topic has at least one partition, not {count}")
-    chosen = np.empty(len(keys), np.int32)
-    choose_partitions(binary_input(keys, "key"), count, sticky, chosen)
-    return chosen
+    chosen = pool_array(len(keys), np.int32)
+    column = binary_input(keys, "key")
+    choose_partitions(column.addresses, len(keys), count, sticky, address_of(chosen))
+    return chosen[: len(keys)]
 
 
 def split_by_partition(
     rows: pa.RecordBatch, partitions: npt.NDArray[np.int32], count: int
 ) -> dict[int, pa.RecordBatch]:
     """The rows of each partition that has any, in their order; `ClientError` for a partition that is not there."""
-    from ._encode_kernels import order_by_partition
+    from ._encoding import order_by_partition
 
-    starts = np.zeros(count + 1, np.int64)
-    order = np.empty(len(partitions), np.int64)
-    wrong = order_by_partition(_read_only(partitions), starts, order)
+    partitions = np.ascontiguousarray(partitions, np.int32)
+    ends = np.zeros(count, np.int64)
+    order = pool_array(rows.num_rows, np.int64)
+    wrong = order_by_partition(address_of(partitions), rows.num_rows, ends, address_of(order))
     if wrong >= 0:
         raise ClientError(
             f"there is no partition {partitions[wrong]}, the topic has {count}, numbered from 0 on", "_INVALID_ARG"
         )
-    filled = np.flatnonzero(np.diff(starts))
+    sizes = np.diff(ends, prepend=0)
+    filled = np.flatnonzero(sizes)
     if len(filled) == 1:
         return {int(filled[0]): rows}
-    sorted_rows = rows.take(pa.array(order))
-    return {int(n): sorted_rows.slice(starts[n], starts[n + 1] - starts[n]) for n in filled}
-
-
-def _read_only(partitions: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    view = np.ascontiguousarray(partitions, np.int32).view()
-    view.flags.writeable = False
-    return view
+    in_order = rows.take(pa.array(order[: rows.num_rows]))
+    return {int(n): in_order.slice(ends[n] - sizes[n], sizes[n]) for n in filled}

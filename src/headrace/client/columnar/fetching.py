@@ -1,0 +1,179 @@
+"""Reading a range of offsets, decided purely: what to ask of a partition next, and what its answer means.
+
+A range ends at its `end`, which need not hold a record: compaction, control batches and aborted transactions leave
+holes. What was fetched says where to go on: after the last whole batch. When nothing is there any more although the
+partition goes on to `end` or beyond, the rest of the range is a hole; a broker may also give nothing because it was
+slow, so it must say so a few times.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from struct import Struct
+from typing import Any, Final
+from uuid import UUID
+
+from headrace.protocol.errors import ErrorCode
+from headrace.protocol.fetched import PartitionRecords
+
+from .decode import Decoder
+from .model import TopicPartition
+from .retry import PASSING, STALE_METADATA, Patience, error_code
+
+SMALLEST_ASKED: Final = 64 * 1024
+GUESSED_RECORD: Final = 1024
+"""Bytes of a record before any was seen."""
+SURE_AFTER: Final = 3
+"""Empty answers in a row that prove a hole."""
+HOLE_WAIT_MS: Final = 500
+"""How long a broker may wait for data that it did not find at once."""
+
+_HEAD: Final = Struct(">qi4xb6xi")
+"""Base offset, length, magic and last offset delta: as much of a batch's head as tells where it ends."""
+_LOG_OVERHEAD: Final = 12
+_MAGIC: Final = 2
+
+
+class Step(Enum):
+    """What an answer means for a partition."""
+
+    RECORDS = auto()
+    """There are records; `next_offset` is past them."""
+    DONE = auto()
+    """No record is left before the range's end."""
+    ASK = auto()
+    """Nothing was learnt: ask again."""
+    WAIT = auto()
+    """Not yet: ask again in a moment."""
+    STALE = auto()
+    """Another broker is to be asked: look for the leader, then ask again."""
+    LEADER = auto()
+    """This replica cannot tell: ask the leader again."""
+    GONE = auto()
+    """The leader is to confirm that offsets of the range are not in the log."""
+    REFUSED = auto()
+    """The answer is an error that stays."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionRead:
+    """How far a range has been read."""
+
+    where: TopicPartition
+    next_offset: int
+    end: int
+    decoder: Decoder
+    topic_id: bytes | None = None
+    epoch: int = -1
+    replica: int | None = None
+    """The broker that the leader sent us to."""
+    bytes_per_offset: float = GUESSED_RECORD
+    empty_answers: int = 0
+    retry_at: float = 0.0
+    patience: Patience | None = None
+    """How long failures are put up with; None while there are none."""
+
+    @property
+    def is_done(self) -> bool:
+        return self.next_offset >= self.end
+
+    def topic_key(self, *, by_id: bool) -> str | bytes:
+        """What an answer calls the topic."""
+        return self.topic_id if by_id and self.topic_id is not None else self.where.topic
+
+    def wanted_bytes(self, most: int) -> int:
+        """About what is left, so that a short range of a long log does not bring much that nobody wants."""
+        left = (self.end - self.next_offset) * self.bytes_per_offset * 1.1 + SMALLEST_ASKED
+        return int(min(left, most))
+
+    def advance(self, next_offset: int, size: int) -> None:
+        """Go on behind what was fetched."""
+        self.bytes_per_offset = size / (next_offset - self.next_offset)
+        self.next_offset = next_offset
+        self.empty_answers = 0
+        self.patience = None
+
+
+def judge(state: PartitionRead, answer: PartitionRecords, *, read_committed: bool, is_alone: bool) -> Step:
+    """What an answer means; `is_alone` is whether no other partition took room in the same response."""
+    code = error_code(answer.code)
+    if code is not ErrorCode.none:
+        return _judge_error(state, code)
+    if answer.preferred_read_replica >= 0:
+        return Step.ASK
+    if len(answer.records):
+        return Step.RECORDS
+    return _judge_nothing(state, answer, read_committed, is_alone)
+
+
+def _judge_error(state: PartitionRead, code: ErrorCode) -> Step:
+    if code is ErrorCode.offset_out_of_range:
+        return Step.GONE if state.replica is None else Step.LEADER
+    if code in STALE_METADATA:
+        return Step.STALE
+    return Step.WAIT if code in PASSING else Step.REFUSED
+
+
+def _judge_nothing(state: PartitionRead, answer: PartitionRecords, read_committed: bool, is_alone: bool) -> Step:
+    if not is_alone:
+        return Step.ASK
+    if answer.high_watermark < state.end:
+        return Step.GONE if state.replica is None else Step.LEADER
+    if read_committed and 0 <= answer.last_stable_offset < state.end:
+        return Step.WAIT
+    state.empty_answers += 1
+    return Step.DONE if state.empty_answers >= SURE_AFTER else Step.ASK
+
+
+def end_of_batches(records: memoryview, start: int) -> int:
+    """The offset after the last batch that is there whole; `start` when none is."""
+    position, length = 0, len(records)
+    last = length - _HEAD.size
+    unpack = _HEAD.unpack_from
+    next_offset = start
+    while position <= last:
+        base_offset, size, magic, last_delta = unpack(records, position)
+        position += size + _LOG_OVERHEAD
+        if magic != _MAGIC or size < 0 or position > length:
+            break
+        next_offset = base_offset + last_delta + 1
+    return next_offset
+
+
+def fetch_request(
+    states: Iterable[PartitionRead],
+    *,
+    max_bytes: int,
+    partition_bytes: int,
+    read_committed: bool,
+    rack: str,
+) -> dict[str, Any]:
+    """The values of a Fetch request of any version, outside any session."""
+    topics: dict[str, dict[str, Any]] = {}
+    waits = True
+    for state in states:
+        waits = waits and bool(state.empty_answers)
+        topic = topics.setdefault(state.where.topic, _topic(state))
+        topic["partitions"].append(
+            {
+                "partition": state.where.partition,
+                "current_leader_epoch": state.epoch,
+                "fetch_offset": state.next_offset,
+                "partition_max_bytes": state.wanted_bytes(partition_bytes),
+            }
+        )
+    return {
+        "replica_id": -1,
+        "max_wait": HOLE_WAIT_MS if waits else 0,
+        "min_bytes": int(waits),
+        "max_bytes": max_bytes,
+        "isolation_level": int(read_committed),
+        "topics": list(topics.values()),
+        "forgotten_topics_data": (),
+        "rack_id": rack,
+    }
+
+
+def _topic(state: PartitionRead) -> dict[str, Any]:
+    topic_id = None if state.topic_id is None else UUID(bytes=state.topic_id)
+    return {"topic": state.where.topic, "topic_id": topic_id, "partitions": []}

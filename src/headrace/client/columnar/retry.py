@@ -1,0 +1,110 @@
+"""Trying again: what is worth it, how long, and what is said when it was in vain."""
+
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from headrace.net.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
+from headrace.protocol.errors import ErrorCode
+
+from ..errors import ClientError, ClusterUnreachable
+from .settings import ClientSettings
+
+T = TypeVar("T")
+
+STALE_METADATA: Final = frozenset(
+    {
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.leader_not_available,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.replica_not_available,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.inconsistent_topic_id,
+        ErrorCode.kafka_storage_error,
+    }
+)
+"""Answers of a broker that does not lead the partition, or not as we think."""
+
+PASSING: Final = STALE_METADATA | {
+    ErrorCode.offset_not_available,
+    ErrorCode.request_timed_out,
+    ErrorCode.network_exception,
+    ErrorCode.unstable_offset_commit,
+    ErrorCode.throttling_quota_exceeded,
+}
+"""Answers that may be others a moment later."""
+
+
+class TryAgain(Exception):  # noqa: N818 - an instruction
+    """The same question may have an answer in a moment; `error` is what to raise when it never has."""
+
+    def __init__(self, error: ClientError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Patience:
+    """Pauses that grow from one try to the next, until a deadline."""
+
+    def __init__(self, settings: ClientSettings, limit: float | None = None) -> None:
+        self._limit = settings.seconds("default.api.timeout.ms") if limit is None else limit
+        self._deadline = time.monotonic() + self._limit
+        self._pause = settings.seconds("retry.backoff.ms")
+        self._longest = settings.seconds("retry.backoff.max.ms")
+
+    def pause(self, error: ClientError) -> None:
+        """Wait before the next try; raises `error` when the time is over."""
+        time.sleep(self.next_pause(error))
+
+    def next_pause(self, error: ClientError) -> float:
+        """The seconds to wait before the next try; raises `error` when the time is over."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            error.args = (f"{error.message} (tried for {self._limit:g} s)",)
+            raise error
+        pause = min(self._pause, left)
+        self._pause = min(2 * self._pause, self._longest)
+        return pause
+
+
+def retried(settings: ClientSettings, attempt: Callable[[], T], on_lost: Callable[[], None]) -> T:
+    """What `attempt` returns once it raises neither `TryAgain` nor `ConnectionLost`, which calls `on_lost`."""
+    patience = Patience(settings)
+    while True:
+        try:
+            return translated_call(attempt)
+        except TryAgain as again:
+            patience.pause(again.error)
+        except ConnectionLost as lost:
+            on_lost()
+            patience.pause(unreachable(lost))
+
+
+def translated_call(call: Callable[[], T]) -> T:
+    """What `call` returns; the network's errors that no further try can mend are raised as `ClientError`."""
+    try:
+        return call()
+    except AuthenticationRefused as error:
+        raise ClientError(f"not let in by {error}", "SASL_AUTHENTICATION_FAILED") from error
+    except VersionNotServed as error:
+        raise ClientError(str(error), "UNSUPPORTED_VERSION") from error
+
+
+def unreachable(lost: ConnectionLost) -> ClusterUnreachable:
+    return ClusterUnreachable(f"no broker answers at {lost}", "_TRANSPORT")
+
+
+def refused(code: ErrorCode, what: str, message: str | None = None) -> ClientError:
+    """The error for a code that a broker answered; `what` is what it was asked about."""
+    words = message or code.name.replace("_", " ")
+    return ClientError(f"{what}: {words}", code.name.upper())
+
+
+def error_code(number: int) -> ErrorCode:
+    """The code of that number; one that is not known yet counts as an unknown error of the server."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.unknown_server_error

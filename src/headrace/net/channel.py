@@ -1,0 +1,264 @@
+"""One connection to a broker, from the side that asks: blocking, with any number of requests under way.
+
+Kafka answers the requests of a connection in their order, so answers are taken in that order too, and each must carry
+its request's correlation id. An answer is received into one buffer that is used again and again: its bytes are valid
+until the next answer is received.
+
+A channel is used by one thread at a time. After `ConnectionLost` it is closed for good.
+"""
+
+import socket
+import ssl
+from collections import deque
+from collections.abc import Mapping, Sequence
+from select import POLLIN, poll
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from headrace.protocol.api import response_header_is_flexible
+from headrace.protocol.decode import decode_response
+from headrace.protocol.encode import encode_request
+from headrace.protocol.errors import ProtocolViolation
+from headrace.protocol.guard import skip_tags
+from headrace.protocol.schema import request_shape
+
+from .errors import ConnectionLost
+from .versions import Ranges, agreed
+
+Buffer = bytes | bytearray | memoryview
+
+RESTING_SIZE: Final = 64 * 1024
+"""Bytes of the buffer of a channel that nobody uses."""
+LARGEST_ANSWER: Final = 2**31 - 1
+_FIRST_GROWTH: Final = 1 << 20
+_MOST_PARTS: Final = 512
+"""Of one `sendmsg`; the kernel takes 1024."""
+_REQUEST_HEAD: Final = Struct(">ihhih")
+_ANSWER_HEAD: Final = Struct(">ii")
+_TIMEVAL: Final = Struct("ll")
+
+
+class Address(NamedTuple):
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Answer(NamedTuple):
+    """What a broker answered; `body` is valid until the next answer is received."""
+
+    api_key: int
+    version: int
+    body: memoryview
+
+    def entity(self) -> Any:
+        """The body decoded; `ProtocolViolation` when it is not what it should be."""
+        return decode_response(self.api_key, self.version, self.body)
+
+
+class _Sent(NamedTuple):
+    correlation_id: int
+    api_key: int
+    version: int
+
+
+class Channel:
+    """A connection that is ready for requests; `connect.open_channel` makes them."""
+
+    def __init__(self, sock: socket.socket, address: Address, *, client_id: str, timeout: float) -> None:
+        self.address = address
+        self.served: Ranges = {}
+        """What the broker serves."""
+        self.expires_at: float | None = None
+        """The moment (`time.monotonic`) from which the broker no longer takes the authentication for granted."""
+        self._sock = sock
+        self._client_id = client_id.encode()
+        self._timeout = timeout
+        self._correlation_id = 0
+        self._sent: deque[_Sent] = deque()
+        self._head = bytearray(_ANSWER_HEAD.size)
+        self._use(bytearray(RESTING_SIZE))
+        self._is_closed = False
+        _set_timeout(sock, timeout)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have no answer yet."""
+        return len(self._sent)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def version_of(self, api_key: int, most: int | None = None) -> int:
+        """The version to ask in; `VersionNotServed` when there is none."""
+        return agreed(api_key, self.served, most)
+
+    def ask(self, api_key: int, values: Mapping[str, Any], version: int | None = None) -> Any:
+        """The broker's answer, an entity of kio, to one request, while no other is under way."""
+        chosen = self.version_of(api_key) if version is None else version
+        self.send(api_key, chosen, [encode_request(api_key, chosen, values)])
+        return self.receive_entity()
+
+    def receive_entity(self) -> Any:
+        """The next answer decoded; one that does not decode ends the connection."""
+        answer = self.receive()
+        try:
+            return answer.entity()
+        except ProtocolViolation as error:
+            raise self.lose(str(error)) from error
+
+    def send(self, api_key: int, version: int, body: Sequence[Buffer], *, is_answered: bool = True) -> None:
+        """Send a request. The parts of its body are sent before this returns."""
+        self._require_open()
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        head = bytearray(_REQUEST_HEAD.size)
+        head += self._client_id
+        if request_shape(api_key, version).flexible:
+            head.append(0)
+        length = len(head) - 4 + sum(map(len, body))
+        _REQUEST_HEAD.pack_into(head, 0, length, api_key, version, self._correlation_id, len(self._client_id))
+        try:
+            self._send_all([head, *body])
+        except OSError as error:
+            raise self.lose(_reason(error, self._timeout)) from error
+        if is_answered:
+            self._sent.append(_Sent(self._correlation_id, api_key, version))
+
+    def receive(self) -> Answer:
+        """The answer to the oldest request that has none yet."""
+        self._require_open()
+        expected = self._sent.popleft()
+        try:
+            frame = self._receive_frame(expected.correlation_id)
+            start = 0
+            if response_header_is_flexible(expected.api_key, expected.version):
+                start = skip_tags(frame, 0)
+        except OSError as error:
+            raise self.lose(_reason(error, self._timeout)) from error
+        except ProtocolViolation as error:
+            raise self.lose(str(error)) from error
+        return Answer(expected.api_key, expected.version, frame[start:])
+
+    def has_buffered_input(self) -> bool:
+        """Whether there is something to read that polling the socket does not show."""
+        return isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
+
+    def has_input(self) -> bool:
+        """Whether the next `receive` finds something to read at once."""
+        if self.has_buffered_input():
+            return True
+        poller = poll()
+        poller.register(self._sock, POLLIN)
+        return bool(poller.poll(0))
+
+    def is_reusable(self, now: float) -> bool:
+        """Whether somebody else can go on with it: nothing under way, not closed by either side, not expired."""
+        if self._is_closed or self._sent or (self.expires_at is not None and now >= self.expires_at):
+            return False
+        return not self.has_input()
+
+    def rest(self) -> None:
+        """Give a grown buffer back."""
+        if len(self._buffer) > RESTING_SIZE:
+            self._use(bytearray(RESTING_SIZE))
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._sent.clear()
+        self._sock.close()
+
+    def lose(self, reason: str) -> ConnectionLost:
+        """Close, and give the error that says why."""
+        self.close()
+        return ConnectionLost(f"{self.address}: {reason}")
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ConnectionLost(f"{self.address}: the connection is closed")
+
+    def _send_all(self, parts: list[Buffer]) -> None:
+        if isinstance(self._sock, ssl.SSLSocket):
+            for part in _joined(parts):
+                self._sock.sendall(part)
+            return
+        views = deque(memoryview(part) for part in parts)
+        while views:
+            sent = self._sock.sendmsg(list(views)[:_MOST_PARTS])
+            while views and sent >= len(views[0]):
+                sent -= len(views.popleft())
+            if sent:
+                views[0] = views[0][sent:]
+
+    def _receive_frame(self, correlation_id: int) -> memoryview:
+        self._fill(memoryview(self._head), 0, len(self._head))
+        length, found = _ANSWER_HEAD.unpack(self._head)
+        size = length - 4
+        if not 0 <= size <= LARGEST_ANSWER:
+            raise ProtocolViolation(f"an answer of {length} bytes: is this a Kafka broker, without TLS?")
+        if found != correlation_id:
+            raise ProtocolViolation(f"an answer to request {found} where {correlation_id} was asked")
+        received = 0
+        while received < size:
+            if received == len(self._buffer):
+                self._grow(min(size, max(2 * received, _FIRST_GROWTH)), received)
+            end = min(size, len(self._buffer))
+            self._fill(self._view, received, end)
+            received = end
+        return self._view[:size]
+
+    def _fill(self, view: memoryview, start: int, end: int) -> None:
+        flags = 0 if isinstance(self._sock, ssl.SSLSocket) else socket.MSG_WAITALL
+        while start < end:
+            count = self._sock.recv_into(view[start:end], 0, flags)
+            if not count:
+                raise ConnectionResetError("the broker closed the connection")
+            start += count
+
+    def _grow(self, capacity: int, held: int) -> None:
+        """Memory is taken as bytes arrive: a length alone takes none."""
+        grown = bytearray(capacity)
+        grown[:held] = self._view[:held]
+        self._use(grown)
+
+    def _use(self, buffer: bytearray) -> None:
+        self._buffer = buffer
+        self._view = memoryview(buffer)
+
+
+def _joined(parts: list[Buffer]) -> list[Buffer]:
+    """Small parts as one, so that each TLS record holds more than a few bytes."""
+    joined: list[Buffer] = [bytearray()]
+    for part in parts:
+        if len(part) > RESTING_SIZE:
+            joined += (part, bytearray())
+        else:
+            run = joined[-1]
+            assert isinstance(run, bytearray)
+            run += part
+    return [part for part in joined if part]
+
+
+def _set_timeout(sock: socket.socket, seconds: float) -> None:
+    """Plain sockets block in the kernel, which fills a large buffer in one call and keeps the time itself."""
+    if isinstance(sock, ssl.SSLSocket):
+        sock.settimeout(seconds)
+        return
+    sock.settimeout(None)
+    whole = int(seconds)
+    limit = _TIMEVAL.pack(whole, int((seconds - whole) * 1_000_000))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+
+def _reason(error: OSError, timeout: float) -> str:
+    if isinstance(error, TimeoutError | BlockingIOError):
+        return f"nothing came or went for {timeout:g} s"
+    return (error.strerror or str(error)).lower()

@@ -1,0 +1,164 @@
+"""SASL on the client's side: mechanisms as pure exchanges of tokens.
+
+PLAIN (RFC 4616), SCRAM-SHA-256 and -512 (RFC 5802), OAUTHBEARER (RFC 7628) with a token that the user brings.
+"""
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from .errors import AuthenticationRefused
+
+PLAIN: Final = "PLAIN"
+SCRAM_SHA_256: Final = "SCRAM-SHA-256"
+SCRAM_SHA_512: Final = "SCRAM-SHA-512"
+OAUTHBEARER: Final = "OAUTHBEARER"
+MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
+
+MOST_ITERATIONS: Final = 1_000_000
+"""A server that asks for more would only keep this client busy."""
+_LEAST_ITERATIONS: Final = 4096
+_DIGESTS: Final = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
+
+
+class Exchange(Protocol):
+    """One authentication: the first token, then an answer to each of the server's; empty once there is none."""
+
+    def first(self) -> bytes: ...
+    def answer(self, challenge: bytes) -> bytes: ...
+    @property
+    def is_done(self) -> bool: ...
+
+
+class Plain:
+    """The password itself, in one token."""
+
+    def __init__(self, username: str, password: str) -> None:
+        self._token = f"\0{username}\0{password}".encode()
+        self.is_done = False
+
+    def first(self) -> bytes:
+        self.is_done = True
+        return self._token
+
+    def answer(self, challenge: bytes) -> bytes:
+        raise AuthenticationRefused(f"the broker asks again after PLAIN: {challenge!r}")
+
+
+class OAuthBearer:
+    """A bearer token; the server's only answer to it is what is wrong with it."""
+
+    def __init__(self, token: str) -> None:
+        self._token = f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+        self.is_done = False
+
+    def first(self) -> bytes:
+        self.is_done = True
+        return self._token
+
+    def answer(self, challenge: bytes) -> bytes:
+        raise AuthenticationRefused(f"the broker does not take the token: {challenge.decode(errors='replace')}")
+
+
+class Scram:
+    """Proof of a password that neither side sends; the server proves in its turn that it knows it."""
+
+    def __init__(self, mechanism: str, username: str, password: str, nonce: str | None = None) -> None:
+        self._digest = _DIGESTS[mechanism]
+        self._password = password.encode()
+        self._nonce = nonce or secrets.token_urlsafe(24)
+        self._first_bare = f"n={_escaped(username)},r={self._nonce}"
+        self._expected_signature: bytes | None = None
+        self.is_done = False
+
+    def first(self) -> bytes:
+        return f"n,,{self._first_bare}".encode()
+
+    def answer(self, challenge: bytes) -> bytes:
+        if self._expected_signature is None:
+            return self._prove(challenge)
+        self._check_server(challenge)
+        self.is_done = True
+        return b""
+
+    def _prove(self, challenge: bytes) -> bytes:
+        fields = _fields(challenge)
+        nonce, salt, iterations = fields.get("r", ""), _decoded(fields.get("s", "")), _iterations(fields.get("i", ""))
+        if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
+            raise AuthenticationRefused("the broker's nonce does not extend ours: somebody may stand in between")
+        without_proof = f"c={base64.b64encode(b'n,,').decode()},r={nonce}"
+        message = f"{self._first_bare},{challenge.decode()},{without_proof}".encode()
+        salted = hashlib.pbkdf2_hmac(self._digest, self._password, salt, iterations)
+        client_key = self._hmac(salted, b"Client Key")
+        signature = self._hmac(hashlib.new(self._digest, client_key).digest(), message)
+        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        self._expected_signature = self._hmac(self._hmac(salted, b"Server Key"), message)
+        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+
+    def _check_server(self, final: bytes) -> None:
+        fields = _fields(final)
+        if "e" in fields:
+            raise AuthenticationRefused(f"the broker refused the password: {fields['e']}")
+        assert self._expected_signature is not None
+        if not hmac.compare_digest(_decoded(fields.get("v", "")), self._expected_signature):
+            raise AuthenticationRefused("the broker does not know the password either: its signature is wrong")
+
+    def _hmac(self, key: bytes, message: bytes) -> bytes:
+        return hmac.digest(key, message, self._digest)
+
+
+def credentials(
+    mechanism: str, username: str | None, password: str | None, token: str | None
+) -> Callable[[], Exchange]:
+    """What starts a new exchange for each connection; ValueError says which of the four is missing or unknown."""
+    if mechanism not in MECHANISMS:
+        raise ValueError(f"sasl.mechanism must be one of {', '.join(MECHANISMS)}, not '{mechanism}'")
+    if mechanism == OAUTHBEARER:
+        if not token:
+            raise ValueError("OAUTHBEARER needs sasl.oauthbearer.token")
+        return lambda: OAuthBearer(token)
+    if not username or password is None:
+        raise ValueError(f"{mechanism} needs sasl.username and sasl.password, or both in sasl.jaas.config")
+    if mechanism == PLAIN:
+        return lambda: Plain(username, password)
+    return lambda: Scram(mechanism, username, password)
+
+
+def _escaped(username: str) -> str:
+    return username.replace("=", "=3D").replace(",", "=2C")
+
+
+def _fields(message: bytes) -> dict[str, str]:
+    try:
+        return dict(_pairs(message.decode()))
+    except UnicodeDecodeError:
+        raise AuthenticationRefused("the broker's SCRAM message is not text") from None
+
+
+def _pairs(message: str) -> Iterator[tuple[str, str]]:
+    for part in message.split(","):
+        name, _, value = part.partition("=")
+        yield name, value
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        decoded = base64.b64decode(text, validate=True)
+    except ValueError:
+        decoded = b""
+    if not decoded:
+        raise AuthenticationRefused("the broker's SCRAM message is malformed")
+    return decoded
+
+
+def _iterations(text: str) -> int:
+    count = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    if not _LEAST_ITERATIONS <= count <= MOST_ITERATIONS:
+        raise AuthenticationRefused(
+            f"the broker asks for '{text[:20]}' rounds of hashing; "
+            f"from {_LEAST_ITERATIONS} to {MOST_ITERATIONS} are let through"
+        )
+    return count

@@ -1,0 +1,49 @@
+"""Which APIs this package asks brokers for, in which versions.
+
+The ends are chosen, not merely what can be encoded:
+- Metadata before 4 would create the topics it is asked about.
+- Produce from 12 on, EndTxn from 5 and InitProducerId from 5 are the second transaction protocol, where a broker adds
+  partitions by itself and each transaction has an epoch of its own; AddPartitionsToTxn from 4 is for brokers.
+- OffsetFetch from 8 and FindCoordinator from 4 ask for many groups at once; OffsetCommit from 10 needs topic ids.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from headrace.protocol.api import ApiKey
+
+from .errors import VersionNotServed
+
+Ranges = Mapping[int, tuple[int, int]]
+"""The lowest and the highest version of each API."""
+
+SPOKEN: Final[dict[int, tuple[int, int]]] = {
+    ApiKey.PRODUCE: (3, 11),
+    ApiKey.FETCH: (4, 17),
+    ApiKey.LIST_OFFSETS: (1, 8),
+    ApiKey.METADATA: (4, 12),
+    ApiKey.OFFSET_COMMIT: (2, 8),
+    ApiKey.OFFSET_FETCH: (1, 7),
+    ApiKey.FIND_COORDINATOR: (0, 3),
+    ApiKey.SASL_HANDSHAKE: (1, 1),
+    ApiKey.API_VERSIONS: (0, 3),
+    ApiKey.INIT_PRODUCER_ID: (0, 4),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (0, 3),
+    ApiKey.END_TXN: (0, 3),
+    ApiKey.SASL_AUTHENTICATE: (0, 2),
+}
+
+
+def agreed(api_key: int, served: Ranges, most: int | None = None) -> int:
+    """The highest version that both sides speak, of those up to `most`."""
+    low, high = SPOKEN[api_key]
+    name = ApiKey(api_key).name
+    if api_key not in served:
+        raise VersionNotServed(f"the broker does not serve {name}")
+    served_low, served_high = served[api_key]
+    version = min(high, served_high, high if most is None else most)
+    if version < max(low, served_low):
+        raise VersionNotServed(
+            f"the broker serves {name} in versions {served_low} to {served_high}, this client speaks {low} to {high}"
+        )
+    return version
