@@ -1,1 +1,7 @@
-"""Found by Spark itself: a module of this kind of name offers its `DefaultSource` as a format, here `headrace`."""
+"""Spark finds this module by its name and registers the source in it, so that `format("headrace")` just works."""
+
+from headrace.spark.source import HeadraceSource
+
+
+class DefaultSource(HeadraceSource):
+    """What Spark registers; its name is `headrace`."""

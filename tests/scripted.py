@@ -56,6 +56,8 @@ class ScriptedBroker:
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self._is_stopping = False
+        self._defects: list[Exception] = []
+        """What went wrong in the script itself, raised at the end."""
 
     @property
     def bootstrap(self) -> str:
@@ -75,6 +77,8 @@ class ScriptedBroker:
             _shut(sock)
         for thread in self._threads:
             thread.join(10)
+        if self._defects:
+            raise self._defects[0]
 
     def _start(self, target: Callable[..., None], *args: object) -> None:
         thread = threading.Thread(target=target, args=args, daemon=True)
@@ -98,6 +102,8 @@ class ScriptedBroker:
                     pass
         except OSError:
             pass
+        except Exception as defect:
+            self._defects.append(defect)
         finally:
             self._open.discard(raw)
 

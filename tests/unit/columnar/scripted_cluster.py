@@ -11,8 +11,10 @@ from uuid import UUID
 from headrace.client.columnar.model import TopicPartition
 from headrace.net.versions import SPOKEN
 from headrace.protocol.api import ApiKey
-from headrace.protocol.batch import read_header
+from headrace.protocol.batch import check_batch, read_header, stamp
 from headrace.protocol.errors import ErrorCode
+from headrace.protocol.produce import parse_request
+from headrace.protocol.records import decode_records
 from tests.scripted import Asked, Reply, ScriptedBroker
 
 TOPIC = "orders"
@@ -22,6 +24,7 @@ FAST = {
     "retry.backoff.max.ms": "5",
     "default.api.timeout.ms": "2000",
     "request.timeout.ms": "2000",
+    "delivery.timeout.ms": "5000",
 }
 
 
@@ -37,6 +40,8 @@ class ScriptedLog:
     last_stable_offset: int | None = None
     aborted: tuple[tuple[int, int], ...] = ()
     preferred: int = -1
+    sequences: dict[int, int] = field(default_factory=dict)
+    """The sequence number that each producer is to go on with."""
     errors: list[ErrorCode] = field(default_factory=list)
     """Answered first, one by one."""
 
@@ -45,6 +50,25 @@ class ScriptedLog:
         if self.high_watermark is not None:
             return self.high_watermark
         return read_header(self.batches[-1]).last_offset + 1 if self.batches else self.start
+
+    def append(self, data: memoryview) -> int:
+        """Append one batch as a broker does: a repeated one is recognised by its sequence number; gives the code."""
+        header = check_batch(data)
+        if header.producer_id >= 0:
+            expected = self.sequences.get(header.producer_id, 0)
+            if header.base_sequence < expected:
+                return ErrorCode.duplicate_sequence_number.value
+            if header.base_sequence > expected:
+                return ErrorCode.out_of_order_sequence_number.value
+            self.sequences[header.producer_id] = expected + header.record_count
+        stored = bytearray(data)
+        stamp(memoryview(stored), self.end, self.epoch)
+        self.batches = [*self.batches, stored]
+        return 0
+
+    @property
+    def values(self) -> list[bytes | None]:
+        return [record.value for batch in self.batches for record in decode_records(batch)]
 
     def read(self, offset: int, limit: int) -> bytes:
         """From the batch with the offset on, as a broker cuts it: the first batch is whole, the last perhaps not."""
@@ -60,6 +84,12 @@ class ScriptedCluster:
     ) -> None:
         self.logs = logs
         self.before: Callable[[int, Asked], Reply | bool] = lambda _node, _asked: False
+        self.after: Callable[[int, Asked, Reply], Reply] = lambda _node, _asked, reply: reply
+        self.next_producer = 100
+        self.epoch = 0
+        self.added: list[int] = []
+        """Partitions of the transaction that is open."""
+        self.ended: list[bool] = []
         self.topic_id = TOPIC_ID
         self.fetches: dict[int, int] = defaultdict(int)
         served = {**SPOKEN, **(versions or {})}
@@ -92,7 +122,7 @@ class ScriptedCluster:
             reply = self.before(node, asked)
             if not isinstance(reply, bool):
                 return reply
-            return _HANDLERS[ApiKey(asked.api_key)](self, node, asked)
+            return self.after(node, asked, _HANDLERS[ApiKey(asked.api_key)](self, node, asked))
 
         return answer
 
@@ -141,6 +171,49 @@ class ScriptedCluster:
         records = b"" if code else log.read(offset, min(left, wanted.partition_max_bytes))
         return _answer(wanted.partition, code, log, records)
 
+    def produce(self, node: int, asked: Asked) -> Reply:
+        request = parse_request(memoryview(asked.body), 0, asked.version)
+        partitions = []
+        for index, records in request.topics[0].partitions:
+            assert records is not None
+            log = self.logs[index]
+            code = self._error(node, log) or log.append(records)
+            partitions.append(
+                {"index": index, "error_code": code, "base_offset": -1, "log_append_time": -1, "record_errors": ()}
+            )
+        return {"responses": [{"name": TOPIC, "partition_responses": partitions}], "throttle_time": 0}
+
+    def init_producer_id(self, _node: int, asked: Asked) -> Reply:
+        if asked.entity.transactional_id is None:
+            self.next_producer += 1
+            return {"throttle_time": 0, "error_code": 0, "producer_id": self.next_producer, "producer_epoch": 0}
+        self.epoch += 1
+        self.added.clear()
+        for log in self.logs.values():
+            log.sequences.clear()
+        return {"throttle_time": 0, "error_code": 0, "producer_id": 7, "producer_epoch": self.epoch}
+
+    def find_coordinator(self, _node: int, _asked: Asked) -> Reply:
+        found = {"node_id": 0, "host": "127.0.0.1", "port": self.brokers[0].port}
+        return {"throttle_time": 0, "error_code": 0, "error_message": None, **found}
+
+    def add_partitions(self, _node: int, asked: Asked) -> Reply:
+        code = self._fenced(asked.entity.v3_and_below_producer_epoch)
+        indexes = [index for topic in asked.entity.v3_and_below_topics for index in topic.partitions]
+        self.added += indexes
+        results = [{"partition_index": index, "partition_error_code": code} for index in indexes]
+        topic = {"name": TOPIC, "results_by_partition": results}
+        return {"throttle_time": 0, "results_by_topic_v3_and_below": [topic]}
+
+    def end_txn(self, _node: int, asked: Asked) -> Reply:
+        code = self._fenced(asked.entity.producer_epoch)
+        if not code:
+            self.ended.append(asked.entity.committed)
+        return {"throttle_time": 0, "error_code": code}
+
+    def _fenced(self, epoch: int) -> int:
+        return ErrorCode.producer_fenced.value if epoch < self.epoch else 0
+
     def _error(self, node: int, log: ScriptedLog) -> int:
         if log.errors:
             return log.errors.pop(0).value
@@ -165,6 +238,11 @@ _HANDLERS: dict[ApiKey, Callable[[ScriptedCluster, int, Asked], Reply]] = {
     ApiKey.METADATA: ScriptedCluster.metadata,
     ApiKey.LIST_OFFSETS: ScriptedCluster.list_offsets,
     ApiKey.FETCH: ScriptedCluster.fetch,
+    ApiKey.PRODUCE: ScriptedCluster.produce,
+    ApiKey.INIT_PRODUCER_ID: ScriptedCluster.init_producer_id,
+    ApiKey.FIND_COORDINATOR: ScriptedCluster.find_coordinator,
+    ApiKey.ADD_PARTITIONS_TO_TXN: ScriptedCluster.add_partitions,
+    ApiKey.END_TXN: ScriptedCluster.end_txn,
 }
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
         UnknownTopic,
     )
     from .reader import read_ranges
+    from .transaction import PreparedTransaction, finish_transaction
+    from .writer import Writer
 
 __all__ = [
     "EARLIEST",
@@ -24,14 +26,24 @@ __all__ = [
     "SCHEMA_WITH_HEADERS",
     "Cluster",
     "OffsetsGone",
+    "PreparedTransaction",
     "Range",
     "TopicPartition",
     "UnknownTopic",
+    "Writer",
+    "finish_transaction",
     "read_ranges",
     "shared_cluster",
 ]
 
-_HOMES: Final = {"Cluster": "cluster", "shared_cluster": "cluster", "read_ranges": "reader"}
+_HOMES: Final = {
+    "Cluster": "cluster",
+    "PreparedTransaction": "transaction",
+    "Writer": "writer",
+    "finish_transaction": "transaction",
+    "read_ranges": "reader",
+    "shared_cluster": "cluster",
+}
 """The modules of names that are not in `model`."""
 
 

@@ -1,0 +1,251 @@
+"""Arrow rows to topics.
+
+Rows are collected until there are enough for full batches, sorted into partitions, encoded, and handed to the sender,
+which has several requests under way while the next rows are encoded. What fails in passing is sent again, in its
+order; see `producing` for why nothing is lost or doubled by that.
+"""
+
+import random
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from ..errors import ClientError
+from .cluster import Cluster
+from .encode import encode_rows
+from .model import TopicPartition
+from .producing import FENCED, NOBODY, Producer
+from .rows import Router, batches_of, by_topic, check_columns, highest_partition, joined, pieces
+from .sender import Sender
+from .transaction import Event, PreparedTransaction, Transaction, init_producer
+
+MIB: Final = 1 << 20
+_LEAST_COLLECTED: Final = 4 * MIB
+_MOST_COLLECTED: Final = 32 * MIB
+_PER_PARTITION: Final = 512 * 1024
+"""Bytes to collect for each partition of a topic, so that batches are not small where partitions are many."""
+_ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0}
+_INVALID: Final = "INVALID_CONFIG"
+
+
+@dataclass(slots=True)
+class _Collected:
+    """Rows of one topic that are not encoded yet."""
+
+    router: Router
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    size: int = 0
+
+
+class Writer:
+    """Writes Arrow rows to topics; for one thread at a time.
+
+        with Writer(cluster) as writer:
+            writer.write(pa.table({"key": ["a"], "value": ["1"]}), "orders")
+
+    Arguments that are None come from the cluster's settings (`acks`, `enable.idempotence`, `compression.type`,
+    `transactional.id`). With acks=all each record is written once, whatever fails on the way; with 1 or 0 it may be
+    missing or be there twice. `ClientError` tells what was not written, and ends the writer; but a transaction that
+    failed can be aborted, and a new one begun.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        acks: str | None = None,
+        idempotent: bool | None = None,
+        compression: str | None = None,
+        transactional_id: str | None = None,
+    ) -> None:
+        settings = cluster.settings
+        name = transactional_id or settings["transactional.id"]
+        word = acks or settings["acks"]
+        wanted = settings["enable.idempotence"] if idempotent is None else idempotent
+        self._cluster = cluster
+        self._settings = settings
+        self._compression = compression or settings["compression.type"]
+        self._transaction = Transaction(cluster, name, settings["transaction.timeout.ms"]) if name else None
+        self._sender = Sender(cluster, acks=_checked_acks(word), transaction=self._transaction)
+        self._producer: Producer | None = None if _is_idempotent(wanted, word, name) else NOBODY
+        self._collected: dict[str, _Collected] = {}
+        self._error: ClientError | None = None
+        self._is_closed = False
+
+    @property
+    def written(self) -> dict[TopicPartition, int]:
+        """How many records are acknowledged, by partition."""
+        return dict(self._sender.written)
+
+    def write(self, rows: Any, topic: str | None = None) -> None:
+        """Take rows to be written: a table, a batch, or anything that gives an Arrow stream.
+
+        Columns: `value`, and where wanted `key`, `headers`, `timestamp`, `partition` and, unless `topic` is given,
+        `topic`. Returns when they are taken, not when they are written: see `flush`.
+        """
+        self._require_usable()
+        for batch in batches_of(rows):
+            check_columns(batch)
+            for name, part in by_topic(batch, topic):
+                self._collect(name, part)
+
+    def flush(self) -> None:
+        """Return when all rows taken so far are acknowledged; raises when one is not."""
+        self._require_usable()
+        for topic in list(self._collected):
+            self._send(topic)
+        self._pump(0)
+        self._sender.give_back()
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        transaction = self._require_transaction()
+        if transaction.begin():
+            self._sender.drop()
+        self._producer = transaction.producer
+
+    def commit(self) -> None:
+        """Write what is left, then make all of the transaction visible; raises when it is not."""
+        self._require_transaction().check(Event.COMMIT)
+        self.flush()
+        self._require_transaction().end(Event.COMMIT)
+
+    def abort(self) -> None:
+        """Give the transaction up: nothing of it is ever shown to readers of what is committed."""
+        transaction = self._require_transaction()
+        transaction.check(Event.ABORT)
+        self._collected.clear()
+        self._sender.drop()
+        transaction.end(Event.ABORT)
+        self._error = None
+
+    def prepare(self) -> PreparedTransaction:
+        """Write what is left, and hand the open transaction over to whoever ends it with `finish_transaction`."""
+        self._require_transaction().check(Event.HAND_OVER)
+        self.flush()
+        return self._require_transaction().prepared()
+
+    def close(self) -> None:
+        """Flush and close; an open transaction is aborted."""
+        if self._is_closed:
+            return
+        try:
+            if self._transaction is None:
+                if self._error is None:
+                    self.flush()
+            elif self._transaction.is_open:
+                self.abort()
+        finally:
+            self._is_closed = True
+            self._sender.give_back()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+            return
+        # What went wrong in the block is what the caller is to hear of; the broker ends a transaction left open.
+        self._is_closed = True
+        self._sender.give_back()
+
+    def _collect(self, topic: str, rows: pa.RecordBatch) -> None:
+        collected = self._collected.get(topic)
+        if collected is None:
+            router = Router(topic, self._settings["batch.size"], random.randrange(1 << 16))
+            collected = self._collected[topic] = _Collected(router)
+        enough = min(max(self._partitions(topic) * _PER_PARTITION, _LEAST_COLLECTED), _MOST_COLLECTED)
+        for piece in pieces(rows, enough):
+            if collected.batches and collected.batches[0].schema != piece.schema:
+                self._send(topic)
+            collected.batches.append(piece)
+            collected.size += piece.nbytes
+            if collected.size >= enough:
+                self._send(topic)
+
+    def _send(self, topic: str) -> None:
+        """Turn the collected rows of a topic into batches on their way."""
+        collected = self._collected[topic]
+        if not collected.batches:
+            return
+        rows = joined(collected.batches)
+        collected.batches, collected.size = [], 0
+        try:
+            self._route(topic, collected.router, rows)
+        except ClientError as error:
+            self._fail(error)
+            raise
+
+    def _route(self, topic: str, router: Router, rows: pa.RecordBatch) -> None:
+        producer = self._identity()
+        now_ms = time.time_ns() // 1_000_000
+        for number, part in router.split(rows, self._partitions(topic, highest_partition(rows))).items():
+            for encoded in encode_rows(
+                part,
+                compression=self._compression,
+                level=self._settings["compression.level"],
+                batch_bytes=self._settings["batch.size"],
+                now_ms=now_ms,
+            ):
+                self._sender.add(TopicPartition(topic, number), encoded, producer)
+            self._pump(self._settings["buffer.memory"])
+
+    def _pump(self, most_bytes: int) -> None:
+        try:
+            self._sender.pump(most_bytes)
+        except ClientError as error:
+            self._fail(error)
+            raise
+
+    def _partitions(self, topic: str, highest: int = -1) -> int:
+        """How many a topic has; asked anew when rows name one that it did not have before."""
+        count = self._cluster.describe([topic])[topic].partitions
+        return count if highest < count else self._cluster.partitions([topic])[topic]
+
+    def _identity(self) -> Producer:
+        if self._producer is None:
+            self._producer = init_producer(self._cluster, None, 0, NOBODY)
+        return self._producer
+
+    def _fail(self, error: ClientError) -> None:
+        self._error = error
+        if self._transaction is not None and self._transaction.is_open:
+            self._transaction.move(Event.FENCE if error.code == FENCED else Event.FAIL)
+
+    def _require_usable(self) -> None:
+        if self._is_closed:
+            raise ClientError("the writer is closed", "_STATE")
+        if self._error is not None:
+            raise self._error
+        if self._transaction is not None and not self._transaction.is_open:
+            raise ClientError("no transaction has begun: call begin() first", "INVALID_TXN_STATE")
+
+    def _require_transaction(self) -> Transaction:
+        if self._transaction is None:
+            raise ClientError("the writer has no transactional id; give it one to write in transactions", _INVALID)
+        if self._is_closed:
+            raise ClientError("the writer is closed", "_STATE")
+        return self._transaction
+
+
+def _checked_acks(word: str) -> int:
+    if word not in _ACKS:
+        raise ClientError(f"acks must be one of {', '.join(_ACKS)}, not '{word}'", _INVALID)
+    return _ACKS[word]
+
+
+def _is_idempotent(wanted: bool | None, acks: str, transactional_id: str | None) -> bool:
+    """Whether batches have sequence numbers: where nothing else is said, whenever acks=all lets them."""
+    if _ACKS[acks] == _ACKS["all"]:
+        if wanted is False and transactional_id is not None:
+            raise ClientError("a writer with a transactional id is idempotent: set enable.idempotence=true", _INVALID)
+        return wanted is not False
+    if wanted or transactional_id is not None:
+        raise ClientError(f"an idempotent writer waits for all replicas: set acks=all, not {acks}", _INVALID)
+    return False

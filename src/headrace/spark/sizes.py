@@ -1,0 +1,54 @@
+"""How large records are, as far as one can tell before reading them: a few at the front of each partition."""
+
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from headrace.client.columnar.model import Range, TopicPartition
+
+from .offsets import Offsets
+
+_SAMPLE_RECORDS: Final = 100
+_GOOD_FOR_SECONDS: Final = 5.0
+
+
+class Sample(NamedTuple):
+    """Some records that were read, and the bytes of their keys and values."""
+
+    records: int
+    size: int
+
+
+class _Known(NamedTuple):
+    per_record: float
+    at: float
+
+
+class Sizes:
+    """Estimates bytes per record from samples, which are taken anew every few seconds while a partition is read."""
+
+    def __init__(self, sample: Callable[[Range], Sample], clock: Callable[[], float] = time.monotonic) -> None:
+        self._sample = sample
+        self._clock = clock
+        self._known: dict[TopicPartition, _Known] = {}
+
+    def estimate(self, begin: Offsets, end: Offsets) -> dict[TopicPartition, float]:
+        """Bytes per record of each partition that has records between `begin` and `end`."""
+        return {
+            where: self._per_record(where, begin.get(where, 0), stop)
+            for where, stop in end.items()
+            if begin.get(where, 0) < stop
+        }
+
+    def _per_record(self, where: TopicPartition, start: int, stop: int) -> float:
+        known, now = self._known.get(where), self._clock()
+        if known is not None and now - known.at < _GOOD_FOR_SECONDS:
+            return known.per_record
+        sample = self._sample(Range(*where, start, min(stop, start + _SAMPLE_RECORDS)))
+        fresh = sample.size / sample.records if sample.records else None
+        if fresh is None:
+            return known.per_record if known is not None else 0.0
+        # Half old, half new: one odd record at the front must not decide alone how much is read.
+        per_record = fresh if known is None else (known.per_record + fresh) / 2
+        self._known[where] = _Known(per_record, now)
+        return per_record

@@ -1,0 +1,96 @@
+"""`spark.read.format("headrace")` and `spark.readStream.format("headrace")`: topics as rows of Arrow batches."""
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from headrace.config.setting import ConfigError
+
+from .errors import plainly
+from .options import SourceOptions, parse
+from .reading import Rows
+
+if TYPE_CHECKING:
+    from .stream import StreamReader
+
+RECORD: Final = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+    ]
+)
+"""A row, as Spark's Kafka connector has it."""
+
+HEADERS: Final = StructField(
+    "headers", ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+)
+
+_PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class HeadraceSource(DataSource):
+    """Topics of a Kafka-compatible cluster, read in batches or as a stream."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What to write in `format(...)`."""
+        return "headrace"
+
+    @plainly
+    def schema(self) -> StructType:
+        """The columns of a row; every option is checked here, when `load()` is called."""
+        return row_type(parse(self.options))
+
+    @plainly
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Reads a batch."""
+        from .batch import BatchReader, FilteringReader
+
+        options = parse(self.options).for_batch()
+        rows = Rows(options, columns(schema, options))
+        # Spark asks for filters in a worker of its own, and only where it may push them.
+        pushes = options.push_filters and _PUSHDOWN_WORKER in sys.modules
+        return FilteringReader(rows) if pushes else BatchReader(rows)
+
+    @plainly
+    def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802 - Spark's name
+        """Reads a stream."""
+        from .stream import StreamReader
+
+        options = parse(self.options).for_stream()
+        return StreamReader(Rows(options, columns(schema, options)))
+
+
+def row_type(options: SourceOptions) -> StructType:
+    """The type of a row."""
+    return StructType([*RECORD.fields, HEADERS]) if options.with_headers else RECORD
+
+
+def columns(wanted: StructType, options: SourceOptions) -> list[str]:
+    """The names of the columns wanted: all, or those of a schema that the user gave, in its order."""
+    there = {field.name: field.dataType for field in row_type(options).fields}
+    for field in wanted.fields:
+        if field.name not in there:
+            raise ConfigError(f"there is no column {field.name} to read; the columns are {', '.join(there)}")
+        if field.dataType != there[field.name]:
+            raise ConfigError(
+                f"column {field.name} is {there[field.name].simpleString()} and cannot be read as "
+                f"{field.dataType.simpleString()}; leave the schema out and cast the column"
+            )
+    return [field.name for field in wanted.fields]

@@ -1,0 +1,127 @@
+"""A streaming query: offsets for Spark's micro-batches, and the tasks that read between them."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from headrace.client.columnar.cluster import shared_cluster
+from headrace.client.columnar.model import Range
+
+from .errors import plainly
+from .offsets import SparkOffsets, from_spark, to_spark
+from .options import SourceOptions, Trigger
+from .planning import split
+from .progress import Progress
+from .reading import RangeTask, Rows
+from .sizes import Sample, Sizes
+from .tracker import Tracker
+
+_COMMIT_MS: Final = "5000"
+"""How long a commit, which only shows progress, may hold up the query."""
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows topics. Spark keeps one of these to plan a query, and sends another, fresh one to the executors."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._tracker: Tracker | None = None
+        self._progress: Progress | None = None
+
+    @plainly
+    def initialOffset(self) -> SparkOffsets:  # noqa: N802 - Spark's name
+        """Where a new query starts."""
+        return to_spark(self._tracked().initial())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """The limit the options set; with several, `latestOffset` keeps the others too."""
+        trigger = self._rows.options.trigger
+        if trigger.max_records is not None:
+            return ReadMaxRows(trigger.max_records)
+        if trigger.max_bytes is not None:
+            return ReadMaxBytes(trigger.max_bytes)
+        if trigger.min_records is not None:
+            return ReadMinRows(trigger.min_records)
+        return ReadAllAvailable()
+
+    @plainly
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """End the query where the topics end now."""
+        self._tracked().stop_at_present_end()
+
+    @plainly
+    def latestOffset(self, start: SparkOffsets, limit: ReadLimit) -> SparkOffsets:  # noqa: N802 - Spark's name
+        """Where the next micro-batch ends. All before `start` is finished, which the group hears of."""
+        tracker = self._tracked()
+        begin = from_spark(start)
+        end = tracker.latest(begin, limited(self._rows.options.trigger, limit))
+        if self._progress is not None:
+            self._progress.finished(begin)
+        return to_spark(end)
+
+    def reportLatestOffset(self) -> SparkOffsets | None:  # noqa: N802 - Spark's name
+        """The ends of the topics, for the query's progress."""
+        return to_spark(self._tracked().seen) or None
+
+    @plainly
+    def partitions(self, start: SparkOffsets, end: SparkOffsets) -> list[InputPartition]:
+        """The tasks of a micro-batch."""
+        ranges = self._tracked().ranges(from_spark(start), from_spark(end))
+        return [RangeTask(wanted) for wanted in split(ranges, self._rows.options.splitting)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        return self._rows.read(partition)
+
+    def commit(self, end: SparkOffsets) -> None:
+        """Nothing to do: what is finished shows in the next `latestOffset`, which comes sooner and always."""
+
+    def _tracked(self) -> Tracker:
+        if self._tracker is None:
+            options = self._rows.options
+            cluster = shared_cluster(options.client)
+            self._tracker = Tracker(options, cluster, Sizes(lambda wanted: _sample(options, wanted)))
+            self._progress = _progress(options)
+        return self._tracker
+
+
+def _progress(options: SourceOptions) -> Progress | None:
+    if options.group is None:
+        return None
+    impatient = shared_cluster({**options.client, "default.api.timeout.ms": _COMMIT_MS})
+    return Progress(options.group, impatient.commit)
+
+
+def limited(configured: Trigger, limit: ReadLimit) -> Trigger | None:
+    """What a micro-batch may take by the options and by Spark's word; None if Spark wants all there is."""
+    match limit:
+        case ReadMaxRows(max_rows=most):
+            return replace(configured, max_records=most)
+        case ReadMaxBytes(max_bytes=most):
+            return replace(configured, max_bytes=most)
+        case ReadMinRows(min_rows=least):
+            return replace(configured, min_records=least)
+        case _:
+            return None
+
+
+def _sample(options: SourceOptions, wanted: Range) -> Sample:
+    from headrace.client.columnar.reader import read_ranges
+
+    batches = read_ranges(shared_cluster(options.client), [wanted], read_committed=options.read_committed)
+    records = size = 0
+    for batch in batches:
+        records += batch.num_rows
+        size += batch.column("key").nbytes + batch.column("value").nbytes
+    return Sample(records, size)

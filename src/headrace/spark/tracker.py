@@ -1,0 +1,195 @@
+"""The planner's side of a streaming query: how far the logs go, what the next micro-batch takes, what is finished.
+
+Spark keeps one of these alive for each source of a query and asks it many times a second for the latest offsets, also
+when nothing happens. Each look at the cluster costs a request to every leader, so looks become rarer the longer it is
+quiet; new partitions are looked for once a second.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from headrace.client.columnar.model import EARLIEST, LATEST, Range, TopicPartition
+
+from . import loss
+from .logs import Found, Logs, assigned, ends_left, resolve, still_assigned
+from .offsets import Offsets, named
+from .options import AtEnd, SourceOptions, Trigger
+from .planning import Limit, bounded, lost, records_between, step, total_bytes, unsettled
+from .sizes import Sizes
+
+_LONGEST_WAIT: Final = 0.05
+_DISCOVERY_SECONDS: Final = 1.0
+
+Clock = Callable[[], float]
+
+
+class Pace:
+    """How often to look: at once while records arrive, then ever less often, but twenty times a second at least.
+
+    Whoever looks too soon is held up for a moment rather than told what was seen before: an answer is always fresh, and
+    a query that was told that all is read has read it. Micro-batches that follow each other never wait here.
+    """
+
+    def __init__(self, clock: Clock, sleep: Callable[[float], None]) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._looked = -_LONGEST_WAIT
+        self._changed = clock()
+
+    def wait(self) -> None:
+        """Return when it is time to look again."""
+        now = self._clock()
+        early = self._looked + min(_LONGEST_WAIT, (now - self._changed) / 10) - now
+        if early > 0:
+            self._sleep(early)
+
+    def looked(self, *, found_news: bool) -> None:
+        """Remember that someone looked."""
+        self._looked = self._clock()
+        if found_news:
+            self._changed = self._looked
+
+
+class Tracker:
+    """Follows the partitions of one streaming query."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        logs: Logs,
+        sizes: Sizes | None = None,
+        *,
+        clock: Clock = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._options = options
+        self._logs = logs
+        self._sizes = sizes
+        self._clock = clock
+        self._sleep = sleep
+        self._pace = Pace(clock, sleep)
+        self._discovered = clock()
+        self._found: Found | None = None
+        self._anew: set[str] = set()
+        self._initial: Offsets | None = None
+        self._target: Offsets | None = None
+        self._planned: Offsets | None = None
+        self._triggered = -float("inf")
+        self.seen: Offsets = {}
+        """The ends of all partitions, as last seen."""
+
+    def initial(self) -> Offsets:
+        """Where a new query starts; the same each time."""
+        if self._initial is None:
+            position = self._options.starting or AtEnd(LATEST)
+            partitions = assigned(self._logs, self._options)
+            self._initial = resolve(self._logs, position, partitions, self._options, starting=True)
+        return self._initial
+
+    def stop_at_present_end(self) -> None:
+        """Read no further than the logs go now."""
+        self.seen = self._target = self._look()
+
+    def latest(self, start: Offsets, trigger: Trigger | None) -> Offsets:
+        """Where the micro-batch from `start` ends: as far as the logs go, or as far as `trigger` lets it.
+
+        `start` itself if there is nothing to read, or too little yet.
+        """
+        end = self._without_anew(start, self._ends(start))
+        losses = lost(start, end)
+        self._report(losses)
+        if trigger is not None:
+            begin = start | self._first(unsettled(start, end))
+            if not losses and self._is_too_early(begin, end, trigger):
+                return start
+            end = bounded(begin, end, self._limits(begin, end, trigger))
+        self._planned = end
+        return end
+
+    def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
+        """What to read from `start` to `end`, which may have been planned by an earlier run of the query."""
+        losses: list[str] = []
+        if end != self._planned:
+            end, losses = self._as_far_as_there_is(end)
+        ranges, more = step(start, end, self._first(unsettled(start, end)))
+        self._report(losses + more)
+        return ranges
+
+    def _ends(self, start: Offsets) -> Offsets:
+        if self._target is not None:
+            if lost(start, self._target):
+                self._target = self.seen = self._surely(start)
+            return self._target
+        self._pace.wait()
+        before, self.seen = self.seen, self._surely(start)
+        self._pace.looked(found_news=self.seen != before)
+        return self.seen
+
+    def _surely(self, least: Offsets) -> Offsets:
+        """The ends as they are now; what looks like a loss is looked at again, since a new leader may lag."""
+        found = self._look()
+        for _ in range(self._options.retries):
+            losses = lost(least, found)
+            if not losses:
+                break
+            loss.LOG.warning("%s; looking again", "; ".join(losses))
+            self._sleep(self._options.retry_seconds)
+            self._discovered = -float("inf")
+            found = self._look()
+        return found
+
+    def _look(self) -> Offsets:
+        return ends_left(self._logs, self._present(), LATEST, read_committed=self._options.read_committed)
+
+    def _present(self) -> set[TopicPartition]:
+        now = self._clock()
+        if self._found is None or now - self._discovered >= _DISCOVERY_SECONDS:
+            before = self._found.ids if self._found is not None else {}
+            self._found = still_assigned(self._logs, self._options)
+            self._discovered = now
+            self._anew |= {topic for topic, id_ in self._found.ids.items() if before.get(topic, id_) != id_}
+        return self._found.partitions
+
+    def _without_anew(self, start: Offsets, end: Offsets) -> Offsets:
+        """`end` without the topics that were made anew since `start`.
+
+        Offsets of the old topic say nothing of the new one, however far it has come. It is left out of one micro-batch
+        and then found like any new topic, so that it is read from its beginning.
+        """
+        self._anew &= {where.topic for where in start}
+        return {where: stop for where, stop in end.items() if where.topic not in self._anew}
+
+    def _first(self, partitions: set[TopicPartition]) -> Offsets:
+        return ends_left(self._logs, partitions, EARLIEST)
+
+    def _as_far_as_there_is(self, end: Offsets) -> tuple[Offsets, list[str]]:
+        there = self._surely(end)
+        losses = [
+            f"{named([where])} ends at offset {there[where]}, before {stop} where a micro-batch was planned to end"
+            for where, stop in sorted(end.items())
+            if where in there and there[where] < stop
+        ]
+        return {where: min(stop, there[where]) for where, stop in end.items() if where in there}, losses
+
+    def _is_too_early(self, begin: Offsets, end: Offsets, trigger: Trigger) -> bool:
+        if trigger.min_records is None or self._target is not None:
+            return False  # a query that ends with what is there has nothing to wait for
+        ahead = records_between(begin, end)
+        now = self._clock()
+        too_early = ahead == 0 or (ahead < trigger.min_records and now - self._triggered < trigger.max_delay)
+        if not too_early:
+            self._triggered = now
+        return too_early
+
+    def _limits(self, begin: Offsets, end: Offsets, trigger: Trigger) -> list[Limit]:
+        limits = []
+        if trigger.max_records is not None:
+            limits.append(Limit(trigger.max_records, records_between(begin, end)))
+        if trigger.max_bytes is not None and self._sizes is not None:
+            per_record = self._sizes.estimate(begin, end)
+            limits.append(Limit(trigger.max_bytes, total_bytes(begin, end, per_record)))
+        return limits
+
+    def _report(self, losses: list[str]) -> None:
+        loss.report(losses, fail=self._options.fail_on_data_loss)

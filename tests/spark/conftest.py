@@ -1,0 +1,53 @@
+"""One Spark session and one broker for all tests of a run: each takes seconds to start."""
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace.testing import Broker
+
+from .topics import Topics
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tests/spark/" in item.nodeid:
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """A session with two cores in this process, with modest memory; workers run the same Python."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("headrace-tests")
+        .config("spark.driver.memory", "1g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """A broker whose logs are cut by hand only, so that tests decide when records expire."""
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def topics(broker: Broker, request: pytest.FixtureRequest) -> Topics:
+    """Topics of one test."""
+    return Topics(broker, request.node.name)

@@ -1,0 +1,290 @@
+"""What a streaming query reads next, as logs grow, shrink, appear and vanish."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from headrace.client.columnar.model import LATEST, Range, TopicPartition, UnknownTopic
+from headrace.config.setting import ConfigError
+from headrace.spark.loss import DataLost
+from headrace.spark.offsets import Offsets
+from headrace.spark.options import AtEnd, AtOffsets, AtTime, SourceOptions, Topics, Trigger, parse
+from headrace.spark.sizes import Sample, Sizes
+from headrace.spark.tracker import Tracker
+
+from .fakes import FakeClock, FakeLog, FakeLogs
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+ALL = None
+
+
+class Query:
+    """A tracker with its logs and its clock, driven the way Spark drives it."""
+
+    def __init__(self, topics: dict[str, list[FakeLog]], **options: Any) -> None:
+        self.logs = FakeLogs(topics)
+        self.clock = FakeClock()
+        self.samples = 0
+        self.options = SourceOptions(client={}, **{"subscription": Topics(tuple(topics)), **options})
+        self.tracker = self.restart()
+
+    def restart(self) -> Tracker:
+        sizes = Sizes(self._sample, self.clock)
+        self.tracker = Tracker(self.options, self.logs, sizes, clock=self.clock, sleep=self.clock.sleep)
+        return self.tracker
+
+    def later(self, start: Offsets, trigger: Trigger | None = ALL, seconds: float = 1.0) -> Offsets:
+        self.clock.now += seconds
+        return self.tracker.latest(start, trigger)
+
+    def _sample(self, wanted: Range) -> Sample:
+        self.samples += 1
+        return Sample(wanted.end - wanted.start, 10 * (wanted.end - wanted.start))
+
+
+def test_a_new_query_starts_at_the_end_and_the_start_stays_the_same() -> None:
+    query = Query({"t": [FakeLog(2, 7), FakeLog(0, 3)]})
+    assert query.tracker.initial() == {A: 7, B: 3}
+    query.logs.by_topic["t"][0].latest = 99
+    assert query.tracker.initial() == {A: 7, B: 3}
+
+
+def test_a_query_can_start_at_offsets_and_at_times() -> None:
+    topics = {"t": [FakeLog(2, 7, times={5: 50}), FakeLog(0, 3, times={1: 90})]}
+    assert Query(topics, starting=AtOffsets({A: 4, B: LATEST})).tracker.initial() == {A: 4, B: 3}
+    assert Query(topics, starting=AtTime(50)).tracker.initial() == {A: 5, B: 1}
+
+
+def test_a_time_that_no_record_has_reached_is_an_error_or_the_end() -> None:
+    topics = {"t": [FakeLog(0, 7)]}
+    with pytest.raises(ConfigError, match="no record of t-0 is as late as 5000 ms"):
+        Query(topics, starting=AtTime(5000)).tracker.initial()
+    assert Query(topics, starting=AtTime(5000), latest_if_no_match=True).tracker.initial() == {A: 7}
+
+
+def test_offsets_must_name_every_partition_and_no_other() -> None:
+    topics = {"t": [FakeLog(0, 7), FakeLog(0, 7)]}
+    with pytest.raises(ConfigError, match=r"startingOffsets must name every partition.*lacks t-1"):
+        Query(topics, starting=AtOffsets({A: 1})).tracker.initial()
+    with pytest.raises(ConfigError, match="names u-0, which the query does not read"):
+        Query(topics, starting=AtOffsets({A: 1, B: 1, TopicPartition("u", 0): 1})).tracker.initial()
+
+
+def test_a_topic_that_is_not_there_stops_a_new_query() -> None:
+    query = Query({}, subscription=Topics(("missing",)))
+    with pytest.raises(UnknownTopic, match="missing"):
+        query.tracker.initial()
+
+
+def test_a_micro_batch_takes_all_there_is() -> None:
+    query = Query({"t": [FakeLog(0, 7)]})
+    assert query.later({A: 2}) == {A: 7}
+    assert query.tracker.ranges({A: 2}, {A: 7}) == [Range("t", 0, 2, 7)]
+
+
+def test_committed_reads_end_where_transactions_are_open() -> None:
+    query = Query({"t": [FakeLog(0, 7, stable=4)]}, read_committed=True)
+    assert query.later({A: 0}) == {A: 4}
+
+
+def test_a_trigger_limits_records_in_proportion() -> None:
+    query = Query({"t": [FakeLog(0, 900), FakeLog(0, 100)]})
+    assert query.later({A: 0, B: 0}, Trigger(max_records=100)) == {A: 90, B: 10}
+
+
+def test_a_trigger_limits_bytes_by_a_sample_that_lasts_a_while() -> None:
+    query = Query({"t": [FakeLog(0, 1000)]})
+    assert query.later({A: 0}, Trigger(max_bytes=500)) == {A: 50}
+    assert query.later({A: 50}, Trigger(max_bytes=500)) == {A: 100}
+    assert query.samples == 1
+    query.later({A: 100}, Trigger(max_bytes=500), seconds=10)
+    assert query.samples == 2
+
+
+def test_the_stricter_of_two_limits_holds() -> None:
+    query = Query({"t": [FakeLog(0, 1000)]})
+    assert query.later({A: 0}, Trigger(max_bytes=500, max_records=20)) == {A: 20}
+
+
+def test_too_few_records_wait_for_more_but_not_for_ever() -> None:
+    query = Query({"t": [FakeLog(0, 5)]})
+    wait = Trigger(min_records=10, max_delay=60)
+    assert query.later({A: 0}, wait) == {A: 5}, "the first micro-batch has waited long enough"
+    query.logs.by_topic["t"][0].latest = 9
+    assert query.later({A: 5}, wait) == {A: 5}
+    query.logs.by_topic["t"][0].latest = 15
+    assert query.later({A: 5}, wait) == {A: 15}
+    query.logs.by_topic["t"][0].latest = 16
+    assert query.later({A: 15}, wait, seconds=59) == {A: 15}
+    assert query.later({A: 15}, wait, seconds=2) == {A: 16}
+
+
+def test_a_query_that_ends_with_what_is_there_does_not_wait() -> None:
+    query = Query({"t": [FakeLog(0, 5)]})
+    query.tracker.stop_at_present_end()
+    wait = Trigger(min_records=10, max_records=3)
+    assert query.later({A: 0}, wait) == {A: 3}
+    assert query.later({A: 3}, wait) == {A: 5}
+
+
+def test_a_query_that_ends_with_what_is_there_sees_nothing_newer() -> None:
+    query = Query({"t": [FakeLog(0, 5)]})
+    query.tracker.stop_at_present_end()
+    query.logs.by_topic["t"][0].latest = 50
+    query.logs.by_topic["t"].append(FakeLog(0, 9))
+    assert query.later({A: 0}) == {A: 5}
+    assert query.later({A: 5}) == {A: 5}
+
+
+def test_a_start_beyond_the_end_seen_is_no_loss_if_the_log_has_it() -> None:
+    query = Query({"t": [FakeLog(0, 5)]})
+    query.tracker.stop_at_present_end()
+    query.logs.by_topic["t"][0].latest = 8
+    assert query.later({A: 8}) == {A: 8}
+
+
+def test_a_new_partition_is_found_and_read_from_its_beginning() -> None:
+    query = Query({"t": [FakeLog(0, 5)]})
+    assert query.later({A: 5}) == {A: 5}
+    query.logs.by_topic["t"].append(FakeLog(0, 3))
+    assert query.later({A: 5}) == {A: 5, B: 3}
+    assert query.tracker.ranges({A: 5}, {A: 5, B: 3}) == [Range("t", 1, 0, 3)]
+
+
+def test_a_limit_holds_for_a_new_partition_too() -> None:
+    query = Query({"t": [FakeLog(0, 5), FakeLog(10, 110)]}, fail_on_data_loss=False)
+    assert query.later({A: 5}, Trigger(max_records=30)) == {A: 5, B: 40}
+
+
+def test_a_new_topic_that_matches_is_found() -> None:
+    options = parse({"subscribePattern": "t.*", "bootstrap": "localhost:1"})
+    query = Query({"t": [FakeLog(0, 5)], "other": [FakeLog(0, 5)]}, subscription=options.subscription)
+    assert query.later({A: 5}) == {A: 5}
+    query.logs.create("t2", FakeLog(0, 1))
+    assert query.later({A: 5}) == {A: 5, TopicPartition("t2", 0): 1}
+
+
+def test_a_pattern_that_matches_nothing_waits_for_topics() -> None:
+    options = parse({"subscribePattern": "none", "bootstrap": "localhost:1"})
+    query = Query({"t": [FakeLog(0, 5)]}, subscription=options.subscription)
+    assert query.tracker.initial() == {}
+    assert query.later({}) == {}
+    assert query.tracker.ranges({}, {}) == []
+
+
+def test_a_deleted_topic_fails_the_query() -> None:
+    query = Query({"t": [FakeLog(0, 5)], "u": [FakeLog(0, 1)]}, retries=2)
+    query.logs.delete("t")
+    with pytest.raises(DataLost, match=r"t-0 is gone\..*set option failOnDataLoss to false"):
+        query.later({A: 5, TopicPartition("u", 0): 1})
+
+
+def test_a_deleted_topic_can_be_passed_over_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    query = Query({"t": [FakeLog(0, 5)], "u": [FakeLog(0, 3)]}, fail_on_data_loss=False)
+    query.logs.delete("t")
+    start, end = {A: 5, TopicPartition("u", 0): 1}, {TopicPartition("u", 0): 3}
+    with caplog.at_level(logging.WARNING):
+        assert query.later(start) == end
+        assert query.tracker.ranges(start, end) == [Range("u", 0, 1, 3)]
+    assert "t-0 is gone" in caplog.text
+    assert query.later(end) == end
+
+
+def test_offsets_that_seem_to_go_back_are_looked_at_again() -> None:
+    query = Query({"t": [FakeLog(0, 4)]})
+    sleep = query.clock.sleep
+
+    def catch_up(seconds: float) -> None:
+        sleep(seconds)
+        query.logs.by_topic["t"][0].latest = 6
+
+    query.tracker._sleep = catch_up
+    assert query.later({A: 5}) == {A: 6}
+
+
+def test_offsets_that_went_back_fail_the_query() -> None:
+    query = Query({"t": [FakeLog(0, 4)]})
+    with pytest.raises(DataLost, match="t-0 went back from offset 5 to 4"):
+        query.later({A: 5})
+
+
+def test_what_is_there_after_offsets_went_back_is_read() -> None:
+    query = Query({"t": [FakeLog(1, 4)]}, fail_on_data_loss=False)
+    assert query.later({A: 5}) == {A: 4}
+    assert query.tracker.ranges({A: 5}, {A: 4}) == [Range("t", 0, 1, 4)]
+
+
+def test_a_topic_made_anew_is_told_from_the_old_one_however_long_it_is() -> None:
+    query = Query({"t": [FakeLog(0, 5)]}, fail_on_data_loss=False)
+    assert query.later({A: 5}) == {A: 5}
+    query.logs.create("t", FakeLog(0, 100))
+    assert query.later({A: 5}) == {}
+    assert query.tracker.ranges({A: 5}, {}) == []
+    assert query.later({}) == {A: 100}
+    assert query.tracker.ranges({}, {A: 100}) == [Range("t", 0, 0, 100)]
+    assert query.later({A: 100}) == {A: 100}
+
+
+def test_a_topic_made_anew_fails_the_query() -> None:
+    query = Query({"t": [FakeLog(0, 5)]})
+    query.later({A: 5})
+    query.logs.create("t", FakeLog(0, 100))
+    with pytest.raises(DataLost, match="t-0 is gone"):
+        query.later({A: 5})
+
+
+def test_a_micro_batch_planned_by_an_earlier_run_is_read_as_it_was_planned() -> None:
+    query = Query({"t": [FakeLog(0, 9)]})
+    assert query.tracker.ranges({A: 2}, {A: 7}) == [Range("t", 0, 2, 7)]
+
+
+def test_a_micro_batch_planned_by_an_earlier_run_may_find_its_log_shorter() -> None:
+    query = Query({"t": [FakeLog(0, 5)]})
+    with pytest.raises(DataLost, match="t-0 ends at offset 5, before 7"):
+        query.tracker.ranges({A: 2}, {A: 7})
+    query = Query({"t": [FakeLog(0, 5)]}, fail_on_data_loss=False)
+    assert query.tracker.ranges({A: 2}, {A: 7}) == [Range("t", 0, 2, 5)]
+
+
+def test_a_quiet_query_asks_the_cluster_ever_less_often() -> None:
+    query = Query({"t": [FakeLog(0, 5)]})
+    query.later({A: 5})
+    before, since = query.logs.offset_requests, query.clock.now
+    while query.clock.now < since + 10:
+        assert query.later({A: 5}, seconds=0.01) == {A: 5}
+    assert 150 < query.logs.offset_requests - before < 260
+    assert query.logs.metadata_requests < 15
+
+
+def test_records_are_seen_at_once_while_they_keep_coming() -> None:
+    query = Query({"t": [FakeLog(0, 5)]})
+    query.later({A: 0})
+    for latest in range(6, 60):
+        query.logs.by_topic["t"][0].latest = latest
+        before = query.clock.now
+        assert query.later({A: latest - 1}, seconds=0.01) == {A: latest}
+        assert query.clock.now - before < 0.012
+
+
+def test_an_answer_is_never_older_than_the_question() -> None:
+    query = Query({"t": [FakeLog(0, 5)]})
+    for _ in range(100):
+        query.later({A: 5}, seconds=0.01)
+    query.logs.by_topic["t"][0].latest = 6
+    assert query.later({A: 5}, seconds=0.0) == {A: 6}
+
+
+def test_micro_batches_that_follow_each_other_do_not_wait() -> None:
+    query = Query({"t": [FakeLog(0, 5)]})
+    for _ in range(100):
+        query.later({A: 5}, seconds=0.1)
+    before = query.clock.now
+    query.later({A: 5}, seconds=0.1)
+    assert query.clock.now - before == pytest.approx(0.1)
+
+
+def test_the_ends_are_reported_whatever_the_limit() -> None:
+    query = Query({"t": [FakeLog(0, 50)]}, starting=AtEnd(LATEST))
+    query.later({A: 0}, Trigger(max_records=5))
+    assert query.tracker.seen == {A: 50}
