@@ -12,7 +12,7 @@ from .model import Declaration, Source, Trigger
 from .sinks import read_sink
 from .steps import read_step
 from .values import read_trigger, read_watermark
-from .vocabulary import SUBSCRIPTIONS, is_client_setting, source_options
+from .vocabulary import SUBSCRIPTIONS, is_client_setting, source_options, wrong_with_source
 
 _TOP: Final = ("name", "bootstrap", "sources", "steps", "sinks", "spark", "trigger", "checkpoint")
 _TABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -85,4 +85,14 @@ def _source(name: str, section: Section) -> Source:
     for key in given:
         if key in _TOPICS:
             options[_TOPICS[key]] = ",".join(section.texts(key))
+    if not section.problems.found:
+        _judge(section, options)
     return Source(name=name, place=section.place, options=options, watermark=read_watermark(section))
+
+
+def _judge(section: Section, options: dict[str, str]) -> None:
+    """Note what the source itself says against its options, at the line of the one that it names."""
+    wrong = wrong_with_source(options)
+    if wrong is not None:
+        named = next((name for name in section.names() if name in wrong), "")
+        section.wrong(named, wrong)

@@ -11,6 +11,7 @@ from .building import build
 from .functions import modules_beside
 from .model import Declaration, Trigger
 from .places import Places, only_runner, places_of
+from .preflight import require_sources
 from .progress import Progress
 from .running import Running, start, stop_all, watch
 from .session import SparkPlace, open_session
@@ -54,8 +55,12 @@ def run(declaration: Declaration, wishes: Wishes, view: View) -> list[Progress]:
     """Run until a stop is asked for or nothing is left to do; the last progress of each sink.
 
     PipelineFailed tells why it could not start, or which sink failed and why; then all of them are stopped.
+    ClientError tells that the brokers, or a topic to read, are not there.
     """
     places = places_of(declaration, wishes.checkpoint)
+    if wishes.spark.remote is None:
+        # Behind Spark Connect it is the server that must reach the brokers, which may be out of reach from here.
+        require_sources(declaration, wishes.bootstrap)
     with only_runner(places) as lock:
         view.phase(f"starting Spark ({wishes.spark})")
         with open_session(wishes.spark, declaration.name, declaration.spark, places.log, lock) as spark:

@@ -69,11 +69,9 @@ def open_session(
 
 def register_source(spark: Any) -> None:
     """Make `format("headrace")` known to a session that did not find it by itself."""
-    import pyspark_headrace
+    from pyspark_headrace import DefaultSource
 
-    source = getattr(pyspark_headrace, "DefaultSource", None)
-    if source is not None:
-        spark.dataSource.register(source)
+    spark.dataSource.register(DefaultSource)
 
 
 def _connect(remote: str, settings: Mapping[str, str]) -> Any:

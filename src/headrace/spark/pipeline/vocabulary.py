@@ -1,9 +1,15 @@
-"""The names of options that the source, the sink and Spark's own writers take."""
+"""The names of options that the source, the sink and Spark's own writers take, and what the source says of values."""
 
+from collections.abc import Mapping
 from typing import Final
+
+from headrace.config.setting import ConfigError
+
+from ..options import OPTIONS, SourceOptions, parse
 
 SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 _CLIENT_PREFIX: Final = "kafka."
+_ANY_BROKER: Final = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 
 
 def is_client_setting(name: str) -> bool:
@@ -12,7 +18,24 @@ def is_client_setting(name: str) -> bool:
 
 
 def source_options() -> list[str]:
-    return [*SUBSCRIPTIONS, "startingOffsets", "maxOffsetsPerTrigger", "format", "schema", "group", "failOnDataLoss"]
+    return [*OPTIONS, *_FORMAT_OPTIONS]
+
+
+_FORMAT_OPTIONS: Final = ["format", "schema"]
+
+
+def parsed_source(options: Mapping[str, str]) -> SourceOptions:
+    """What the source makes of its options; ConfigError says which of them cannot be."""
+    return parse({**_ANY_BROKER, **options}, _FORMAT_OPTIONS).for_stream()
+
+
+def wrong_with_source(options: Mapping[str, str]) -> str | None:
+    """What the source would refuse, or None."""
+    try:
+        parsed_source(options)
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def sink_options() -> list[str]:
