@@ -9,6 +9,7 @@ from .document import Place
 from .failures import PipelineFailed, cause_of
 from .model import Call, Declaration, Dedup, Sink, Source, Sql, Step, ToTopic, Watermark
 
+BOOTSTRAP: Final = "kafka.bootstrap.servers"
 ROWS_OUT: Final = "headrace_rows_out"
 """The name under which Spark counts the rows that reach a sink."""
 
@@ -48,7 +49,7 @@ def _build_sink(spark: Any, declaration: Declaration, sink: Sink, bootstrap: str
     for one in needed:
         with _blamed_on(one.place, one.name):
             if isinstance(one, Source):
-                table = _source(spark, one, {"kafka.bootstrap.servers": bootstrap, "group": groups[one.name]})
+                table = _source(spark, one, {BOOTSTRAP: bootstrap, "group": groups[one.name]})
             else:
                 table = _step(spark, one, tables)
             tables[one.name] = _watermarked(table, one.watermark)

@@ -1,15 +1,12 @@
 """Is what a pipeline reads there? Asked before Spark starts, which takes seconds and hides the answer in its own."""
 
-from typing import Final
-
 from headrace.client.columnar.cluster import Cluster
 from headrace.client.probe import require_listener
 
 from ..options import Topics
+from .building import BOOTSTRAP
 from .model import Declaration
 from .vocabulary import parsed_source
-
-BOOTSTRAP: Final = "kafka.bootstrap.servers"
 
 
 def require_sources(declaration: Declaration, bootstrap: str) -> None:

@@ -13,7 +13,7 @@ from .model import Declaration, Trigger
 from .places import Places, only_runner, places_of
 from .preflight import require_sources
 from .progress import Progress
-from .running import Running, start, stop_all, watch
+from .running import Running, Setting, start, stop_all, watch
 from .session import SparkPlace, open_session
 
 GRACE_SECONDS: Final = 30.0
@@ -73,11 +73,12 @@ def run_with(spark: Any, declaration: Declaration, places: Places, wishes: Wishe
     ship_functions(declaration)
     view.phase("preparing the queries")
     built = build(spark, declaration, wishes.bootstrap)
+    setting = Setting(declaration=declaration, places=places, bootstrap=wishes.bootstrap, trigger=wishes.trigger)
     queries: list[Running] = []
     try:
         for one in built:
             # One at a time, so that those started before a failure are known and stopped.
-            queries.append(start(one, declaration, places, wishes.trigger))  # noqa: PERF401
+            queries.append(start(one, setting))  # noqa: PERF401
         view.started(declaration, places, wishes.spark)
         watch(queries, wishes.stop, view.progress)
         if wishes.stop.is_set():

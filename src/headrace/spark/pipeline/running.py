@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from .building import BuiltSink
+from .building import BOOTSTRAP, BuiltSink
 from .failures import PipelineFailed, cause_of
 from .model import Declaration, Sink, ToConsole, ToFiles, ToFunction, ToTopic, Trigger
 from .places import Places, declared_path
@@ -71,27 +71,36 @@ class Running:
         return report["batchId"] == batch and (report["timestamp"], batch) not in self.seen
 
 
-def start(built: BuiltSink, declaration: Declaration, places: Places, trigger: Trigger | None) -> Running:
-    """Start the query of a sink; `trigger` overrides the declared one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What all sinks of a run share. `trigger` takes the place of those declared, if it is given."""
+
+    declaration: Declaration
+    places: Places
+    bootstrap: str
+    trigger: Trigger | None = None
+
+
+def start(built: BuiltSink, setting: Setting) -> Running:
+    """Start the query of a sink; PipelineFailed says why it cannot be."""
     sink = built.sink
     try:
         built.show_tables()
-        writer = _writer(built, declaration)
-        writer = writer.queryName(sink.name).outputMode(sink.mode)
-        writer = writer.option("checkpointLocation", places.checkpoint_of(sink.name))
-        query = _triggered(writer, trigger or sink.trigger or declaration.trigger).start()
+        writer = _writer(built, setting).queryName(sink.name).outputMode(sink.mode)
+        writer = writer.option("checkpointLocation", setting.places.checkpoint_of(sink.name))
+        query = _triggered(writer, setting.trigger or sink.trigger or setting.declaration.trigger).start()
     except Exception as error:
         raise PipelineFailed(f"{sink.place}: sink '{sink.name}': {cause_of(error)}") from error
     return Running(sink, query, Progress(sink=sink.name))
 
 
-def _writer(built: BuiltSink, declaration: Declaration) -> Any:
+def _writer(built: BuiltSink, setting: Setting) -> Any:
     writer, output = built.rows.writeStream, built.sink.output
     match output:
         case ToTopic():
-            return writer.format("headrace").options(**output.options)
+            return writer.format("headrace").options(**{BOOTSTRAP: setting.bootstrap, **output.options})
         case ToFiles():
-            path = declared_path(declaration, output.path)
+            path = declared_path(setting.declaration, output.path)
             writer = writer.format("parquet").options(**output.options).option("path", path)
             return writer.partitionBy(*output.partition_by) if output.partition_by else writer
         case ToFunction():
