@@ -1,7 +1,6 @@
 """The whole example in one go: a broker, the generator and the pipeline, watched live, then checked and cleaned up.
 
-make demo
-make demo ARGS="--seconds 30 --rate 20"
+`make demo` runs it; `make demo ARGS="--seconds 30 --rate 20"` for a shorter one.
 """
 
 import argparse
@@ -15,10 +14,12 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
 from typing import IO, Any, Final
 
 from examples.orders.generator import ORDERS, Message, Shop, until
-from examples.orders.results import show_and_check
+from examples.orders.results import checks, results, show
 from headrace.cli.pipeline_view import View, view_for
 from headrace.spark.pipeline.progress import Progress
 
@@ -47,7 +48,10 @@ def main() -> int:
         options = [f"--{name}={getattr(given, name)}" for name in ("seconds", "rate", "speed", "seed")]
         pipeline = stack.enter_context(pipeline_process(bootstrap, directory))
         run(pipeline, [*options, f"--opened={opened}", f"--bootstrap={bootstrap}"], messages)
-        return show_and_check(bootstrap, directory / "archive", messages)
+        found = results(bootstrap, directory / "archive")
+        outcome = checks(found, messages)
+        show(found, outcome)
+        return 0 if all(good for good, _ in outcome) else 1
 
 
 def say(words: str) -> None:
@@ -102,35 +106,55 @@ def run(pipeline: Process, generator_options: list[str], messages: list[Message]
     """Show the pipeline's progress while the generator sends, and until the pipeline has read everything."""
     orders = sum(message.topic == ORDERS for message in messages)
     goal = {"revenue": len(messages), "archive": len(messages), "frauds": orders}
+    sinks: dict[str, Progress] = {}
     with ExitStack() as stack:
         view = stack.enter_context(view_for(json=False))
         sender: Process | None = None
-        sinks: dict[str, Progress] = {}
-        deadline = float("inf")
-        for line in output_of(pipeline):
-            event = json.loads(line)
+        deadline: float | None = None
+        for event in events(pipeline):
             _show(event, sinks, view)
-            if event["event"] == "started":
+            if event.get("event") == "started":
                 sender = stack.enter_context(process(str(HERE / "generator.py"), *generator_options))
-            if sender is not None and sender.poll() is not None and deadline == float("inf"):
+            if deadline is None and sender is not None and sender.poll() is not None:
                 deadline = time.monotonic() + CATCH_UP_SECONDS
-            if _arrived(sinks, goal) or time.monotonic() > deadline:
+            if deadline is not None and (_arrived(sinks, goal) or time.monotonic() > deadline):
                 pipeline.send_signal(signal.SIGINT)
-                goal, deadline = {"": 0}, float("inf")
-        if pipeline.wait() != 0:
-            raise SystemExit(f"demo: the pipeline ended with code {pipeline.returncode}")
+                deadline = float("inf")
+                goal = {"nothing more": 0}
+    if pipeline.wait() != 0:
+        raise SystemExit(f"demo: the pipeline ended with code {pipeline.returncode}")
+
+
+def events(pipeline: Process) -> Iterator[dict[str, Any]]:
+    """What the pipeline says, and once a second an event without a name, until it ends."""
+    lines: Queue[str] = Queue()
+
+    def read() -> None:
+        for line in output_of(pipeline):
+            lines.put(line)
+        lines.put("")
+
+    Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            line = lines.get(timeout=1)
+        except Empty:
+            yield {}
+            continue
+        if not line:
+            return
+        yield json.loads(line)
 
 
 def _show(event: dict[str, Any], sinks: dict[str, Progress], view: View) -> None:
-    match event.pop("event"), event:
-        case "phase", _:
-            view.phase(event["phase"])
-        case "progress", _:
-            event.pop("time")
-            sinks[event["sink"]] = Progress(**event)
+    match event:
+        case {"event": "phase", "phase": words}:
+            view.phase(words)
+        case {"event": "progress", "time": _, **sink}:
+            sinks[sink["sink"]] = Progress(**sink)
             view.progress(list(sinks.values()))
-        case "ended", _:
-            view.ended([Progress(**sink) for sink in event["sinks"]])
+        case {"event": "ended", "sinks": ended}:
+            view.ended([Progress(**sink) for sink in ended])
 
 
 def _arrived(sinks: dict[str, Progress], goal: dict[str, int]) -> bool:

@@ -3,7 +3,7 @@
 import json
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 from rich.console import Console
@@ -12,24 +12,42 @@ from rich.table import Table
 from examples.orders.expected import Expected, Window, expected
 from examples.orders.generator import Message
 from headrace.client.columnar import LATEST, Cluster, Range, TopicPartition, read_ranges
+from headrace.spark.pipeline.files import committed_files
 
 LIMIT, SECONDS = 5, 60
 """The settings of the step `flagged` in pipeline.yaml."""
 
 
-def show_and_check(bootstrap: str, archive: Path, messages: list[Message]) -> int:
-    """Print the results; 0 if all of them are as they should be, else 1."""
+class Results(NamedTuple):
+    """What is in the topics and in the archive: JSON objects, and the ids of paid orders."""
+
+    revenue: list[dict[str, Any]]
+    frauds: list[dict[str, Any]]
+    paid: list[str]
+
+
+def results(bootstrap: str, archive: Path) -> Results:
+    """What the pipeline wrote."""
+    return Results(
+        revenue=[json.loads(value) for value in _values("revenue", bootstrap)],
+        frauds=[json.loads(value) for value in _values("frauds", bootstrap)],
+        paid=pq.read_table(committed_files(archive), columns=["order_id"]).column("order_id").to_pylist(),
+    )
+
+
+def checks(found: Results, messages: list[Message]) -> list[tuple[bool, str]]:
+    """Whether each of the results is as it should be, and what was compared."""
     should = expected(messages, LIMIT, SECONDS)
-    revenue = [_document(value) for value in _values("revenue", bootstrap)]
-    frauds = [_document(value) for value in _values("frauds", bootstrap)]
-    paid = pq.read_table(archive, columns=["order_id"]).column("order_id").to_pylist()
+    return [_paid(found.paid, should), _revenue(found.revenue, should), _frauds(found.frauds, should)]
+
+
+def show(found: Results, outcome: list[tuple[bool, str]]) -> None:
+    """Print the results and how they were judged."""
     screen = Console()
-    screen.print(_countries(revenue))
-    screen.print(_cards(frauds))
-    checks = [_paid(paid, should), _revenue(revenue, should), _frauds(frauds, should)]
-    for good, words in checks:
+    screen.print(_countries(found.revenue))
+    screen.print(_cards(found.frauds))
+    for good, words in outcome:
         screen.print(f"[green]ok[/]    {words}" if good else f"[red]WRONG[/] {words}")
-    return 0 if all(good for good, _ in checks) else 1
 
 
 def _values(topic: str, bootstrap: str) -> list[bytes]:
@@ -40,11 +58,6 @@ def _values(topic: str, bootstrap: str) -> list[bytes]:
     values = [batch.column("value").to_pylist() for batch in read_ranges(cluster, ranges)]
     cluster.close()
     return list(chain.from_iterable(values))
-
-
-def _document(value: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(value)
-    return found
 
 
 def _countries(revenue: list[dict[str, Any]]) -> Table:

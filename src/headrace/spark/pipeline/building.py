@@ -74,7 +74,16 @@ def _subscription(source: Source) -> list[str]:
 
 
 def _source(spark: Any, source: Source, defaults: Mapping[str, str]) -> Any:
-    return spark.readStream.format("headrace").options(**{**defaults, **source.options}).load()
+    return _with_fields(spark.readStream.format("headrace").options(**{**defaults, **source.options}).load())
+
+
+def _with_fields(records: Any) -> Any:
+    """Records with the fields of their values as columns; a field hides a record's column of the same name."""
+    value = next(field.dataType for field in records.schema.fields if field.name == "value")
+    if value.typeName() != "struct":
+        return records
+    fields = {name.lower() for name in value.fieldNames()}
+    return records.select("value.*", *(name for name in records.columns if name.lower() not in {*fields, "value"}))
 
 
 def _step(spark: Any, step: Step, tables: Mapping[str, Any]) -> Any:

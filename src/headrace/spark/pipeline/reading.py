@@ -10,7 +10,7 @@ from .document import Node, Problems, Section
 from .graph import Tables, in_order
 from .model import Declaration, Source, Trigger
 from .sinks import read_sink
-from .steps import read_step
+from .steps import check_watermarks, read_step
 from .values import read_trigger, read_watermark
 from .vocabulary import SUBSCRIPTIONS, is_client_setting, source_options, wrong_with_source
 
@@ -32,6 +32,7 @@ def read_declaration(tree: Node, file: Path) -> Declaration:
     if not problems.found and not sinks:
         problems.add(top.place, "the pipeline has no sinks; add at least one under `sinks:`")
     ordered = in_order(tables, problems)
+    check_watermarks(tables, problems)
     declaration = Declaration(
         name=_pipeline_name(top),
         file=file,

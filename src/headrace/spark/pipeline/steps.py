@@ -7,9 +7,10 @@ from typing import Final
 
 from headrace.config.names import nearest, shown
 
-from .document import Node, Section
+from .document import Node, Problems, Section
 from .functions import parameters
-from .model import Call, Dedup, Sql, Step, Watermark
+from .graph import Tables
+from .model import Call, Dedup, Source, Sql, Step, Watermark
 from .sql import tables_in
 from .values import is_interval, read_function, read_watermark
 
@@ -55,6 +56,21 @@ def _dedup(section: Section, _directory: Path) -> Dedup | None:
         inner.problems.add(inner.place, f"{inner.what} needs 'keys', the columns that tell rows apart")
     watermark = _dedup_watermark(inner)
     return Dedup(table=table, keys=keys, watermark=watermark) if table else None
+
+
+def check_watermarks(tables: Tables, problems: Problems) -> None:
+    """Note every `dedup` of a source that has no watermark for it, or two."""
+    for table in tables.all():
+        if isinstance(table, Step) and isinstance(table.work, Dedup):
+            source = tables.get(table.work.table)
+            if isinstance(source, Source) and (source.watermark is None) == (table.work.watermark is None):
+                problems.add(table.place, f"step '{table.name}': {_WATERMARKS[source.watermark is None]}")
+
+
+_WATERMARKS: Final = {
+    True: "dedup needs to know how long to remember: give the source a 'watermark', or dedup 'column' and 'within'",
+    False: "the source has a watermark already; leave out 'column' and 'within'",
+}
 
 
 def _dedup_watermark(inner: Section) -> Watermark | None:

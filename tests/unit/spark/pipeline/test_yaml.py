@@ -253,6 +253,7 @@ def test_a_mistake_is_named_with_its_line(tmp_path: Path, change: tuple[str, str
         ("dedup: {from: orders}", "needs 'keys', the columns that tell rows apart"),
         ("dedup: {from: orders, keys: a, within: 1 minute}", "'column' and 'within' belong together"),
         ("dedup: {from: orders, keys: a, column: t, within: x}", "'within' must be a length of time"),
+        ("dedup: {from: orders, keys: a}", "dedup needs to know how long to remember"),
     ],
 )
 def test_a_wrong_step_is_named_with_its_line(whole: Path, step: str, expected: str) -> None:
