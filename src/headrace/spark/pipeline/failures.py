@@ -21,7 +21,7 @@ _ANOTHER: Final = re.compile(
 )
 # Spark's planner trips over its own clean-up when a source refuses to start; the refusal stands before it.
 _TRIPPED: Final = "UnboundLocalError: cannot access local variable 'reader'"
-_OURS: Final = "headrace."
+_SPEAKS_FOR_ITSELF: Final = ("headrace.", "pyspark.errors.")
 
 
 class PipelineFailed(Exception):  # noqa: N818 - named for the state found
@@ -66,14 +66,14 @@ def _until_end(text: str) -> str:
 
 
 def _error_in(block: str) -> str:
-    """The error that ends a traceback; the name of its class only if it is not one of ours, whose words suffice."""
+    """The error that ends a traceback; without the name of its class where the words suffice."""
     lines = block.rstrip().splitlines()
     last = max((number for number, line in enumerate(lines) if line.startswith("  ")), default=0)
     found = _ERROR_LINE.match("\n".join(lines[last + 1 :]))
     if found is None:
         return lines[-1].strip()
     name, message = found[1], (found[2] or "").strip()
-    if name.startswith(_OURS) and message:
+    if name.startswith(_SPEAKS_FOR_ITSELF) and message:
         return message
     return f"{name.rpartition('.')[2]}: {message}" if message else name
 

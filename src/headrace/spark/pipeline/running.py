@@ -16,6 +16,9 @@ from .places import Places, declared_path
 from .progress import Progress
 
 POLL_SECONDS: Final = 0.5
+_TRIES: Final = 3
+_STARTING: Final = "Initializing "
+_TOO_SLOW: Final = "Python worker failed to connect back"
 Report = Callable[[Sequence[Progress]], None]
 
 
@@ -82,7 +85,20 @@ class Setting:
 
 
 def start(built: BuiltSink, setting: Setting) -> Running:
-    """Start the query of a sink; PipelineFailed says why it cannot be."""
+    """Start the query of a sink and wait until it knows its sources; PipelineFailed says why it cannot be.
+
+    Spark gives a Python process of a source ten seconds to answer. A busy machine may take longer, so queries start
+    one after the other, and one that failed for this alone starts again.
+    """
+    for _ in range(_TRIES - 1):
+        running = _start(built, setting)
+        failure = _settled(running.query)
+        if failure is None or _TOO_SLOW not in str(failure):
+            return running
+    return _start(built, setting)
+
+
+def _start(built: BuiltSink, setting: Setting) -> Running:
     sink = built.sink
     try:
         built.show_tables()
@@ -92,6 +108,13 @@ def start(built: BuiltSink, setting: Setting) -> Running:
     except Exception as error:
         raise PipelineFailed(f"{sink.place}: sink '{sink.name}': {cause_of(error)}") from error
     return Running(sink, query, Progress(sink=sink.name))
+
+
+def _settled(query: Query) -> BaseException | None:
+    """Wait until a new query has its sources or has failed; its failure."""
+    while query.isActive and query.status["message"].startswith(_STARTING):
+        time.sleep(0.05)
+    return None if query.isActive else query.exception()
 
 
 def _writer(built: BuiltSink, setting: Setting) -> Any:

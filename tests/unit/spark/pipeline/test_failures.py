@@ -64,6 +64,24 @@ DIVIDED = (
     + STATE
 )
 
+IN_A_FUNCTION_FOR_BATCHES = (
+    """\
+[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function in foreach batch sink. \
+Reason: An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "/v/site-packages/py4j/clientserver.py", line 645, in _call_proxy
+    return_value = getattr(self.pool[obj_id], method)(*params)
+                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  File "/v/site-packages/pyspark/errors/exceptions/captured.py", line 262, in deco
+    raise converted from None
+pyspark.errors.exceptions.captured.ArithmeticException: [DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012
+== SQL (line 1, position 8) ==
+SELECT 1 / (number - number) AS x FROM parsed
+       ^^^^^^^^^^^^^^^^^^^^^
+
+ SQLSTATE: 39000"""
+    + STATE
+)
+
 ANALYSIS = """\
 [UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nope` cannot be resolved. Did you mean `i`? \
 SQLSTATE: 42703; line 1 pos 0;
@@ -108,6 +126,7 @@ def spark_error(text: str) -> Exception:
         (USERS_FUNCTION, "KeyError: 'card' (fraud.py, line 32)"),
         (CHAINED, "LookupFailed: the service is away\ntry later (fraud.py, line 5)"),
         (DIVIDED, "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate divisor being 0."),
+        (IN_A_FUNCTION_FOR_BATCHES, "[DIVIDE_BY_ZERO] Division by zero."),
         (
             ANALYSIS,
             "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nope` cannot be resolved. Did you mean `i`?",
@@ -116,7 +135,7 @@ def spark_error(text: str) -> Exception:
         (JAVA, "[DATA_SOURCE_NOT_FOUND] Failed to find the source: x."),
         (CONNECT, "[DIVIDE_BY_ZERO] Division by zero."),
     ],
-    ids=["refused", "function", "chained", "divided", "analysis", "parse", "java", "connect"],
+    ids=["refused", "function", "chained", "divided", "batches", "analysis", "parse", "java", "connect"],
 )
 def test_the_cause_stands_alone(text: str, cause: str) -> None:
     assert cause_of(spark_error(text)) == cause
