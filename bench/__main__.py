@@ -6,7 +6,21 @@ from pathlib import Path
 
 from rich.console import Console
 
-from . import client, commits, fetch, groups, latency, machine, produce, profiling, reload, report, start
+from . import (
+    client,
+    columnar,
+    commits,
+    fetch,
+    groups,
+    kernels,
+    latency,
+    machine,
+    produce,
+    profiling,
+    reload,
+    report,
+    start,
+)
 from .model import BenchError, Row, Sample, Work, rows_of
 from .setting import Setting, a_setting
 
@@ -25,6 +39,8 @@ def all_works() -> list[Work]:
         *groups.works(),
         *client.works(),
         *start.works(),
+        *kernels.works(),
+        *columnar.works(),
     ]
 
 

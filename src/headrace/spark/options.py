@@ -120,7 +120,8 @@ class Trigger:
 class SourceOptions:
     """All that a user said about what to read and how."""
 
-    client: Mapping[str, str]
+    client: Mapping[str, str] = field(repr=False)
+    """Settings of the columnar client, by Kafka's names; passwords among them."""
     subscription: Subscription
     starting: Position | None = None
     ending: Position | None = None

@@ -1,4 +1,10 @@
-"""A streaming query: offsets for Spark's micro-batches, and the tasks that read between them."""
+"""A streaming query: offsets for Spark's micro-batches, and the tasks that read between them.
+
+Spark writes down where each micro-batch ends, but not where the first one starts: when a query dies in it, or before
+it, the source is asked anew. The earliest offset is then still the earliest, but the latest is another one, and what
+came meanwhile would be passed over. So a query that does not start at the earliest has a first micro-batch that reads
+nothing: its end is the start of the query, which is thereby written down.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,11 +22,11 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from headrace.client.columnar.cluster import shared_cluster
-from headrace.client.columnar.model import Range
+from headrace.client.columnar.model import EARLIEST, Range
 
 from .errors import plainly
-from .offsets import SparkOffsets, from_spark, to_spark
-from .options import SourceOptions, Trigger
+from .offsets import NOT_STARTED, SparkOffsets, from_spark, to_spark
+from .options import AtEnd, SourceOptions, Trigger
 from .planning import split
 from .progress import Progress
 from .reading import RangeTask, Rows
@@ -41,8 +47,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plainly
     def initialOffset(self) -> SparkOffsets:  # noqa: N802 - Spark's name
-        """Where a new query starts."""
-        return to_spark(self._tracked().initial())
+        """Where a new query starts, if that is the same whenever it is asked."""
+        if self._rows.options.starting == AtEnd(EARLIEST):
+            return to_spark(self._tracked().initial())
+        return NOT_STARTED
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """The limit the options set; with several, `latestOffset` keeps the others too."""
@@ -64,6 +72,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: SparkOffsets, limit: ReadLimit) -> SparkOffsets:  # noqa: N802 - Spark's name
         """Where the next micro-batch ends. All before `start` is finished, which the group hears of."""
         tracker = self._tracked()
+        if start == NOT_STARTED:
+            return to_spark(tracker.initial())
         begin = from_spark(start)
         end = tracker.latest(begin, limited(self._rows.options.trigger, limit))
         if self._progress is not None:
@@ -77,6 +87,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plainly
     def partitions(self, start: SparkOffsets, end: SparkOffsets) -> list[InputPartition]:
         """The tasks of a micro-batch."""
+        if start == NOT_STARTED:
+            return []
         ranges = self._tracked().ranges(from_spark(start), from_spark(end))
         return [RangeTask(wanted) for wanted in split(ranges, self._rows.options.splitting)]
 

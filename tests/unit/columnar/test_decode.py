@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.client.columnar import _decoding, _plan
-from headrace.client.columnar._plan import Span
+from headrace.client.columnar import _plan
 from headrace.client.columnar.decode import Decoder
 from headrace.client.columnar.model import SCHEMA, SCHEMA_WITH_HEADERS
 from headrace.client.errors import ClientError
@@ -152,6 +151,20 @@ def test_a_call_stops_at_the_most_rows_too(monkeypatch: pytest.MonkeyPatch) -> N
     assert following == 3
 
 
+def test_rows_hold_no_more_memory_than_about_their_own() -> None:
+    fetched = batch([record(n, value=bytes(1000)) for n in range(1000)])
+    decoder = a_decoder()
+    decoder.decode(fetched, 0, END)
+    before = pa.total_allocated_bytes()
+    all_rows, _ = decoder.decode(fetched, 0, END)
+    assert pa.total_allocated_bytes() - before < 1.2 * len(fetched)
+    before = pa.total_allocated_bytes()
+    few_rows, _ = decoder.decode(fetched, 995, END)
+    assert pa.total_allocated_bytes() - before < 0.02 * len(fetched)
+    assert len(records_in(all_rows)) == 1000
+    assert len(records_in(few_rows)) == 5
+
+
 def test_constant_columns_serve_longer_and_shorter_fetches() -> None:
     decoder = a_decoder()
     for count in (1, 50, 3):
@@ -291,29 +304,3 @@ def test_a_control_batch_that_cannot_be_read_is_refused() -> None:
     broken = batch([record(2), record(3)], producer_id=1, producer_epoch=0, transactional=True, control=True)
     with pytest.raises(ClientError, match="control batch"):
         a_decoder().decode(joined([_transactional(0, 1), broken]), 0, END, [(1, 0)])
-
-
-def test_spans_have_the_order_that_the_kernel_reads() -> None:
-    places = [
-        _decoding.AT,
-        _decoding.STOP,
-        _decoding.RECORDS,
-        _decoding.BASE_OFFSET,
-        _decoding.LAST_DELTA,
-        _decoding.BASE_TIME,
-        _decoding.APPEND_TIME,
-        _decoding.IS_APPEND_TIME,
-        _decoding.ROWS,
-    ]
-    assert places == list(range(len(Span._fields))) == list(range(_decoding.SPAN_FIELDS))
-    assert Span._fields == (
-        "at",
-        "stop",
-        "records",
-        "base_offset",
-        "last_delta",
-        "base_time",
-        "append_time",
-        "is_append_time",
-        "rows",
-    )

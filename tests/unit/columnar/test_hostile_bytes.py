@@ -1,9 +1,14 @@
 """Bytes that no broker sends: they give an error or rows, never a dead process."""
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.client.columnar._damage import BadBatch
+from headrace.client.columnar._heads import check_rest, read_heads
 from headrace.client.errors import ClientError
 from headrace.protocol.batch import HEADER_SIZE
 from headrace.protocol.records import Record
@@ -67,7 +72,7 @@ def test_a_length_of_any_size_stays_within_its_record(varint: bytes) -> None:
 
 
 def test_a_small_batch_that_decompresses_to_very_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.client.columnar._batches.BATCH_LIMIT", 1 << 20)
+    monkeypatch.setattr("headrace.client.columnar._plan.BATCH_LIMIT", 1 << 20)
     for codec in (1, 2, 3, 4):
         bomb = batch([record(0, value=bytes(2 << 20))], codec=codec)
         error = _decode(bomb)
@@ -79,3 +84,31 @@ def test_a_small_batch_that_decompresses_to_very_much_is_refused(monkeypatch: py
 def test_bytes_that_are_sound_are_not_refused(batches: list[list[Record]]) -> None:
     rows, _ = a_decoder(check_crcs=False).decode(joined(map(batch, batches)), 0, END)
     assert records_in(rows) == [one for records in batches for one in records]
+
+
+@given(st.binary(min_size=HEADER_SIZE, max_size=HEADER_SIZE), st.data())
+def test_a_head_that_the_kernel_refuses_has_a_reason(head: bytes, data: st.DataObject) -> None:
+    """Else the batch would be taken for one that is cut short, and fetched for ever."""
+    sound = batch([record(0)])[:HEADER_SIZE]
+    mixed = bytearray(head)
+    for first, last in ((0, 8), (8, 12), (16, 17), (21, 23), (23, 27), (57, 61)):
+        if data.draw(st.booleans()):
+            mixed[first:last] = sound[first:last]
+    size = int.from_bytes(mixed[8:12], signed=True) + 12
+    fetched = bytes(mixed) + bytes(max(min(size, 1 << 16) - HEADER_SIZE, 0))
+    table, stop = read_heads(memoryview(fetched))
+    if len(table):
+        check_rest(memoryview(fetched), 0, 0)
+    elif size <= len(fetched):
+        with pytest.raises(BadBatch):
+            check_rest(memoryview(fetched), stop, 0)
+
+
+@pytest.mark.slow
+def test_no_byte_beyond_a_buffer_is_read_or_written() -> None:
+    command = [sys.executable, "-m", "tests.unit.columnar.guarded", "0", "2000"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr}"
+    good, bad = map(int, done.stdout.split())
+    assert good > 500
+    assert bad > 500

@@ -69,21 +69,23 @@ def kernel(result: Any, *arguments: Any) -> Callable[[Kernel], Kernel]:
 
 def helper(function: Kernel) -> Kernel:
     """A function that kernels of the same file call; it becomes part of their code."""
-    made: Kernel = njit(**_OPTIONS)(function)
+    made: Kernel = njit(no_cpython_wrapper=True, **_OPTIONS)(function)
     return made
 
 
-_OPTIONS: Final = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
+_OPTIONS: Final = {"nogil": True, "boundscheck": False, "error_model": "numpy", "no_cfunc_wrapper": True}
 
 
-def _loads(bits: int, *, signed: bool) -> Any:
-    """A function of an address: the integer there, as int64."""
+def _loads(bits: int, *, signed: bool, swapped: bool = False) -> Any:
+    """A function of an address: the integer there, as int64; `swapped` for one in network order."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def load(_: Any, address: Any) -> Any:  # noqa: ARG001 - numba goes by the names
         def generate(__: Any, builder: Any, ___: Any, arguments: Any) -> Any:
             pointer = builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer())
             value = builder.load(pointer, align=1)
+            if swapped:
+                value = builder.bswap(value)
             if bits == 64:
                 return value
             return builder.sext(value, ir.IntType(64)) if signed else builder.zext(value, ir.IntType(64))
@@ -112,6 +114,10 @@ def _stores(bits: int) -> Any:
 load_u8: Final = _loads(8, signed=False)
 load_u32: Final = _loads(32, signed=False)
 load_i64: Final = _loads(64, signed=True)
+load_net_u16: Final = _loads(16, signed=False, swapped=True)
+load_net_u32: Final = _loads(32, signed=False, swapped=True)
+load_net_i32: Final = _loads(32, signed=True, swapped=True)
+load_net_i64: Final = _loads(64, signed=True, swapped=True)
 store_8: Final = _stores(8)
 store_32: Final = _stores(32)
 store_64: Final = _stores(64)

@@ -1,4 +1,4 @@
-"""The loops over records that decode. What they read is untrusted: every length is checked before it is used.
+"""The loops over batches and records that decode. What they read is untrusted: each length is checked before its use.
 
 A record is
 
@@ -11,8 +11,26 @@ where every varint is zigzag-coded and a length of -1 stands for null.
 from typing import Any, Final
 
 import numpy as np
+from numba import types
 
-from ._compile import INT, INTS, OUTPUT, TABLE, copy, helper, kernel, load_i64, load_u8, store_8, store_32, store_64
+from ._compile import (
+    INT,
+    INTS,
+    OUTPUT,
+    TABLE,
+    copy,
+    helper,
+    kernel,
+    load_i64,
+    load_net_i32,
+    load_net_i64,
+    load_net_u16,
+    load_net_u32,
+    load_u8,
+    store_8,
+    store_32,
+    store_64,
+)
 
 OK: Final = 0
 CUT_SHORT: Final = 1
@@ -33,18 +51,23 @@ REASONS: Final = {
     NO_ROOM: "it holds more records than its bytes can",
 }
 
-# Columns of a table of spans: one row for each batch whose records are to be decoded.
-AT: Final = 0
-STOP: Final = 1
-RECORDS: Final = 2
-BASE_OFFSET: Final = 3
-LAST_DELTA: Final = 4
-BASE_TIME: Final = 5
-APPEND_TIME: Final = 6
-IS_APPEND_TIME: Final = 7
-ROWS: Final = 8
-"""Written by the kernel: how many rows the batch gave."""
-SPAN_FIELDS: Final = 9
+# Columns of a table of batches, one row for each.
+HEAD: Final = 0
+"""The address of the batch."""
+AT: Final = 1
+STOP: Final = 2
+"""The addresses where its records begin and end, once they are decompressed."""
+RECORDS: Final = 3
+BASE_OFFSET: Final = 4
+LAST_OFFSET: Final = 5
+ATTRIBUTES: Final = 6
+BASE_TIME: Final = 7
+MAX_TIME: Final = 8
+PRODUCER: Final = 9
+CRC: Final = 10
+ROWS: Final = 11
+"""How many rows the batch gave."""
+COLUMNS: Final = 12
 
 # Cells of the cursor that goes on from one call to the next.
 ROW: Final = 0
@@ -58,7 +81,7 @@ NULL_HEADERS: Final = 7
 NULL_HEADER_VALUES: Final = 8
 HEADER_KEY_BITS: Final = 9
 """All bytes of all header keys, or-ed: below 0x80 they are ASCII."""
-FAILED_SPAN: Final = 10
+FAILED_BATCH: Final = 10
 FAILED_ROW: Final = 11
 CURSOR_CELLS: Final = 12
 
@@ -67,9 +90,52 @@ OFFSETS: Final = 0
 DATA: Final = 1
 BITS: Final = 2
 
+_LOG_OVERHEAD: Final = 12
+_HEADER_SIZE: Final = 61
+_MAGIC: Final = 2
+_CODEC_MASK: Final = 0x07
+_APPEND_TIME_BIT: Final = 0x08
+_LAST_CODEC: Final = 4
+_LAST_OFFSET: Final = 2**63 - 2
+MOST_RECORDS: Final = 8_000_000
+"""Records that one batch may have: with their topic's name beside each they still fit into one Arrow array."""
+
 _SMALLEST_BODY: Final = 6
 _LATEST_MS: Final = (2**63 - 1) // 1000
 _NULL: Final = -1
+
+
+@kernel(types.UniTuple(INT, 2), INT, INT, TABLE)
+def read_heads(source: Any, size: Any, table: Any) -> Any:
+    """The heads of all batches that are whole and sound up to the first that is not, as rows of the table, which has
+    room for as many as fit into the bytes. Returns (rows, how far in the bytes they go).
+    """
+    at, end = source, source + size
+    row = 0
+    while end - at >= _HEADER_SIZE:
+        length = load_net_i32(at + 8) + _LOG_OVERHEAD
+        base_offset, last_delta = load_net_i64(at), load_net_i32(at + 23)
+        attributes, records = load_net_u16(at + 21), load_net_i32(at + 57)
+        if load_u8(at + 16) != _MAGIC or length < _HEADER_SIZE or length > end - at:
+            break
+        if last_delta < 0 or base_offset < 0 or base_offset > _LAST_OFFSET - last_delta:
+            break
+        if records < 0 or records > MOST_RECORDS or (attributes & _CODEC_MASK) > _LAST_CODEC:
+            break
+        table[row, HEAD] = at
+        table[row, AT] = at + _HEADER_SIZE
+        table[row, STOP] = at + length
+        table[row, RECORDS] = records
+        table[row, BASE_OFFSET] = base_offset
+        table[row, LAST_OFFSET] = base_offset + last_delta
+        table[row, ATTRIBUTES] = attributes
+        table[row, BASE_TIME] = load_net_i64(at + 27)
+        table[row, MAX_TIME] = load_net_i64(at + 35)
+        table[row, PRODUCER] = load_net_i64(at + 43)
+        table[row, CRC] = load_net_u32(at + 17)
+        row += 1
+        at += length
+    return row, at - source
 
 
 @helper
@@ -145,8 +211,8 @@ def _record(at: Any, stop: Any, last_delta: Any) -> Any:
 
 
 @kernel(INT, TABLE, INT, INT, INTS, OUTPUT, OUTPUT, INT, INT, INT, INT)
-def decode_spans(
-    spans: Any,
+def decode_records(
+    batches: Any,
     start: Any,
     end: Any,
     cursor: Any,
@@ -159,19 +225,20 @@ def decode_spans(
 ) -> Any:
     """Append the records of these batches with start <= offset < end to the columns; OK, or what is wrong.
 
-    The columns have room for this many rows, and for all bytes of all spans.
+    The columns have room for this many rows, and for all bytes of all batches.
     `places` is 0 when headers are not wanted; else it gets the addresses where each record's headers begin and end.
     """
     row, key_end, value_end = cursor[ROW], cursor[KEY_END], cursor[VALUE_END]
     null_keys, null_values, header_bytes = cursor[NULL_KEYS], cursor[NULL_VALUES], cursor[HEADER_BYTES]
-    for n in range(len(spans)):
-        cursor[FAILED_SPAN] = n
-        at, stop = spans[n, AT], spans[n, STOP]
-        base_offset, last_delta, base_time = spans[n, BASE_OFFSET], spans[n, LAST_DELTA], spans[n, BASE_TIME]
-        is_append_time = spans[n, IS_APPEND_TIME] != 0
-        append_time = _microseconds(spans[n, APPEND_TIME])
+    for n in range(len(batches)):
+        cursor[FAILED_BATCH] = n
+        at, stop = batches[n, AT], batches[n, STOP]
+        base_offset, base_time = batches[n, BASE_OFFSET], batches[n, BASE_TIME]
+        last_delta = batches[n, LAST_OFFSET] - base_offset
+        is_append_time = batches[n, ATTRIBUTES] & _APPEND_TIME_BIT != 0
+        append_time = _microseconds(batches[n, MAX_TIME])
         first_row = row
-        for _ in range(spans[n, RECORDS]):
+        for _ in range(batches[n, RECORDS]):
             status, at, time_delta, delta, key_size, key_at, value_size, value_at = _record(at, stop, last_delta)
             if status != OK:
                 return status
@@ -194,7 +261,7 @@ def decode_spans(
             row += 1
         if at != stop:
             return LEFT_OVER
-        spans[n, ROWS] = row - first_row
+        batches[n, ROWS] = row - first_row
     cursor[ROW], cursor[KEY_END], cursor[VALUE_END] = row, key_end, value_end
     cursor[NULL_KEYS], cursor[NULL_VALUES], cursor[HEADER_BYTES] = null_keys, null_values, header_bytes
     return OK
@@ -210,7 +277,7 @@ def decode_headers(
     keys: Any,
     values: Any,
 ) -> Any:
-    """The headers of all rows, whose places `decode_spans` found; OK, or what is wrong, with the row in the cursor.
+    """The headers of all rows, whose places `decode_records` found; OK, or what is wrong, with the row in the cursor.
 
     The columns have room for HEADER_BYTES of the cursor, and half as many headers.
     """

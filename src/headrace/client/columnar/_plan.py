@@ -1,57 +1,50 @@
-"""What of a fetch to decode: the batches to show, each as a span of bytes that a kernel goes through."""
+"""What of a fetch to decode, decided from the heads of its batches before any record is looked at."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
-from ...protocol.batch import APPEND_TIME_BIT, HEADER_SIZE, BatchHeader
-from ...protocol.compression import NONE
-from ._batches import Aborted, Unpacker, check_count, check_crc, whole_batches
-from ._memory import address_of
+import numpy as np
+
+from ...protocol.batch import CODEC_MASK, CONTROL_BIT, HEADER_SIZE, SMALLEST_RECORD, crc_matches
+from ...protocol.compression import unpack
+from ...protocol.errors import CodedError
+from . import _decoding as kernels
+from ._aborted import aborted
+from ._damage import BadBatch
+from ._heads import Table, check_rest, read_heads
+from ._memory import Arena, address_of
 
 BYTES_AT_ONCE: Final = 64 << 20
 ROWS_AT_ONCE: Final = 1 << 20
 """What one plan holds at most, unless a single batch has more. They bound the memory that a well compressed fetch
 takes, and keep each column within the reach of Arrow's 32-bit offsets."""
+BATCH_LIMIT: Final = 512 << 20
+"""Bytes that the records of one batch may decompress to."""
+_MARGIN: Final = 1.1
+_PLACE: Final = [kernels.HEAD, kernels.STOP, kernels.CRC, kernels.BASE_OFFSET]
+_CONTENT: Final = [kernels.ATTRIBUTES, kernels.RECORDS]
 
 
-class Span(NamedTuple):
-    """The records of one batch: the addresses where they begin and end, and what their head says of them.
-
-    The order is that of the columns in `_decoding`.
-    """
-
-    at: int
-    stop: int
-    records: int
-    base_offset: int
-    last_delta: int
-    base_time: int
-    append_time: int
-    is_append_time: int
-    rows: int = 0
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Plan:
-    """The spans in the order of their offsets, and what they hold at most."""
+    """The batches whose records are to be decoded."""
 
+    batches: Table
     next_offset: int
-    spans: list[Span] = field(default_factory=list)
-    size: int = 0
-    rows: int = 0
-    kept: list[memoryview] = field(default_factory=list)
-    """What the spans' addresses are in."""
-    unpacker: Unpacker = field(default_factory=Unpacker)
+    """Where to go on after them."""
+    kept: list[memoryview]
+    """What their addresses are in."""
 
-    def has_room(self, span: Span) -> bool:
-        size, rows = self.size + span.stop - span.at, self.rows + span.records
-        return not self.rows or (size <= BYTES_AT_ONCE and rows <= ROWS_AT_ONCE)
+    @property
+    def size(self) -> int:
+        """Bytes that their records have."""
+        return int((self.batches[:, kernels.STOP] - self.batches[:, kernels.AT]).sum())
 
-    def add(self, span: Span) -> None:
-        self.spans.append(span)
-        self.size += span.stop - span.at
-        self.rows += span.records
+    @property
+    def rows(self) -> int:
+        """Rows that they have at most."""
+        return int(self.batches[:, kernels.RECORDS].sum())
 
 
 def plan_fetch(
@@ -60,42 +53,100 @@ def plan_fetch(
     """The batches with records of start <= offset < end that are neither control batches nor aborted, as many as one
     plan may hold. Raises `BadBatch`.
     """
-    plan = Plan(start, kept=[records])
-    aborted = Aborted(transactions)
-    address = address_of(records)
-    for position, header in whole_batches(records, start):
-        if header.base_offset >= end:
-            plan.next_offset = max(plan.next_offset, end)
-            break
-        batch = records[position : position + header.size]
-        is_asked_for = header.last_offset >= start
-        if check_crcs and is_asked_for:
-            check_crc(header, batch)
-        is_shown = not (aborted.hides(header, batch) or header.is_control)
-        if is_asked_for and is_shown and header.record_count:
-            span = _located(header, batch, address + position, plan)
-            if not plan.has_room(span):
-                break
-            plan.add(span)
-        plan.next_offset = max(plan.next_offset, header.last_offset + 1)
-    return plan
+    fetch = _Fetch(records, check_crcs=check_crcs)
+    heads, stop = read_heads(records)
+    past = np.flatnonzero(heads[:, kernels.BASE_OFFSET] >= end)
+    if len(past):
+        heads = heads[: past[0]]
+    asked = heads[:, kernels.LAST_OFFSET] >= start
+    shown = asked & (heads[:, kernels.RECORDS] > 0) & (heads[:, kernels.ATTRIBUTES] & CONTROL_BIT == 0)
+    if transactions:
+        shown &= ~aborted(heads, transactions, lambda row: fetch.batch(*heads[row, _PLACE].tolist()))
+    batches = fetch.prepared(heads[shown])
+    if len(batches) < np.count_nonzero(shown):
+        heads = heads[: np.flatnonzero(shown)[len(batches)]]
+        return Plan(batches=batches, next_offset=_after(heads, start), kept=fetch.kept)
+    following = _after(heads, start)
+    if len(past):
+        following = max(following, end)
+    else:
+        check_rest(records, stop, following)
+    return Plan(batches=batches, next_offset=following, kept=fetch.kept)
 
 
-def _located(header: BatchHeader, batch: memoryview, address: int, plan: Plan) -> Span:
-    """Where the records of a batch are: in the fetch itself, or in their own memory once they are decompressed."""
-    at, size = address + HEADER_SIZE, header.size - HEADER_SIZE
-    if header.codec != NONE:
-        data = plan.unpacker.unpack(header, batch)
-        plan.kept.append(data)
-        at, size = address_of(data), len(data)
-    check_count(header, size)
-    return Span(
-        at,
-        at + size,
-        header.record_count,
-        header.base_offset,
-        header.last_offset_delta,
-        header.base_timestamp,
-        header.max_timestamp,
-        int(bool(header.attributes & APPEND_TIME_BIT)),
-    )
+def _after(heads: Table, start: int) -> int:
+    return max(start, int(heads[:, kernels.LAST_OFFSET].max()) + 1) if len(heads) else start
+
+
+class _Fetch:
+    """The bytes of a fetch, and those that come out of them."""
+
+    def __init__(self, records: memoryview, *, check_crcs: bool) -> None:
+        self.kept = [records]
+        self._records = records
+        self._address = address_of(records)
+        self._check_crcs = check_crcs
+        self._arena: Arena | None = None
+        self._ratio = 0.0
+
+    def batch(self, at: int, stop: int, crc: int, offset: int) -> memoryview:
+        """The bytes of one batch, from one address to another, which have this CRC."""
+        batch = self._records[at - self._address : stop - self._address]
+        if self._check_crcs and not crc_matches(batch, crc):
+            raise BadBatch("a batch does not match its CRC-32C", offset)
+        return batch
+
+    def prepared(self, batches: Table) -> Table:
+        """As many of the batches as a plan may hold, sound as far as their heads tell, and decompressed."""
+        if (batches[:, kernels.ATTRIBUTES] & CODEC_MASK).any():
+            batches = self._unpacked(batches)
+        else:
+            batches = batches[: _fitting(batches)]
+            if self._check_crcs:
+                for place in batches[:, _PLACE].tolist():
+                    self.batch(*place)
+        _check_counts(batches)
+        return batches
+
+    def _unpacked(self, batches: Table) -> Table:
+        size = rows = 0
+        for n, (*place, attributes, count) in enumerate(batches[:, [*_PLACE, *_CONTENT]].tolist()):
+            data = self.batch(*place)[HEADER_SIZE:]
+            if attributes & CODEC_MASK:
+                data = self._unpack(data, attributes & CODEC_MASK, place[-1])
+                address = address_of(data)
+                batches[n, kernels.AT], batches[n, kernels.STOP] = address, address + len(data)
+            size, rows = size + len(data), rows + count
+            if n and (size > BYTES_AT_ONCE or rows > ROWS_AT_ONCE):
+                return batches[:n]
+        return batches
+
+    def _unpack(self, packed: memoryview, codec: int, offset: int) -> memoryview:
+        arena = self._arena = self._arena or Arena()
+        guess = int(len(packed) * self._ratio * _MARGIN)  # batches of a partition compress much alike
+        try:
+            data = unpack(codec, packed, BATCH_LIMIT, guess=guess, allocate=arena.room)
+        except CodedError as error:
+            raise BadBatch(error.message, offset) from error
+        self._ratio = max(self._ratio, len(data) / max(len(packed), 1))
+        data = arena.take(len(data))
+        self.kept.append(data)
+        return data
+
+
+def _fitting(batches: Table) -> int:
+    """How many of the first batches a plan may hold; one in any case."""
+    sizes = np.cumsum(batches[:, kernels.STOP] - batches[:, kernels.AT])
+    rows = np.cumsum(batches[:, kernels.RECORDS])
+    return max(int(np.count_nonzero((sizes <= BYTES_AT_ONCE) & (rows <= ROWS_AT_ONCE))), 1)
+
+
+def _check_counts(batches: Table) -> None:
+    """A head may promise no more records than its batch has bytes for."""
+    sizes = batches[:, kernels.STOP] - batches[:, kernels.AT]
+    wrong = np.flatnonzero(batches[:, kernels.RECORDS] > sizes // SMALLEST_RECORD)
+    if len(wrong):
+        n = wrong[0]
+        raise BadBatch(
+            f"{sizes[n]} bytes cannot hold {batches[n, kernels.RECORDS]} records", int(batches[n, kernels.BASE_OFFSET])
+        )

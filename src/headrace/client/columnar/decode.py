@@ -5,15 +5,18 @@ The heads of the batches decide what is shown (`_plan`); the records themselves 
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from ..errors import ClientError
-from ._batches import BadBatch
-from ._plan import Plan, plan_fetch
+from ._damage import BadBatch
 from .model import SCHEMA, SCHEMA_WITH_HEADERS
+
+if TYPE_CHECKING:
+    from ._plan import Plan
 
 
 class Decoder:
@@ -21,8 +24,10 @@ class Decoder:
 
     def __init__(self, topic: str, partition: int, *, with_headers: bool, check_crcs: bool = True) -> None:
         from ._fill import Filled  # compiles or loads the kernels, and numba with them
+        from ._plan import plan_fetch
 
         self._fill = Filled
+        self._plan = plan_fetch
         self._topic = topic
         self._partition = partition
         self._with_headers = with_headers
@@ -52,7 +57,7 @@ class Decoder:
         reader. Raises `ClientError` with code CORRUPT_MESSAGE for bytes that cannot be read.
         """
         try:
-            plan = plan_fetch(memoryview(records), start, end, aborted, check_crcs=self._check_crcs)
+            plan = self._plan(memoryview(records), start, end, aborted, check_crcs=self._check_crcs)
             return self._rows_of(plan, start, end), plan.next_offset
         except BadBatch as bad:
             raise ClientError(
@@ -60,8 +65,8 @@ class Decoder:
                 bad.code,
             ) from bad
 
-    def _rows_of(self, plan: Plan, start: int, end: int) -> pa.RecordBatch | None:
-        if not plan.rows:
+    def _rows_of(self, plan: "Plan", start: int, end: int) -> pa.RecordBatch | None:
+        if not len(plan.batches):
             return None
         filled = self._fill(plan, start, end, with_headers=self._with_headers)
         rows = filled.rows
