@@ -1,8 +1,6 @@
 """`headrace pipeline run` as a user meets it: a process that is watched, stopped, killed and started again."""
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -22,8 +20,6 @@ steps:
     with: {rate: 50}
   odd:
     python: steps.py:odd
-  broken:
-    sql: SELECT 1 / (value - value) AS x FROM ticks
 sinks:
   files: {from: odd, parquet: out}
 """
@@ -88,23 +84,3 @@ def test_one_runner_at_a_time_and_the_next_one_waits_for_a_killed_ones_spark(tic
         third.event("started")
         assert not any(process.is_running() for process in spark)
         assert third.stop() == 0
-
-
-def test_a_failing_sink_stops_all_and_tells_the_cause_alone(ticking: Path) -> None:
-    ticking.write_text(TICKING + "  wrong: {from: broken, console: 1}\n")
-    with PipelineProcess(ticking) as run:
-        failed = run.event("failed")
-        assert failed["error"].startswith("sink 'wrong' failed: [DIVIDE_BY_ZERO] Division by zero.")
-        assert run.ended() == 1
-        assert "Traceback" not in run.errors
-        assert "\tat " not in run.errors
-
-
-def test_columns_are_checked_by_spark_when_a_plan_is_asked_for(ticking: Path) -> None:
-    ticking.write_text(TICKING.replace("value - value", "valeu"))
-    ticking.write_text(ticking.read_text() + "  wrong: {from: broken, console: 1}\n")
-    command = [sys.executable, "-m", "headrace.cli", "pipeline", "check", str(ticking), "--plan"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 2
-    assert f"{ticking}:10: 'broken': [UNRESOLVED_COLUMN.WITH_SUGGESTION]" in result.stderr
-    assert "`valeu`" in result.stderr

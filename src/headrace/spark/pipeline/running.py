@@ -1,18 +1,17 @@
 """Running a built pipeline: start a query for each sink, watch them all, stop them together."""
 
 import json
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from .building import BOOTSTRAP, BuiltSink
+from .building import BuiltSink
 from .failures import PipelineFailed, cause_of
-from .model import Declaration, Sink, ToConsole, ToFiles, ToFunction, ToTopic, Trigger
-from .places import Places, declared_path
+from .model import Declaration, Sink, Trigger
+from .outputs import writer_for
+from .places import Places
 from .progress import Progress
 
 POLL_SECONDS: Final = 0.5
@@ -102,8 +101,9 @@ def _start(built: BuiltSink, setting: Setting) -> Running:
     sink = built.sink
     try:
         built.show_tables()
-        writer = _writer(built, setting).queryName(sink.name).outputMode(sink.mode)
-        writer = writer.option("checkpointLocation", setting.places.checkpoint_of(sink.name))
+        checkpoint = setting.places.checkpoint_of(sink.name)
+        writer = writer_for(built, setting.declaration, setting.bootstrap, checkpoint)
+        writer = writer.queryName(sink.name).outputMode(sink.mode).option("checkpointLocation", checkpoint)
         query = _triggered(writer, setting.trigger or sink.trigger or setting.declaration.trigger).start()
     except Exception as error:
         raise PipelineFailed(f"{sink.place}: sink '{sink.name}': {cause_of(error)}") from error
@@ -115,31 +115,6 @@ def _settled(query: Query) -> BaseException | None:
     while query.isActive and query.status["message"].startswith(_STARTING):
         time.sleep(0.05)
     return None if query.isActive else query.exception()
-
-
-def _writer(built: BuiltSink, setting: Setting) -> Any:
-    writer, output = built.rows.writeStream, built.sink.output
-    match output:
-        case ToTopic():
-            return writer.format("headrace").options(**{BOOTSTRAP: setting.bootstrap, **output.options})
-        case ToFiles():
-            path = declared_path(setting.declaration, output.path)
-            writer = writer.format("parquet").options(**output.options).option("path", path)
-            return writer.partitionBy(*output.partition_by) if output.partition_by else writer
-        case ToFunction():
-            return writer.foreachBatch(output.function)
-        case ToConsole():
-            return writer.foreachBatch(_printer(output.rows))
-
-
-def _printer(limit: int) -> Callable[[Any, int], None]:
-    """Prints the first rows of a batch to stderr; Spark's own console sink would write to Spark's log."""
-
-    def show(rows: Any, _batch: int) -> None:
-        with redirect_stdout(sys.stderr):
-            rows.show(limit, truncate=False)
-
-    return show
 
 
 def _triggered(writer: Any, trigger: Trigger) -> Any:
