@@ -1,4 +1,4 @@
-"""`spark.read.format("headrace")` and `spark.readStream.format("headrace")`: topics as rows of Arrow batches."""
+"""`format("headrace")` of Spark, to read and to write, in batches and as streams: topics as rows of Arrow batches."""
 
 import sys
 from typing import TYPE_CHECKING, Final
@@ -22,6 +22,7 @@ from .options import SourceOptions, parse
 from .reading import Rows
 
 if TYPE_CHECKING:
+    from .sink import SinkStreamWriter, SinkWriter
     from .stream import StreamReader
 
 RECORD: Final = StructType(
@@ -45,7 +46,7 @@ _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class HeadraceSource(DataSource):
-    """Topics of a Kafka-compatible cluster, read in batches or as a stream."""
+    """Topics of a Kafka-compatible cluster, read and written in batches or as a stream."""
 
     @classmethod
     def name(cls) -> str:
@@ -75,6 +76,20 @@ class HeadraceSource(DataSource):
 
         options = parse(self.options).for_stream()
         return StreamReader(Rows(options, columns(schema, options)))
+
+    @plainly
+    def writer(self, schema: StructType, overwrite: bool) -> "SinkWriter":
+        """Writes a batch."""
+        from .sink import make_writer
+
+        return make_writer(self.options, schema, overwrite)
+
+    @plainly
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "SinkStreamWriter":  # noqa: N802 - Spark's name
+        """Writes a stream."""
+        from .sink import make_stream_writer
+
+        return make_stream_writer(self.options, schema, overwrite)
 
 
 def row_type(options: SourceOptions) -> StructType:
