@@ -89,6 +89,11 @@ class Section:
         """Note a mistake in the value of a key."""
         self.problems.add(self.place_of(key), f"{self.what}: {message}")
 
+    def judged_by(self, verdict: str | None) -> None:
+        """Note what someone else has against the section, at the line of the key that the verdict names."""
+        if verdict is not None:
+            self.wrong(next((name for name in self._nodes if name in verdict), ""), verdict)
+
     def text(self, key: str) -> str | None:
         """A scalar as text; None if it is not there."""
         node = self._nodes.get(key)

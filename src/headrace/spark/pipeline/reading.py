@@ -87,13 +87,5 @@ def _source(name: str, section: Section) -> Source:
         if key in _TOPICS:
             options[_TOPICS[key]] = ",".join(section.texts(key))
     if not section.problems.found:
-        _judge(section, options)
+        section.judged_by(wrong_with_source(options))
     return Source(name=name, place=section.place, options=options, watermark=read_watermark(section))
-
-
-def _judge(section: Section, options: dict[str, str]) -> None:
-    """Note what the source itself says against its options, at the line of the one that it names."""
-    wrong = wrong_with_source(options)
-    if wrong is not None:
-        named = next((name for name in section.names() if name in wrong), "")
-        section.wrong(named, wrong)

@@ -8,7 +8,7 @@ from .document import Section
 from .graph import Tables
 from .model import Output, Sink, ToConsole, ToFiles, ToFunction, ToTopic
 from .values import read_function, read_trigger
-from .vocabulary import file_options, is_client_setting, sink_options
+from .vocabulary import file_options, is_client_setting, sink_options, wrong_with_sink
 
 MODES: Final = ("append", "update", "complete")
 COLUMNS: Final = ("key", "value", "headers", "partition", "timestamp")
@@ -53,8 +53,10 @@ def _to_topic(section: Section, _directory: Path) -> Output:
         if "value" in columns:
             section.wrong("value", "'format: json' makes the value of all columns; leave out 'value' or 'format'")
         columns["value"] = "to_json(struct(*))"
-    options = section.options(but=(*_COMMON, *COLUMNS, "format"))
-    return ToTopic(columns=columns, options={**options, "topic": section.required("topic", "revenue")})
+    options = {**section.options(but=(*_COMMON, *COLUMNS, "format")), "topic": section.required("topic", "revenue")}
+    if not section.problems.found:
+        section.judged_by(wrong_with_sink(options))
+    return ToTopic(columns=columns, options=options)
 
 
 def _to_files(section: Section, _directory: Path) -> Output:

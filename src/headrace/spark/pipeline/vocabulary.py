@@ -6,9 +6,12 @@ from typing import Final
 from headrace.config.setting import ConfigError
 
 from ..options import OPTIONS, SourceOptions, parse
+from ..sink_options import OPTIONS as SINK_OPTIONS
+from ..sink_options import parse_sink_options
 
 SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 _CLIENT_PREFIX: Final = "kafka."
+_OF_BATCHES: Final = ("txnAppId", "txnVersion")
 _ANY_BROKER: Final = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 
 
@@ -39,7 +42,16 @@ def wrong_with_source(options: Mapping[str, str]) -> str | None:
 
 
 def sink_options() -> list[str]:
-    return []
+    return [name for name in SINK_OPTIONS if name not in _OF_BATCHES]
+
+
+def wrong_with_sink(options: Mapping[str, str]) -> str | None:
+    """What the sink would refuse, or None."""
+    try:
+        parse_sink_options({**_ANY_BROKER, **options})
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def file_options() -> list[str]:
