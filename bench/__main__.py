@@ -23,6 +23,7 @@ from . import (
 )
 from .model import BenchError, Row, Sample, Work, rows_of
 from .setting import Setting, a_setting
+from .spark import works as spark
 
 _WIDTH = 170
 """Columns of the table where there is no terminal."""
@@ -41,6 +42,7 @@ def all_works() -> list[Work]:
         *start.works(),
         *kernels.works(),
         *columnar.works(),
+        *spark.works(),
     ]
 
 
