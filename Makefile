@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: help setup run test check unit lint types imports explore compat bench lock docs clean
+.PHONY: help setup run demo test check unit lint types imports explore compat bench lock docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -21,6 +21,9 @@ $(STAMP): requirements.lock pyproject.toml
 
 run: setup  ## one broker with its gateway on an embedded store, in the foreground
 	@$(BIN)/headrace up $(ARGS)
+
+demo: setup  ## orders and payments through a pipeline on Spark, live, then what came out of it
+	@$(BIN)/python -m examples.orders.demo $(ARGS)
 
 test: setup  ## lint, types, imports, and every test but the long ones
 	@$(MAKE) --no-print-directory lint types imports

@@ -10,7 +10,7 @@ import typer
 
 from headrace import __version__
 
-from . import broker, consume, doctor, gateway, group, produce, topic, up
+from . import broker, consume, doctor, gateway, group, pipeline, produce, topic, up
 from .console import FriendlyGroup, examples, say
 
 app = typer.Typer(
@@ -47,6 +47,7 @@ app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 produce.register(app)
 consume.register(app)
+app.add_typer(pipeline.app, name="pipeline")
 doctor.register(app)
 
 
