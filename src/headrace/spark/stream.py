@@ -27,11 +27,14 @@ from headrace.client.columnar.model import EARLIEST, Range
 from .errors import plainly
 from .offsets import NOT_STARTED, SparkOffsets, from_spark, to_spark
 from .options import AtEnd, SourceOptions, Trigger
-from .planning import split
+from .planning import gathered, split
 from .progress import Progress
 from .reading import RangeTask, Rows
 from .sizes import Sample, Sizes
 from .tracker import Tracker
+
+_FEW_RECORDS: Final = 1000
+"""Partitions that have fewer new records than this between them are read by one task, unless the user splits them."""
 
 _COMMIT_MS: Final = "5000"
 """How long a commit, which only shows progress, may hold up the query."""
@@ -90,7 +93,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == NOT_STARTED:
             return []
         ranges = self._tracked().ranges(from_spark(start), from_spark(end))
-        return [RangeTask(wanted) for wanted in split(ranges, self._rows.options.splitting)]
+        splitting = self._rows.options.splitting
+        if splitting.is_asked_for:
+            return [RangeTask([wanted]) for wanted in split(ranges, splitting)]
+        return [RangeTask(wanted) for wanted in gathered(ranges, _FEW_RECORDS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""

@@ -46,7 +46,7 @@ def test_a_query_reads_from_the_earliest_to_the_end(cluster: Cluster) -> None:
     end = reader.latestOffset(start, ReadAllAvailable())
     assert (start, end) == ({"t": {"0": 0, "1": 0}}, {"t": {"0": 7, "1": 3}})
     assert reader.reportLatestOffset() == end
-    assert _tasks(reader, start, end) == [("t", 0, 0, 7), ("t", 1, 0, 3)]
+    assert _tasks(reader, start, end) == [[("t", 0, 0, 7), ("t", 1, 0, 3)]]
 
 
 def test_a_query_from_the_latest_first_writes_down_where_it_starts(cluster: Cluster) -> None:
@@ -64,7 +64,20 @@ def test_a_first_micro_batch_that_was_cut_short_still_reads_nothing_and_the_next
     reader = _reader()
     assert reader.partitions(reader.initialOffset(), start) == []
     end = reader.latestOffset(start, ReadAllAvailable())
-    assert _tasks(reader, start, end) == [("t", 0, 5, 7)]
+    assert _tasks(reader, start, end) == [[("t", 0, 5, 7)]]
+
+
+def test_many_records_are_read_by_a_task_for_each_partition(cluster: Cluster) -> None:
+    for log in cluster.by_topic["t"]:
+        log.latest = 900
+    start, end = {"t": {"0": 0, "1": 0}}, {"t": {"0": 900, "1": 900}}
+    assert _tasks(_reader(), start, end) == [[("t", 0, 0, 900)], [("t", 1, 0, 900)]]
+
+
+def test_a_user_who_splits_a_batch_gets_what_was_asked_for(cluster: Cluster) -> None:
+    start, end = {"t": {"0": 0, "1": 0}}, {"t": {"0": 7, "1": 3}}
+    assert len(_tasks(_reader(minPartitions="2"), start, end)) == 2
+    assert len(_tasks(_reader(maxRecordsPerPartition="2"), start, end)) == 6
 
 
 def test_what_is_finished_is_committed_also_when_nothing_follows(cluster: Cluster) -> None:
