@@ -1,4 +1,4 @@
-"""`headrace pipeline run` as a process, followed by the JSON lines it prints."""
+"""Running pipelines in tests: as a process, followed by the JSON lines it prints, or in the session of the tests."""
 
 import json
 import os
@@ -6,15 +6,42 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, Queue
 from types import TracebackType
 from typing import Any, Self
 
+from headrace.spark.pipeline.model import Declaration
+from headrace.spark.pipeline.places import Places
+from headrace.spark.pipeline.progress import Progress
+from headrace.spark.pipeline.session import DEFAULTS, SparkPlace
+
 EVENT_SECONDS = 120.0
 END_SECONDS = 90.0
 Event = dict[str, Any]
+
+
+class Silent:
+    """Somebody who does not want to know how a run goes."""
+
+    def phase(self, words: str) -> None: ...
+    def started(self, declaration: Declaration, places: Places, spark: SparkPlace) -> None: ...
+    def progress(self, sinks: Sequence[Progress]) -> None: ...
+
+
+@contextmanager
+def pipeline_settings(spark: Any) -> Iterator[None]:
+    """Within the block, the session of the tests is set as that of a pipeline."""
+    before = {name: spark.conf.get(name, None) for name in DEFAULTS}
+    for name, value in DEFAULTS.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
 class PipelineProcess:

@@ -1,7 +1,7 @@
 """Declared pipelines in a session of Spark, between real topics and files."""
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,31 +13,19 @@ from headrace.client.columnar import Cluster, TopicPartition
 from headrace.spark.pipeline.failures import PipelineFailed
 from headrace.spark.pipeline.files import committed_files
 from headrace.spark.pipeline.loading import load
-from headrace.spark.pipeline.model import Declaration
-from headrace.spark.pipeline.places import Places, places_of
+from headrace.spark.pipeline.places import places_of
 from headrace.spark.pipeline.progress import Progress
 from headrace.spark.pipeline.run import Wishes, run_with
-from headrace.spark.pipeline.session import DEFAULTS, SparkPlace
 
+from .pipelines import Silent, pipeline_settings
 from .topics import Topics
 
 Run = Callable[..., list[Progress]]
 
 
-class Silent:
-    """Somebody who does not want to know."""
-
-    def phase(self, words: str) -> None: ...
-    def started(self, declaration: Declaration, places: Places, spark: SparkPlace) -> None: ...
-    def progress(self, sinks: Sequence[Progress]) -> None: ...
-
-
 @pytest.fixture
 def run(spark: Any, topics: Topics, tmp_path: Path) -> Iterator[Run]:
     """Run a pipeline, given as text, over what is there now."""
-    before = {name: spark.conf.get(name, None) for name in DEFAULTS}
-    for name, value in DEFAULTS.items():
-        spark.conf.set(name, value)
 
     def once(text: str, file: str = "pipeline.yaml") -> list[Progress]:
         path = tmp_path / file
@@ -46,9 +34,8 @@ def run(spark: Any, topics: Topics, tmp_path: Path) -> Iterator[Run]:
         wishes = Wishes(bootstrap=topics.bootstrap, once=True)
         return run_with(spark, declaration, places_of(declaration, None), wishes, Silent())
 
-    yield once
-    for name, value in before.items():
-        spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+    with pipeline_settings(spark):
+        yield once
 
 
 def numbers(directory: Path) -> list[int]:

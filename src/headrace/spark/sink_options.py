@@ -28,7 +28,7 @@ OPTIONS: Final[dict[str, str]] = {
 }
 """What can be said, beside the client's own settings as `kafka.<name>`."""
 
-_OTHERS: Final = frozenset({"checkpointlocation", *BOOTSTRAP_NAMES})
+_OTHERS: Final = frozenset({"checkpointlocation", "queryname", *BOOTSTRAP_NAMES})
 """Options of a streaming query that Spark shows to its sink, and other names for the brokers."""
 
 _TRANSACTION_TIMEOUT_MS: Final = "900000"

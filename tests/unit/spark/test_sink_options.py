@@ -89,3 +89,8 @@ def test_what_cannot_be_is_refused_in_words(given: dict[str, str], words: str) -
 )
 def test_settings_without_acknowledgement_rule_transactions_out(settings: dict[str, str], weakness: str | None) -> None:
     assert parse_sink_options(BROKERS | settings).weakness == weakness
+
+
+def test_what_spark_adds_for_a_named_query_is_taken() -> None:
+    given = BROKERS | {"queryname": "orders", "checkpointlocation": "/data/checkpoint", "topic": "orders"}
+    assert parse_sink_options(given).topic == "orders"

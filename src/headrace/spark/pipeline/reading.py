@@ -17,6 +17,9 @@ from .vocabulary import SUBSCRIPTIONS, is_client_setting, source_options, wrong_
 _TOP: Final = ("name", "bootstrap", "sources", "steps", "sinks", "spark", "trigger", "checkpoint")
 _TABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PIPELINE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_FILES: Final = ("schema", "descriptorFile")
+"""Options of a source that may name a file beside the pipeline's."""
+
 _TOPICS: Final = {"topic": "subscribe", "topics": "subscribe", "pattern": "subscribePattern"}
 
 
@@ -25,7 +28,7 @@ def read_declaration(tree: Node, file: Path) -> Declaration:
     problems = Problems()
     top = Section(tree, "the pipeline", problems)
     top.allow(_TOP)
-    sources = [_source(name, section) for name, section in _named(top, "sources", "source")]
+    sources = [_source(name, section, file.parent) for name, section in _named(top, "sources", "source")]
     steps = [read_step(name, section, file.parent) for name, section in _named(top, "steps", "step")]
     tables = Tables([*sources, *(step for step in steps if step is not None)], problems)
     sinks = [read_sink(name, section, tables, file.parent) for name, section in _named(top, "sinks", "sink")]
@@ -75,7 +78,7 @@ def _named(top: Section, key: str, kind: str) -> list[tuple[str, Section]]:
     return found
 
 
-def _source(name: str, section: Section) -> Source:
+def _source(name: str, section: Section, directory: Path) -> Source:
     own = (*_TOPICS, "watermark")
     section.allow([*own, *source_options()], is_client_setting)
     options = section.options(but=own)
@@ -86,6 +89,13 @@ def _source(name: str, section: Section) -> Source:
     for key in given:
         if key in _TOPICS:
             options[_TOPICS[key]] = ",".join(section.texts(key))
+    options |= {key: _path(options[key], directory) for key in _FILES if key in options}
     if not section.problems.found:
         section.judged_by(wrong_with_source(options))
     return Source(name=name, place=section.place, options=options, watermark=read_watermark(section))
+
+
+def _path(text: str, directory: Path) -> str:
+    """The path of a file beside the pipeline's, if there is one of this name; else the text as it is."""
+    beside = directory.resolve() / text.strip()
+    return str(beside) if "\n" not in text.strip() and len(text) < 255 and beside.is_file() else text

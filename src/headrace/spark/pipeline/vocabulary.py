@@ -5,6 +5,7 @@ from typing import Final
 
 from headrace.config.setting import ConfigError
 
+from ..formats import OPTION_NAMES, OptionError, decoder_for
 from ..options import OPTIONS, SourceOptions, parse
 from ..sink_options import OPTIONS as SINK_OPTIONS
 from ..sink_options import parse_sink_options
@@ -21,22 +22,19 @@ def is_client_setting(name: str) -> bool:
 
 
 def source_options() -> list[str]:
-    return [*OPTIONS, *_FORMAT_OPTIONS]
-
-
-_FORMAT_OPTIONS: Final = ["format", "schema"]
+    return [*OPTIONS, *OPTION_NAMES]
 
 
 def parsed_source(options: Mapping[str, str]) -> SourceOptions:
     """What the source makes of its options; ConfigError says which of them cannot be."""
-    return parse({**_ANY_BROKER, **options}, _FORMAT_OPTIONS).for_stream()
+    return parse({**_ANY_BROKER, **options}, OPTION_NAMES).for_stream()
 
 
 def wrong_with_source(options: Mapping[str, str]) -> str | None:
     """What the source would refuse, or None."""
     try:
-        parsed_source(options)
-    except ConfigError as error:
+        decoder_for(options, parsed_source(options).client)
+    except (ConfigError, OptionError) as error:
         return str(error)
     return None
 
