@@ -66,6 +66,7 @@ def expected(number: int) -> list[int]:
     return list(range(len(range(number, ROWS, PARTITIONS))))
 
 
+@pytest.mark.long  # whether the writer outlasts two deaths of the broker depends on the machine
 def test_a_broker_killed_while_written_to_and_read_has_every_record_once_in_order(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker, Cluster({"bootstrap.servers": broker.bootstrap, **PATIENT}) as cluster:
         assert Admin(broker.bootstrap).create_topics([TOPIC], PARTITIONS, 1) == {TOPIC: None}
