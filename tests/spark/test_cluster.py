@@ -8,7 +8,7 @@ from .pipelines import PipelineProcess
 from .shop import FILE, open_shop
 from .standalone import LEAN, connect_server, standalone
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.long]
 
 
 def test_a_cluster_runs_the_pipeline(tmp_path: Path) -> None:

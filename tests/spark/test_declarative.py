@@ -11,7 +11,7 @@ import pytest
 from .standalone import HOME, LEAN
 from .topics import Topics
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.long]
 
 SPECIFICATION = """
 name: shop

@@ -16,7 +16,7 @@ from headrace.testing import Broker
 from .pipelines import PipelineProcess
 from .standalone import LEAN
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 RESTARTS = 10
 PARTITIONS = 3

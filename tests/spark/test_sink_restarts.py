@@ -27,6 +27,9 @@ from headrace.testing import Broker
 from .records import values
 from .sink_query import Plan
 
+pytestmark = pytest.mark.long
+
+
 TRANSACTIONAL = os.environ.get("HEADRACE_TRANSACTIONAL_BOOTSTRAP", "")
 KILLS = int(os.environ.get("HEADRACE_SINK_KILLS", "2"))
 RECORDS = 6000

@@ -29,6 +29,7 @@ _SPECIAL: Final = {
 }
 _LIMITS: Final = {t.ByteType: 2**7, t.ShortType: 2**15, t.IntegerType: 2**31, t.LongType: 2**63}
 _LONGEST_INTEGER: Final = 20
+_LONGEST_SHOWN: Final = 60
 _ARITHMETIC: Final = decimal.Context(prec=80, rounding=decimal.ROUND_HALF_UP, traps=[decimal.InvalidOperation])
 
 
@@ -91,7 +92,8 @@ def _converter(spark_type: t.DataType, zone: str, path: str) -> Convert:
 
 def _shown(value: Any) -> str:
     text = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else rendered(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    whole = text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair would not go into a column
+    return whole if len(whole) <= _LONGEST_SHOWN else whole[: _LONGEST_SHOWN - 3] + "..."
 
 
 def _struct(spark_type: t.StructType, zone: str, path: str) -> Convert:

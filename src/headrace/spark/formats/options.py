@@ -187,4 +187,6 @@ def _dead_letter_topic(given: Mapping[str, str]) -> str:
         raise OptionError(f"badRecords=column and {_DEAD_LETTER}={topic} contradict each other; set one of them")
     if where.lower() == _DEAD_LETTER.lower() and not topic:
         raise OptionError(f"badRecords={_DEAD_LETTER} needs a topic; set badRecords={_DEAD_LETTER}=<topic>")
+    if topic in [name.strip() for name in given.get("subscribe", "").split(",") if name.strip()]:
+        raise OptionError(f"{_DEAD_LETTER}={topic} is a topic that is read; its letters would be read again for ever")
     return topic

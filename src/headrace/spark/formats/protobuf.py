@@ -33,6 +33,11 @@ class ProtobufCodec:
         return plan_of(self._options)
 
     @property
+    def message(self) -> Any:
+        """The class of the messages."""
+        return self._plan.message
+
+    @property
     def spark_type(self) -> t.DataType:
         """What a value is in Spark."""
         return self._plan.spark_type
@@ -71,7 +76,8 @@ class ProtobufCodec:
         try:
             message.ParseFromString(data)
         except DecodeError as error:
-            return None, f"not a {message.DESCRIPTOR.full_name}: {error}"
+            reason = str(error).rpartition(": ")[2]
+            return None, f"not a {message.DESCRIPTOR.full_name}: {reason}"
         if not message.IsInitialized():
             return None, f"required fields are missing: {', '.join(message.FindInitializationErrors())}"
         message.DiscardUnknownFields()

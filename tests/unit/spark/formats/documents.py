@@ -14,7 +14,7 @@ _TIMES = [
     "2024-02-29T00:00:00-18:00",
     "2023-02-29T00:00:00",
     "2024-01-05T10:11:12.Z",
-    "0001-01-01T00:00:00",
+    "0002-01-01T00:00:00",
     "9999-12-31T23:59:59.999999",
     "2024-01-05T10:11",
     "2024-01-05T24:00:00Z",
@@ -95,7 +95,7 @@ def document(draw: Any, spark_type: t.DataType) -> str:
     if isinstance(spark_type, t.ArrayType):
         return _joined(draw, "[]", [document(draw, spark_type.elementType) for _ in range(draw(st.integers(0, 3)))])
     if isinstance(spark_type, t.MapType):
-        keys = draw(st.lists(_strings, max_size=3))
+        keys = draw(st.lists(_strings, max_size=3, unique=True))
         return _joined(draw, "{}", [f"{key}:{document(draw, spark_type.valueType)}" for key in keys])
     return str(draw(_likely(spark_type)))
 

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from pyspark.sql import types as t
@@ -50,6 +51,7 @@ def test_the_loop_reads_what_the_reader_of_single_records_reads(
     there = np.flatnonzero(payload.present)
     single, errors = codec.read_one_by_one(payload, there)
     assert whole.errors == errors
+    assert pa.array(whole.errors.values(), pa.string()).null_count == 0
     assert repr(whole.values.take(there).to_pylist()) == repr(single.to_pylist())
 
 
@@ -275,6 +277,10 @@ def test_the_reason_names_the_place_and_the_value() -> None:
     assert errors[1] == "a.b: 1 is not a list"
     assert errors[2] == "a: a list is not an object"
     assert errors[3].startswith("not JSON: ")
+
+
+def test_a_reason_can_always_be_shown() -> None:
+    assert decoded("a int", [b'{"a": "\\ud800"}']).errors == {0: 'a: "\\ud800" is not int'}
 
 
 def test_long_values_are_cut_in_reasons() -> None:

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.slow
 def test_no_example_makes_a_loop_reach_out_of_bounds() -> None:

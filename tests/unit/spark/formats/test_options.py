@@ -88,6 +88,7 @@ def test_dead_letters_are_asked_for_in_either_way() -> None:
         ({"badRecords": "drop"}, "badRecords=drop is not known"),
         ({"badRecords": "deadLetterTopic"}, "needs a topic"),
         ({"badRecords": "column", "deadLetterTopic": "dead"}, "contradict each other"),
+        ({"subscribe": "orders, dead", "deadLetterTopic": "dead"}, "is a topic that is read"),
         ({"timeZone": "Mars/Base"}, "timeZone=Mars/Base is not a time zone"),
         ({"timeZone": "../etc"}, "is not a time zone"),
     ],

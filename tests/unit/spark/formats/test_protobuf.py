@@ -17,7 +17,7 @@ from . import messages as m
 
 OPTIONS = FormatOptions(format="protobuf", descriptors=m.descriptor_set(m.ORDER), message_name="shop.Order")
 CODEC = ProtobufCodec(OPTIONS)
-Order = CODEC._plan.message
+Order = CODEC.message
 
 _ints = st.integers(-(2**31), 2**31 - 1)
 _longs = st.integers(-(2**63), 2**63 - 1)
