@@ -26,9 +26,9 @@ class OpenShop(NamedTuple):
 
 
 @contextmanager
-def open_shop(seconds: float = 600.0) -> Iterator[OpenShop]:
+def open_shop(seconds: float = 480.0) -> Iterator[OpenShop]:
     """A broker that holds what the shop sends in some seconds of its clock."""
-    messages = list(until(Shop(seed=5, rate=2, opened=1_800_000_000).messages(), seconds))
+    messages = list(until(Shop(seed=5, rate=1, opened=1_800_000_000).messages(), seconds))
     with Broker() as broker:
         for topic in TOPICS:
             broker.create_topic(topic, 2)

@@ -54,24 +54,23 @@ def connect_server(directory: Path) -> Iterator[str]:
         "spark.connect.grpc.binding.port": str(port),
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.ui.enabled": "false",
-        "spark.driver.extraJavaOptions": LEAN,
         "spark.sql.shuffle.partitions": "2",
     }
     arguments = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     server = ("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]")
-    with _jvm("Spark Connect server started", "spark-submit", *server, *arguments, home=directory):
+    with _jvm("Spark Connect server started", "spark-submit", *server, *arguments, home=directory, memory="1g"):
         yield f"sc://127.0.0.1:{port}"
 
 
 @contextmanager
-def _jvm(ready: str, *command: str, home: Path) -> Iterator[None]:
+def _jvm(ready: str, *command: str, home: Path, memory: str = "256m") -> Iterator[None]:
     """One of Spark's programs, from when it says that it is ready until the end of the block."""
     environment = {
         **os.environ,
         "SPARK_HOME": str(HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_NO_DAEMONIZE": "1",
-        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_MEMORY": memory,
         "SPARK_DAEMON_JAVA_OPTS": LEAN,
         "PYSPARK_PYTHON": sys.executable,
     }
