@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: help setup run test check unit lint types imports explore compat bench lock docs clean
+.PHONY: help setup run demo test check unit lint types imports chaos explore compat bench lock docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -22,6 +22,9 @@ $(STAMP): requirements.lock pyproject.toml
 run: setup  ## one broker with its gateway on an embedded store, in the foreground
 	@$(BIN)/headrace up $(ARGS)
 
+demo: setup  ## orders and payments through a pipeline on Spark, live, then what came out of it
+	@$(BIN)/python -m examples.orders.demo $(ARGS)
+
 test: setup  ## lint, types, imports, and every test but the long ones
 	@$(MAKE) --no-print-directory lint types imports
 	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
@@ -29,7 +32,7 @@ test: setup  ## lint, types, imports, and every test but the long ones
 check: setup lint types imports unit  ## what to run before each commit: under a minute
 
 unit: setup
-	$(BIN)/pytest -q -n 2 -m "not slow" tests/unit $(ARGS)
+	$(BIN)/pytest -q -n 2 -m "not slow and not long" tests/unit $(ARGS)
 
 lint: setup
 	@$(BIN)/ruff check .
@@ -40,6 +43,9 @@ types: setup
 
 imports: setup
 	@$(BIN)/lint-imports --no-cache
+
+chaos: setup  ## the tests that take long: Spark clusters, drivers killed again and again, every loop bounds-checked
+	$(BIN)/pytest -m long $(ARGS)
 
 explore: setup  ## the property tests on examples nobody has tried yet
 	HYPOTHESIS_PROFILE=explore $(BIN)/pytest -q -n 2 tests/property $(ARGS)

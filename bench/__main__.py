@@ -6,9 +6,24 @@ from pathlib import Path
 
 from rich.console import Console
 
-from . import client, commits, fetch, groups, kernels, latency, machine, produce, profiling, reload, report, start
+from . import (
+    client,
+    columnar,
+    commits,
+    fetch,
+    groups,
+    kernels,
+    latency,
+    machine,
+    produce,
+    profiling,
+    reload,
+    report,
+    start,
+)
 from .model import BenchError, Row, Sample, Work, rows_of
 from .setting import Setting, a_setting
+from .spark import works as spark
 
 _WIDTH = 170
 """Columns of the table where there is no terminal."""
@@ -26,6 +41,8 @@ def all_works() -> list[Work]:
         *client.works(),
         *start.works(),
         *kernels.works(),
+        *columnar.works(),
+        *spark.works(),
     ]
 
 

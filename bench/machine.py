@@ -38,6 +38,23 @@ def pin_client() -> None:
 
 
 @contextmanager
+def on_all_cores() -> Iterator[None]:
+    """Processes started inside run on any core: a work that is many processes shares the machine with the server."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, CORES)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def free(pid: int) -> None:
+    """Let a process run on any core."""
+    for thread in psutil.Process(pid).threads():
+        os.sched_setaffinity(thread.id, CORES)
+
+
+@contextmanager
 def on_core(core: int) -> Iterator[None]:
     """Processes started inside run on that core."""
     if not IS_PINNED:

@@ -15,6 +15,9 @@ from .topics import Topics
 
 Query = Any
 
+_PATIENCE = 120.0
+"""Seconds that a busy machine may take for what takes one."""
+
 
 class Stream:
     """A streaming query from topics to Parquet files, started as often as a test likes."""
@@ -37,7 +40,7 @@ class Stream:
     def run(self, **options: str) -> Query:
         """Read what is there, and end."""
         query = self._start({"availableNow": True}, options)
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(_PATIENCE)
         return query
 
     @contextlib.contextmanager
@@ -62,7 +65,7 @@ def _numbers(start: int, end: int) -> list[bytes]:
     return [b"%d" % number for number in range(start, end)]
 
 
-def _eventually(holds: Callable[[], bool], seconds: float = 30.0) -> None:
+def _eventually(holds: Callable[[], bool], seconds: float = _PATIENCE) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "it did not come about in time"
@@ -75,6 +78,15 @@ def test_a_restarted_query_goes_on_where_it_stopped(stream: Stream, topics: Topi
         topics.fill(topic, _numbers(100 * run, 100 * run + 100))
         stream.run(subscribe=topic)
     assert stream.values() == list(range(300))
+
+
+def test_a_query_that_starts_at_the_end_misses_nothing_while_it_is_down(stream: Stream, topics: Topics) -> None:
+    topic = topics.create(partitions=2)
+    topics.fill(topic, _numbers(0, 10))
+    stream.run(subscribe=topic, startingOffsets="latest")
+    topics.fill(topic, _numbers(10, 20))
+    stream.run(subscribe=topic, startingOffsets="latest")
+    assert stream.values() == list(range(10, 20))
 
 
 def test_limits_make_several_micro_batches_that_end_with_what_was_there(stream: Stream, topics: Topics) -> None:
@@ -139,7 +151,7 @@ def test_a_deleted_topic_fails_the_query(stream: Stream, topics: Topics) -> None
         query.processAllAvailable()
         topics.delete(topic)
         with pytest.raises(Exception, match=rf"{topic}-0 is gone\..*failOnDataLoss to false"):
-            query.awaitTermination(60)
+            query.awaitTermination(_PATIENCE)
 
 
 def test_a_deleted_topic_can_be_passed_over_and_found_again(stream: Stream, topics: Topics) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from headrace import __version__
 
-from . import broker, cluster, consume, doctor, gateway, group, produce, topic, up, zookeeper
+from . import broker, cluster, consume, doctor, gateway, group, pipeline, produce, topic, up, zookeeper
 from .console import FriendlyGroup, examples, say
 
 app = typer.Typer(
@@ -49,6 +49,7 @@ app.add_typer(group.app, name="group")
 app.add_typer(cluster.app, name="cluster")
 produce.register(app)
 consume.register(app)
+app.add_typer(pipeline.app, name="pipeline")
 doctor.register(app)
 
 

@@ -4,6 +4,7 @@ The ends are chosen, not merely what can be encoded:
 - Metadata before 4 would create the topics it is asked about.
 - Produce from 12 on, EndTxn from 5 and InitProducerId from 5 are the second transaction protocol, where a broker adds
   partitions by itself and each transaction has an epoch of its own; AddPartitionsToTxn from 4 is for brokers.
+- CreateTopics before 4 must be told how many replicas there are to be.
 - OffsetFetch from 8 and FindCoordinator from 4 ask for many groups at once; OffsetCommit from 10 needs topic ids.
 """
 
@@ -27,6 +28,7 @@ SPOKEN: Final[dict[int, tuple[int, int]]] = {
     ApiKey.FIND_COORDINATOR: (0, 3),
     ApiKey.SASL_HANDSHAKE: (1, 1),
     ApiKey.API_VERSIONS: (0, 3),
+    ApiKey.CREATE_TOPICS: (4, 7),
     ApiKey.INIT_PRODUCER_ID: (0, 4),
     ApiKey.ADD_PARTITIONS_TO_TXN: (0, 3),
     ApiKey.END_TXN: (0, 3),
@@ -39,6 +41,8 @@ SPOKEN: Final[dict[int, tuple[int, int]]] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
     ApiKey.DESCRIBE_CLUSTER: (0, 1),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
+    ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
+    ApiKey.LIST_TRANSACTIONS: (0, 0),
 }
 
 

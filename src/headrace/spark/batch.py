@@ -71,7 +71,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The tasks of the query."""
         options = self._rows.options
-        return [RangeTask(wanted) for wanted in plan(shared_cluster(options.client), options, self._narrowing)]
+        return [RangeTask([wanted]) for wanted in plan(shared_cluster(options.client), options, self._narrowing)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""

@@ -5,7 +5,7 @@ aside, so that a query moves over by changing its format; those that would promi
 refused, as Spark's connector refuses them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +15,7 @@ from headrace.config.names import nearest, shown
 from headrace.config.setting import ConfigError
 
 PREFIX: Final = "kafka."
+BOOTSTRAP_NAMES: Final = ("kafka.bootstrap.servers", "bootstrap.servers", "bootstrap")
 
 _REFUSED: Final = {
     "auto.offset.reset": "say where to start with startingOffsets",
@@ -66,14 +67,14 @@ def client_settings(options: Mapping[str, str]) -> ClientOptions:
         raise ConfigError(f"option kafka.isolation.level must be {' or '.join(_ISOLATION)}, not '{shown(isolation)}'")
     group = given.pop("group.id", "").strip() or None
     connection = {name: value for name, value in given.items() if name not in _OF_GROUP_MEMBERS}
-    connection["bootstrap.servers"] = _bootstrap(options)
-    _check(connection)
+    connection["bootstrap.servers"] = bootstrap_servers(options)
+    check_settings(connection, [*_OF_GROUP_MEMBERS, "group.id"])
     return ClientOptions(connection=connection, read_committed=isolation == _ISOLATION[1], group=group)
 
 
-def _bootstrap(options: Mapping[str, str]) -> str:
-    names = ("kafka.bootstrap.servers", "bootstrap.servers", "bootstrap")
-    given = {options[name].strip() for name in names if options.get(name, "").strip()}
+def bootstrap_servers(options: Mapping[str, str]) -> str:
+    """Where the brokers are, by one of `BOOTSTRAP_NAMES`."""
+    given = {options[name].strip() for name in BOOTSTRAP_NAMES if options.get(name, "").strip()}
     if not given:
         raise ConfigError("option kafka.bootstrap.servers is missing: where are the brokers, such as 127.0.0.1:9092?")
     if len(given) > 1:
@@ -81,8 +82,9 @@ def _bootstrap(options: Mapping[str, str]) -> str:
     return given.pop()
 
 
-def _check(connection: Mapping[str, str]) -> None:
-    known = {*SETTINGS, *ALIASES, *WITHOUT_EFFECT, *_OF_GROUP_MEMBERS, "group.id"}
+def check_settings(connection: Mapping[str, str], others: Iterable[str] = ()) -> None:
+    """`ConfigError` for settings that are unknown or wrong; `others` are names that someone else understands."""
+    known = {*SETTINGS, *ALIASES, *WITHOUT_EFFECT, *others}
     for name in connection:
         if name not in known:
             raise ConfigError(

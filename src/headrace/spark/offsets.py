@@ -18,6 +18,9 @@ Offsets = dict[TopicPartition, int]
 SparkOffsets = dict[str, dict[str, int]]
 """The same as Spark hands it around and writes it to the checkpoint."""
 
+NOT_STARTED: Final[SparkOffsets] = {"": {"not started": 0}}
+"""Where a query is before it has been decided, and written down, where it starts; no topic has an empty name."""
+
 _OFFSETS_LIKE: Final = '{"topicA": {"0": 23, "1": -1}, "topicB": {"0": -2}}'
 _TIMES_LIKE: Final = '{"topicA": {"0": 1700000000000}}'
 _PARTITIONS_LIKE: Final = '{"topicA": [0, 1], "topicB": [2, 4]}'

@@ -14,7 +14,7 @@ from headrace.client.columnar.model import EARLIEST, LATEST, TopicPartition
 from headrace.config.names import nearest, shown
 from headrace.config.setting import MAX_INT, MAX_LONG, ConfigError
 
-from .clientoptions import client_settings
+from .clientoptions import BOOTSTRAP_NAMES, client_settings
 from .offsets import Offsets, named, parse_offsets, parse_partitions, parse_times
 from .planning import Splitting
 from .units import boolean, byte_count, milliseconds, whole_number
@@ -120,7 +120,8 @@ class Trigger:
 class SourceOptions:
     """All that a user said about what to read and how."""
 
-    client: Mapping[str, str]
+    client: Mapping[str, str] = field(repr=False)
+    """Settings of the columnar client, by Kafka's names; passwords among them."""
     subscription: Subscription
     starting: Position | None = None
     ending: Position | None = None
@@ -189,15 +190,16 @@ def _patience(options: Mapping[str, str]) -> dict[str, str]:
 
 def _refuse_unknown(options: Mapping[str, str], others: Iterable[str]) -> None:
     known = [*OPTIONS, *others]
-    names = {name.lower() for name in known} | {"bootstrap", "bootstrap.servers"}
+    names = {name.lower() for name in known} | set(BOOTSTRAP_NAMES)
     for name in options:
         if name == "path":
             raise ConfigError("load() takes no path here: name the topics with option subscribe")
         if name not in names and not name.startswith("kafka."):
-            raise ConfigError(f"unknown option {shown(name)}{_nearest(name, known)}")
+            raise ConfigError(f"unknown option {shown(name)}{nearest_option(name, known)}")
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def nearest_option(name: str, known: Iterable[str]) -> str:
+    """A hint to end an error message with: the option that `name` most likely stands for, as it is written."""
     by_lower = {option.lower(): option for option in known} | {"kafka.bootstrap.servers": "kafka.bootstrap.servers"}
     hint = nearest(name, by_lower)
     for lower, option in by_lower.items():

@@ -21,6 +21,11 @@ class Splitting:
     min_partitions: int | None = None
     max_records: int | None = None
 
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether the user said anything about it."""
+        return self.min_partitions is not None or self.max_records is not None
+
 
 class Limit(NamedTuple):
     """At most `most` of a batch that would be `total` large, in records or in bytes."""
@@ -104,6 +109,22 @@ def split(ranges: Iterable[Range], how: Splitting) -> list[Range]:
     if how.min_partitions is None or len(whole) >= how.min_partitions:
         return whole
     return [part for wanted, parts in _parts(whole, how.min_partitions) for part in _cut(wanted, parts)]
+
+
+def gathered(ranges: Iterable[Range], most: int) -> list[list[Range]]:
+    """The ranges, neighbours together as long as they have at most so many offsets: a task costs more to start than
+    a few records to read.
+    """
+    tasks: list[list[Range]] = []
+    room = 0
+    for wanted in ranges:
+        room -= _size(wanted)
+        if tasks and room >= 0:
+            tasks[-1].append(wanted)
+        else:
+            tasks.append([wanted])
+            room = most - _size(wanted)
+    return tasks
 
 
 def _parts(ranges: list[Range], wanted: int) -> list[tuple[Range, int]]:

@@ -1,35 +1,36 @@
-"""A task's side: the records of one range as Arrow batches of exactly the columns that Spark expects.
+"""A task's side: the records of its ranges as Arrow batches of exactly the columns that Spark expects.
 
 What is here travels to the executors, pickled, so it holds settings and no connections: those belong to the worker
 process, which keeps them from one micro-batch to the next.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from headrace.client.columnar.model import OffsetsGone, Range, UnknownTopic
+from headrace.client.columnar.model import OffsetsGone, Range, TopicPartition, UnknownTopic
 
 from . import loss
 from .errors import each_plainly
+from .formats import ValueDecoder
 from .options import SourceOptions
 
-Fetch = Callable[[Range], Iterator[pa.RecordBatch]]
+Fetch = Callable[[Sequence[Range]], Iterator[pa.RecordBatch]]
 OnLoss = Callable[[str], None]
 
 
 class RangeTask(InputPartition):
-    """One task: a range of offsets of one partition."""
+    """One task: ranges of offsets, each of another partition."""
 
-    def __init__(self, wanted: Range) -> None:
-        super().__init__(tuple(wanted))
+    def __init__(self, wanted: Sequence[Range]) -> None:
+        super().__init__([tuple(one) for one in wanted])
 
     @property
-    def wanted(self) -> Range:
+    def wanted(self) -> list[Range]:
         """What the task reads."""
-        return Range(*self.value)
+        return [Range(*one) for one in self.value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,53 +39,66 @@ class Rows:
 
     options: SourceOptions
     columns: list[str]
+    decoder: ValueDecoder | None = None
 
     def read(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, or none for the task that Spark makes up where there is nothing to read."""
         if not isinstance(task, RangeTask):
             return iter(())
         batches = read(self._fetch, task.wanted, self._on_loss)
+        if self.decoder is not None:
+            batches = map(self.decoder.decode, batches)
         return each_plainly(batch.select(self.columns) for batch in batches)
 
-    def _fetch(self, wanted: Range) -> Iterator[pa.RecordBatch]:
+    def _fetch(self, wanted: Sequence[Range]) -> Iterator[pa.RecordBatch]:
         # Spark imports the source to find its name and its columns; only tasks need the compiled loops.
         from headrace.client.columnar.cluster import shared_cluster
         from headrace.client.columnar.reader import read_ranges
 
         cluster = shared_cluster(self.options.client)
-        return read_ranges(
-            cluster, [wanted], with_headers=self.options.with_headers, read_committed=self.options.read_committed
-        )
+        with_headers = self.options.with_headers or (self.decoder is not None and self.decoder.needs_headers)
+        return read_ranges(cluster, wanted, with_headers=with_headers, read_committed=self.options.read_committed)
 
     def _on_loss(self, message: str) -> None:
         loss.report([message], fail=self.options.fail_on_data_loss)
 
 
-def read(fetch: Fetch, wanted: Range, on_loss: OnLoss) -> Iterator[pa.RecordBatch]:
-    """All records of a range. `on_loss` hears what is no longer there; if it lets it pass, what is there is read.
+def read(fetch: Fetch, ranges: Sequence[Range], on_loss: OnLoss) -> Iterator[pa.RecordBatch]:
+    """All records of the ranges. `on_loss` hears what is no longer there; if it lets it pass, what is there is read.
 
-    A worker may remember a topic that was deleted and made anew before the range was planned; the client tells the two
-    apart and refuses. It is asked once more then, since it knows the new topic by now.
+    A worker may remember a topic that was deleted and made anew before the ranges were planned; the client tells the
+    two apart and refuses. It is asked once more then, since it knows the new topic by now.
     """
-    may_ask_again = True
-    while wanted.start < wanted.end:
+    left = {TopicPartition(one.topic, one.partition): one for one in ranges if one.start < one.end}
+    untouched = set(left)
+    while left:
         try:
-            for batch in fetch(wanted):
-                may_ask_again = False
+            for batch in fetch(list(left.values())):
+                where, end = _end_of(batch)
+                untouched.discard(where)
+                left[where] = left[where]._replace(start=end)
                 yield batch
             return
         except UnknownTopic as error:
             on_loss(error.message)
-            return
+            left = {where: one for where, one in left.items() if where.topic != error.topic}
         except OffsetsGone as error:
-            if may_ask_again and error.earliest <= wanted.start and wanted.end <= error.latest:
-                may_ask_again = False
+            where, wanted = error.where, left[error.where]
+            if where in untouched and error.earliest <= wanted.start and wanted.end <= error.latest:
+                untouched.discard(where)
                 continue
             on_loss(error.message)
-            wanted = _left(wanted, error)
+            left[where] = _remaining(wanted, error)
+            left = {where: one for where, one in left.items() if one.start < one.end}
 
 
-def _left(wanted: Range, gone: OffsetsGone) -> Range:
+def _end_of(batch: pa.RecordBatch) -> tuple[TopicPartition, int]:
+    """The partition that a batch is of, and the offset after its last."""
+    topic, partition, offset = (batch.column(name)[-1].as_py() for name in ("topic", "partition", "offset"))
+    return TopicPartition(topic, partition), offset + 1
+
+
+def _remaining(wanted: Range, gone: OffsetsGone) -> Range:
     """What is still to be read and still there; nothing if the log ends before it."""
     begin = gone.earliest if gone.offset < gone.earliest else wanted.end
     return wanted._replace(start=begin)

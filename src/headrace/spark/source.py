@@ -1,4 +1,4 @@
-"""`spark.read.format("headrace")` and `spark.readStream.format("headrace")`: topics as rows of Arrow batches."""
+"""`format("headrace")` of Spark, to read and to write, in batches and as streams: topics as rows of Arrow batches."""
 
 import sys
 from typing import TYPE_CHECKING, Final
@@ -18,10 +18,12 @@ from pyspark.sql.types import (
 from headrace.config.setting import ConfigError
 
 from .errors import plainly
+from .formats import OPTION_NAMES, ValueDecoder, decoder_for
 from .options import SourceOptions, parse
 from .reading import Rows
 
 if TYPE_CHECKING:
+    from .sink import SinkStreamWriter, SinkWriter
     from .stream import StreamReader
 
 RECORD: Final = StructType(
@@ -45,7 +47,7 @@ _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class HeadraceSource(DataSource):
-    """Topics of a Kafka-compatible cluster, read in batches or as a stream."""
+    """Topics of a Kafka-compatible cluster, read and written in batches or as a stream."""
 
     @classmethod
     def name(cls) -> str:
@@ -55,15 +57,16 @@ class HeadraceSource(DataSource):
     @plainly
     def schema(self) -> StructType:
         """The columns of a row; every option is checked here, when `load()` is called."""
-        return row_type(parse(self.options))
+        options = self._options()
+        return row_type(options, self._decoder(options))
 
     @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads a batch."""
         from .batch import BatchReader, FilteringReader
 
-        options = parse(self.options).for_batch()
-        rows = Rows(options, columns(schema, options))
+        rows = self._rows(self._options().for_batch(), schema)
+        options = rows.options
         # Spark asks for filters in a worker of its own, and only where it may push them.
         pushes = options.push_filters and _PUSHDOWN_WORKER in sys.modules
         return FilteringReader(rows) if pushes else BatchReader(rows)
@@ -73,18 +76,42 @@ class HeadraceSource(DataSource):
         """Reads a stream."""
         from .stream import StreamReader
 
-        options = parse(self.options).for_stream()
-        return StreamReader(Rows(options, columns(schema, options)))
+        return StreamReader(self._rows(self._options().for_stream(), schema))
+
+    def _options(self) -> SourceOptions:
+        return parse(self.options, OPTION_NAMES)
+
+    def _decoder(self, options: SourceOptions) -> ValueDecoder | None:
+        return decoder_for(self.options, options.client)
+
+    def _rows(self, options: SourceOptions, schema: StructType) -> Rows:
+        decoder = self._decoder(options)
+        return Rows(options, columns(schema, row_type(options, decoder)), decoder)
+
+    @plainly
+    def writer(self, schema: StructType, overwrite: bool) -> "SinkWriter":
+        """Writes a batch."""
+        from .sink import make_writer
+
+        return make_writer(self.options, schema, overwrite)
+
+    @plainly
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "SinkStreamWriter":  # noqa: N802 - Spark's name
+        """Writes a stream."""
+        from .sink import make_stream_writer
+
+        return make_stream_writer(self.options, schema, overwrite)
 
 
-def row_type(options: SourceOptions) -> StructType:
+def row_type(options: SourceOptions, decoder: ValueDecoder | None) -> StructType:
     """The type of a row."""
-    return StructType([*RECORD.fields, HEADERS]) if options.with_headers else RECORD
+    record = StructType([*RECORD.fields, HEADERS]) if options.with_headers else RECORD
+    return record if decoder is None else decoder.spark_schema(record)
 
 
-def columns(wanted: StructType, options: SourceOptions) -> list[str]:
+def columns(wanted: StructType, row: StructType) -> list[str]:
     """The names of the columns wanted: all, or those of a schema that the user gave, in its order."""
-    there = {field.name: field.dataType for field in row_type(options).fields}
+    there = {field.name: field.dataType for field in row.fields}
     for field in wanted.fields:
         if field.name not in there:
             raise ConfigError(f"there is no column {field.name} to read; the columns are {', '.join(there)}")

@@ -1,4 +1,10 @@
-"""A streaming query: offsets for Spark's micro-batches, and the tasks that read between them."""
+"""A streaming query: offsets for Spark's micro-batches, and the tasks that read between them.
+
+Spark writes down where each micro-batch ends, but not where the first one starts: when a query dies in it, or before
+it, the source is asked anew. The earliest offset is then still the earliest, but the latest is another one, and what
+came meanwhile would be passed over. So a query that does not start at the earliest has a first micro-batch that reads
+nothing: its end is the start of the query, which is thereby written down.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,16 +22,19 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from headrace.client.columnar.cluster import shared_cluster
-from headrace.client.columnar.model import Range
+from headrace.client.columnar.model import EARLIEST, Range
 
 from .errors import plainly
-from .offsets import SparkOffsets, from_spark, to_spark
-from .options import SourceOptions, Trigger
-from .planning import split
+from .offsets import NOT_STARTED, SparkOffsets, from_spark, to_spark
+from .options import AtEnd, SourceOptions, Trigger
+from .planning import gathered, split
 from .progress import Progress
 from .reading import RangeTask, Rows
 from .sizes import Sample, Sizes
 from .tracker import Tracker
+
+_FEW_RECORDS: Final = 1000
+"""Partitions that have fewer new records than this between them are read by one task, unless the user splits them."""
 
 _COMMIT_MS: Final = "5000"
 """How long a commit, which only shows progress, may hold up the query."""
@@ -41,8 +50,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plainly
     def initialOffset(self) -> SparkOffsets:  # noqa: N802 - Spark's name
-        """Where a new query starts."""
-        return to_spark(self._tracked().initial())
+        """Where a new query starts, if that is the same whenever it is asked."""
+        if self._rows.options.starting == AtEnd(EARLIEST):
+            return to_spark(self._tracked().initial())
+        return NOT_STARTED
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """The limit the options set; with several, `latestOffset` keeps the others too."""
@@ -64,6 +75,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: SparkOffsets, limit: ReadLimit) -> SparkOffsets:  # noqa: N802 - Spark's name
         """Where the next micro-batch ends. All before `start` is finished, which the group hears of."""
         tracker = self._tracked()
+        if start == NOT_STARTED:
+            return to_spark(tracker.initial())
         begin = from_spark(start)
         end = tracker.latest(begin, limited(self._rows.options.trigger, limit))
         if self._progress is not None:
@@ -77,8 +90,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plainly
     def partitions(self, start: SparkOffsets, end: SparkOffsets) -> list[InputPartition]:
         """The tasks of a micro-batch."""
+        if start == NOT_STARTED:
+            return []
         ranges = self._tracked().ranges(from_spark(start), from_spark(end))
-        return [RangeTask(wanted) for wanted in split(ranges, self._rows.options.splitting)]
+        splitting = self._rows.options.splitting
+        if splitting.is_asked_for:
+            return [RangeTask([wanted]) for wanted in split(ranges, splitting)]
+        return [RangeTask(wanted) for wanted in gathered(ranges, _FEW_RECORDS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""

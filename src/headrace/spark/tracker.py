@@ -111,6 +111,8 @@ class Tracker:
         """What to read from `start` to `end`, which may have been planned by an earlier run of the query."""
         losses: list[str] = []
         if end != self._planned:
+            if start == self._initial:  # partitions that were added since are found later, as any new one
+                start = {where: offset for where, offset in start.items() if where in end}
             end, losses = self._as_far_as_there_is(end)
         ranges, more = step(start, end, self._first(unsettled(start, end)))
         self._report(losses + more)

@@ -22,6 +22,9 @@ COMMANDS = [
     ("topic", "delete"),
     ("produce",),
     ("consume",),
+    ("pipeline", "run"),
+    ("pipeline", "check"),
+    ("pipeline", "new"),
     ("doctor",),
 ]
 
@@ -83,6 +86,10 @@ def test_no_arguments_show_the_commands(run: Run) -> None:
         (["consume", "x", "--format", "xml"], "'xml' is not known"),
         (["consume", "x", "--format", "{valeu}"], "{valeu}"),
         (["consume", "x", "--follow", "--until", "end"], "--follow has no end"),
+        (["pipeline", "run", "/no/such/file"], "there is no file /no/such/file"),
+        (["pipeline", "check", "/tmp"], "/tmp is a directory"),
+        (["pipeline", "run", "x.yaml", "--master", "local", "--remote", "sc://h"], "--master and --remote"),
+        (["pipeline", "run", "x.yaml", "--conf", "spark.x"], "--conf 'spark.x' is not NAME=VALUE"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -117,7 +124,18 @@ def test_start_up_imports_nothing_heavy() -> None:
     code = "import sys, headrace.cli.main; print(sorted(m for m in sys.modules if '.' not in m))"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     loaded = set(ast.literal_eval(output))
-    assert not loaded & {"confluent_kafka", "kio", "uvloop", "structlog", "rich", "cramjam", "numpy"}
+    assert not loaded & {
+        "confluent_kafka",
+        "kio",
+        "uvloop",
+        "structlog",
+        "rich",
+        "cramjam",
+        "numpy",
+        "pyspark",
+        "yaml",
+        "pyarrow",
+    }
 
 
 def test_no_command_file_is_long() -> None:

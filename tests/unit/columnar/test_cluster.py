@@ -118,12 +118,24 @@ def test_a_restarted_broker_is_found_again(tmp_path_factory: pytest.TempPathFact
 def test_a_cluster_that_never_answers_is_unreachable_soon_with_every_address() -> None:
     ports = [free_port(), free_port()]
     servers = ",".join(f"127.0.0.1:{port}" for port in ports)
-    cluster = Cluster({"bootstrap.servers": servers, "retry.backoff.ms": "1"})
+    cluster = Cluster({"bootstrap.servers": servers, "default.api.timeout.ms": "50"})
     with pytest.raises(ClusterUnreachable) as failure:
         cluster.topics()
-    assert str(failure.value) == "no broker answers at " + ", ".join(
-        f"127.0.0.1:{port}: connection refused" for port in ports
-    )
+    refusals = ", ".join(f"127.0.0.1:{port}: connection refused" for port in ports)
+    assert str(failure.value) == f"no broker answers at {refusals} (tried for 0.05 s)"
+
+
+def test_a_cluster_that_is_about_to_start_is_waited_for(tmp_path_factory: pytest.TempPathFactory) -> None:
+    port = free_port()
+    broker = Broker({"listeners": f"PLAINTEXT://127.0.0.1:{port}"}, tmp_path_factory.mktemp("data"))
+    timer = threading.Timer(0.2, broker.start)
+    timer.start()
+    try:
+        with Cluster({"bootstrap.servers": f"127.0.0.1:{port}"}) as cluster:
+            assert cluster.topics() == []
+    finally:
+        timer.join()
+        broker.stop()
 
 
 def test_the_second_address_serves_when_the_first_does_not(broker: Broker) -> None:

@@ -25,7 +25,7 @@ from headrace.client.columnar import _decoding, _encoding
 kernels = [one for module in (_decoding, _encoding) for one in vars(module).values() if hasattr(one, "stats")]
 print("loaded", sum(sum(kernel.stats.cache_hits.values()) for kernel in kernels))
 """
-_KERNELS = 5
+_KERNELS = 7
 
 
 def _started(**environment: str) -> subprocess.Popen[str]:

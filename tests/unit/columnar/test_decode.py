@@ -151,6 +151,20 @@ def test_a_call_stops_at_the_most_rows_too(monkeypatch: pytest.MonkeyPatch) -> N
     assert following == 3
 
 
+def test_rows_hold_no_more_memory_than_about_their_own() -> None:
+    fetched = batch([record(n, value=bytes(1000)) for n in range(1000)])
+    decoder = a_decoder()
+    decoder.decode(fetched, 0, END)
+    before = pa.total_allocated_bytes()
+    all_rows, _ = decoder.decode(fetched, 0, END)
+    assert pa.total_allocated_bytes() - before < 1.2 * len(fetched)
+    before = pa.total_allocated_bytes()
+    few_rows, _ = decoder.decode(fetched, 995, END)
+    assert pa.total_allocated_bytes() - before < 0.02 * len(fetched)
+    assert len(records_in(all_rows)) == 1000
+    assert len(records_in(few_rows)) == 5
+
+
 def test_constant_columns_serve_longer_and_shorter_fetches() -> None:
     decoder = a_decoder()
     for count in (1, 50, 3):

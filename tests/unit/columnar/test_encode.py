@@ -158,6 +158,12 @@ def test_headers_under_a_null_list_are_not_written() -> None:
     assert [one.headers for one in _column("headers", column)] == [(), (("a", b"1"),)]
 
 
+def test_headers_may_be_cut_out_of_a_longer_array() -> None:
+    pairs = pa.array([{"key": key, "value": key.encode()} for key in "xabc"], HEADERS.value_type)[1:]
+    column = pa.ListArray.from_arrays(pa.array([0, 1, 1, 3], pa.int32()), pairs)
+    assert [one.headers for one in _column("headers", column)] == [(("a", b"a"),), (), (("b", b"b"), ("c", b"c"))]
+
+
 def test_a_header_without_a_key_is_refused_with_its_row() -> None:
     for pair in ({"key": None, "value": b"1"}, None):
         headers = pa.array([[], [{"key": "a", "value": b"1"}], [pair]], HEADERS)
@@ -186,6 +192,29 @@ def test_settings_that_cannot_be_are_refused() -> None:
         encode_rows(rows, compression="zip", now_ms=NOW)
     with pytest.raises(ClientError, match="between 1 and"):
         encode_rows(rows, batch_bytes=0, now_ms=NOW)
+    with pytest.raises(ClientError, match="level of gzip must be between 1 and 9, not 10"):
+        encode_rows(rows, compression="gzip", level=10, now_ms=NOW)
+
+
+@pytest.mark.parametrize(("compression", "level"), [("none", 99), ("snappy", 99), ("gzip", 9), ("lz4", 9), ("zstd", 1)])
+def test_levels_are_taken_where_there_are_any(compression: str, level: int) -> None:
+    rows = pa.RecordBatch.from_pydict({"value": [b"v" * 1000]})
+    records = _decoded(encode_rows(rows, compression=compression, level=level, now_ms=NOW))
+    assert [one.value for one in records] == [b"v" * 1000]
+
+
+def test_a_few_rows_take_little_memory() -> None:
+    rows = pa.RecordBatch.from_pydict({"value": [b"v"]})
+    before = pa.total_allocated_bytes()
+    batches = [encode_rows(rows, now_ms=NOW) for _ in range(100)]
+    assert len(batches) == 100
+    assert pa.total_allocated_bytes() - before < 100 * 1024
+
+
+def test_values_that_repeat_in_a_dictionary_still_fill_their_batches() -> None:
+    values = pa.array(["x" * 1000] * 1000).dictionary_encode()
+    (batch,) = encode_rows(pa.RecordBatch.from_pydict({"value": values}), batch_bytes=2 << 20, now_ms=NOW)
+    assert batch.count == 1000
 
 
 def test_no_rows_make_no_batch() -> None:

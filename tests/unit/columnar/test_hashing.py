@@ -52,13 +52,18 @@ def test_a_topic_without_partitions_and_keys_that_are_no_bytes_are_refused() -> 
         partitions_of(pa.array([1]), 1, 0)
 
 
+def _value(number: int) -> bytes | None:
+    return None if number % 7 == 3 else bytes(number % 5)
+
+
 @given(st.lists(st.integers(0, 4), max_size=40), st.data())
 def test_each_partition_gets_its_rows_in_order(partitions: list[int], data: st.DataObject) -> None:
     first = data.draw(st.integers(0, len(partitions)))
     rows = pa.RecordBatch.from_pydict(
         {
             "number": pa.array(range(len(partitions)), pa.int64()),
-            "value": pa.array([str(n).encode() for n in range(len(partitions))], pa.binary()),
+            "value": pa.array([_value(n) for n in range(len(partitions))], pa.binary()),
+            "text": pa.array([str(n) for n in range(len(partitions))], pa.string()),
         }
     )[first:]
     split = split_by_partition(rows, np.array(partitions[first:], np.int32), 5)
@@ -67,7 +72,10 @@ def test_each_partition_gets_its_rows_in_order(partitions: list[int], data: st.D
     assert {p: part.column("number").to_pylist() for p, part in split.items()} == expected
     for part in split.values():
         part.validate(full=True)
-        assert part.column("value").to_pylist() == [str(n).encode() for n in part.column("number").to_pylist()]
+        numbers = part.column("number").to_pylist()
+        assert part.schema == rows.schema
+        assert part.column("value").to_pylist() == [_value(n) for n in numbers]
+        assert part.column("text").to_pylist() == [str(n) for n in numbers]
 
 
 def test_rows_of_one_partition_are_not_copied() -> None:

@@ -1,5 +1,8 @@
 """Bytes that no broker sends: they give an error or rows, never a dead process."""
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,3 +102,13 @@ def test_a_head_that_the_kernel_refuses_has_a_reason(head: bytes, data: st.DataO
     elif size <= len(fetched):
         with pytest.raises(BadBatch):
             check_rest(memoryview(fetched), stop, 0)
+
+
+@pytest.mark.slow
+def test_no_byte_beyond_a_buffer_is_read_or_written() -> None:
+    command = [sys.executable, "-m", "tests.unit.columnar.guarded", "0", "2000"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr}"
+    good, bad = map(int, done.stdout.split())
+    assert good > 500
+    assert bad > 500

@@ -343,6 +343,28 @@ def test_an_answer_that_cannot_be_read_is_a_lost_connection(body: bytes) -> None
             read(scripted, (0, 0, 5), patience_ms=50)
 
 
+@pytest.mark.parametrize("damage", [16, 40], ids=["magic", "a byte of the records"])
+def test_a_damaged_batch_is_an_error_that_says_where(damage: int) -> None:
+    damaged = batch([record(offset) for offset in range(5, 9)])
+    damaged[damage] ^= 0x55
+    logs = {0: ScriptedLog([batch([record(offset) for offset in range(5)]), damaged], high_watermark=9)}
+    with ScriptedCluster(logs) as scripted:
+        for start in (0, 5):
+            with pytest.raises(ClientError, match="'orders' partition 0 cannot be read at offset 5") as failure:
+                read(scripted, (0, start, 9))
+            assert failure.value.code == "CORRUPT_MESSAGE"
+
+
+def test_a_batch_that_never_comes_whole_is_given_up() -> None:
+    class Cut(ScriptedLog):
+        def read(self, offset: int, limit: int) -> bytes:
+            return super().read(offset, limit)[:-1]
+
+    logs: dict[int, ScriptedLog] = {0: Cut([batch([record(offset) for offset in range(5)])])}
+    with ScriptedCluster(logs) as scripted, pytest.raises(ClientError, match="no whole batch was sent"):
+        read(scripted, (0, 0, 5), patience_ms=50)
+
+
 def test_a_reader_that_is_held_back_by_a_quota_asks_again() -> None:
     with ScriptedCluster({0: log((0, 5))}) as scripted:
         throttled = [{"throttle_time": 20, "error_code": 0, "responses": ()} for _ in range(2)]
@@ -381,6 +403,14 @@ def test_the_next_fetch_is_sent_before_the_last_is_decoded() -> None:
         assert second["offset"][0].as_py() == first["offset"][-1].as_py() + 1
         assert scripted.count(ApiKey.FETCH) >= 2
         reading.close()  # type: ignore[attr-defined]
+
+
+def test_readings_one_after_the_other_share_a_connection() -> None:
+    with ScriptedCluster({0: log((0, 5)), 1: log((0, 5))}) as scripted, Cluster(scripted.settings) as cluster:
+        for _ in range(5):
+            rows = list(read_ranges(cluster, [Range(TOPIC, 0, 0, 5), Range(TOPIC, 1, 0, 5)]))
+            assert len(rows) == 2
+        assert scripted.brokers[0].connections == 1
 
 
 def test_a_short_range_of_a_long_log_asks_for_little() -> None:

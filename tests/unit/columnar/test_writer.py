@@ -80,9 +80,10 @@ def test_rows_land_in_the_partitions_of_their_keys_in_their_order(cluster: Clust
 def test_a_partition_that_a_row_names_comes_before_its_key(cluster: Cluster, topic: str) -> None:
     rows = pa.table({"key": ["a"] * 6, "value": list("012345"), "partition": [3, None, 0, -1, 1, 2]})
     write(cluster, rows, topic)
+    write(cluster, pa.table({"value": ["6"], "partition": pa.array([3], pa.uint64())}), topic)
     found = {row["value"]: row["partition"] for row in read(cluster, topic).to_pylist()}
     of_key = partition_for(b"a", PARTITIONS)
-    assert found == {b"0": 3, b"1": of_key, b"2": 0, b"3": of_key, b"4": 1, b"5": 2}
+    assert found == {b"0": 3, b"1": of_key, b"2": 0, b"3": of_key, b"4": 1, b"5": 2, b"6": 3}
 
 
 def test_rows_without_keys_fill_one_partition_after_the_other_alike(cluster: Cluster, topic: str) -> None:
@@ -124,6 +125,9 @@ def test_each_row_goes_to_the_topic_it_names(broker: Broker, cluster: Cluster, t
     assert read(cluster, other)["value"].to_pylist() == [b"1", b"3", b"5", b"7", b"9"]
     write(cluster, rows, other)
     assert read(cluster, other).num_rows == 15
+    categories = rows["topic"].combine_chunks().dictionary_encode()
+    write(cluster, pa.table({"value": rows["value"], "topic": categories}), None)
+    assert read(cluster, other).num_rows == 20
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -186,6 +190,30 @@ def test_dataframes_readers_and_streams_are_taken(cluster: Cluster, topic: str) 
         writer.write(table.to_batches()[0], topic)
     found = sorted(read(cluster, topic)["value"].to_pylist())
     assert found == [b"pandas", b"reader", b"reader", b"stream"]
+
+
+def test_every_type_that_holds_text_or_bytes_is_taken(cluster: Cluster, topic: str) -> None:
+    kinds = [
+        pa.string(),
+        pa.large_string(),
+        pa.string_view(),
+        pa.binary(),
+        pa.large_binary(),
+        pa.binary_view(),
+        pa.dictionary(pa.int32(), pa.string()),
+    ]
+    pair = pa.large_list(pa.struct([("key", pa.string_view()), ("value", pa.binary_view())]))
+    with Writer(cluster) as writer:
+        for kind in kinds:
+            texts = pa.array([str(kind), "b"]) if pa.types.is_dictionary(kind) else pa.array([str(kind), "b"], kind)
+            column = texts.cast(kind) if pa.types.is_dictionary(kind) else texts
+            headers = pa.array([[{"key": "h", "value": b"v"}], []], pair)
+            names = pa.array([topic, topic], pa.string_view())
+            writer.write(pa.record_batch({"key": column, "value": column, "topic": names, "headers": headers}))
+    found = read(cluster, topic)
+    assert sorted(found["value"].to_pylist()) == sorted([str(kind).encode() for kind in kinds] + [b"b"] * len(kinds))
+    assert found["key"].to_pylist() == found["value"].to_pylist()
+    assert found["headers"].to_pylist().count([{"key": "h", "value": b"v"}]) == len(kinds)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from headrace.spark.planning import (
     Limit,
     Splitting,
     bounded,
+    gathered,
     lost,
     records_between,
     split,
@@ -61,6 +62,18 @@ def test_enough_partitions_are_not_cut() -> None:
 def test_both_limits_together() -> None:
     parts = split([Range("t", 0, 0, 1000)], Splitting(min_partitions=4, max_records=600))
     assert len(parts) == 4
+
+
+@given(_RANGES, st.integers(1, 5000))
+def test_gathered_ranges_are_the_same_ranges(ranges: list[Range], most: int) -> None:
+    tasks = gathered(ranges, most)
+    assert [one for task in tasks for one in task] == ranges
+    assert all(len(task) == 1 or sum(one.end - one.start for one in task) <= most for task in tasks)
+
+
+def test_neighbours_with_few_records_share_a_task() -> None:
+    ranges = [Range("t", number, 0, size) for number, size in enumerate([4, 6, 1, 50, 2, 8])]
+    assert [[one.partition for one in task] for task in gathered(ranges, 10)] == [[0, 1], [2], [3], [4, 5]]
 
 
 @given(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headrace.client.columnar.model import LATEST, Range, TopicPartition, UnknownTopic
+from headrace.client.columnar.model import EARLIEST, LATEST, Range, TopicPartition, UnknownTopic
 from headrace.config.setting import ConfigError
 from headrace.spark.loss import DataLost
 from headrace.spark.offsets import Offsets
@@ -237,6 +237,13 @@ def test_a_topic_made_anew_fails_the_query() -> None:
 def test_a_micro_batch_planned_by_an_earlier_run_is_read_as_it_was_planned() -> None:
     query = Query({"t": [FakeLog(0, 9)]})
     assert query.tracker.ranges({A: 2}, {A: 7}) == [Range("t", 0, 2, 7)]
+
+
+def test_a_first_micro_batch_planned_by_an_earlier_run_leaves_newer_partitions_for_later() -> None:
+    query = Query({"t": [FakeLog(0, 9), FakeLog(0, 4)]}, starting=AtEnd(EARLIEST))
+    start = query.tracker.initial()
+    assert query.tracker.ranges(start, {A: 7}) == [Range("t", 0, 0, 7)]
+    assert query.later({A: 7}) == {A: 9, B: 4}
 
 
 def test_a_micro_batch_planned_by_an_earlier_run_may_find_its_log_shorter() -> None:

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from .api import read_arrow, scan_arrow, write_arrow
     from .cluster import Cluster, shared_cluster
     from .model import (
         EARLIEST,
@@ -32,8 +33,11 @@ __all__ = [
     "UnknownTopic",
     "Writer",
     "finish_transaction",
+    "read_arrow",
     "read_ranges",
+    "scan_arrow",
     "shared_cluster",
+    "write_arrow",
 ]
 
 _HOMES: Final = {
@@ -41,8 +45,11 @@ _HOMES: Final = {
     "PreparedTransaction": "transaction",
     "Writer": "writer",
     "finish_transaction": "transaction",
+    "read_arrow": "api",
     "read_ranges": "reader",
+    "scan_arrow": "api",
     "shared_cluster": "cluster",
+    "write_arrow": "api",
 }
 """The modules of names that are not in `model`."""
 
@@ -51,4 +58,10 @@ def __getattr__(name: str) -> Any:
     """Load what is asked for, and with it pyarrow and numba, which not every user of the package has."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOMES.get(name, 'model')}", __name__), name)
+    try:
+        module = import_module(f".{_HOMES.get(name, 'model')}", __name__)
+    except ModuleNotFoundError as error:
+        if error.name not in ("pyarrow", "numba", "numpy"):
+            raise
+        raise ImportError(f"{name} needs {error.name}: pip install 'headrace[arrow]'") from error
+    return getattr(module, name)

@@ -69,11 +69,11 @@ def kernel(result: Any, *arguments: Any) -> Callable[[Kernel], Kernel]:
 
 def helper(function: Kernel) -> Kernel:
     """A function that kernels of the same file call; it becomes part of their code."""
-    made: Kernel = njit(**_OPTIONS)(function)
+    made: Kernel = njit(no_cpython_wrapper=True, **_OPTIONS)(function)
     return made
 
 
-_OPTIONS: Final = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
+_OPTIONS: Final = {"nogil": True, "boundscheck": False, "error_model": "numpy", "no_cfunc_wrapper": True}
 
 
 def _loads(bits: int, *, signed: bool, swapped: bool = False) -> Any:

@@ -8,7 +8,21 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from ._compile import INPUT, INT, INTS, copy, helper, kernel, load_i64, load_u8, load_u32, store_8, store_32, store_64
+from ._compile import (
+    INPUT,
+    INT,
+    INTS,
+    OUTPUT,
+    copy,
+    helper,
+    kernel,
+    load_i64,
+    load_u8,
+    load_u32,
+    store_8,
+    store_32,
+    store_64,
+)
 
 NO_HEADER_KEY: Final = -1
 
@@ -18,6 +32,11 @@ WIDTH: Final = 1
 DATA: Final = 2
 BITS: Final = 3
 FIRST: Final = 4
+
+# Parts of a column to fill: the fields of `Output`.
+OUT_OFFSETS: Final = 0
+OUT_DATA: Final = 1
+OUT_BITS: Final = 2
 
 _HEADER_SIZE: Final = 61
 _SEED: Final = 0x9747B28C
@@ -207,3 +226,21 @@ def order_by_partition(partitions: Any, rows: Any, ends: Any, order: Any) -> Any
         store_64(order + 8 * ends[partition], row)
         ends[partition] += 1
     return -1
+
+
+@kernel(INT, INPUT, INT, INT, OUTPUT)
+def gather(column: Any, order: Any, rows: Any, out: Any) -> Any:
+    """Write the elements of a column in another order; there is room for all. Returns how many are null."""
+    end, nulls = np.int64(0), np.int64(0)
+    for n in range(rows):
+        row = load_i64(order + 8 * n)
+        length = _length(column, row)
+        if length > 0:
+            copy(out[OUT_DATA] + end, column[DATA] + _start(column, row), length)
+            end += length
+        elif length < 0:
+            place = out[OUT_BITS] + (n >> 3)
+            store_8(place, load_u8(place) & ~(1 << (n & 7)))
+            nulls += 1
+        store_32(out[OUT_OFFSETS] + 4 * (n + 1), end)
+    return nulls

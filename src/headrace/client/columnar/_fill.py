@@ -1,6 +1,6 @@
 """Arrow columns filled by the kernels, out of what a plan says is to be decoded."""
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from ...protocol.batch import APPEND_TIME_BIT
 from . import _decoding as kernels
-from ._compile import Output
 from ._damage import BadBatch
 from ._memory import address_of, pool_array
+from ._outputs import BinaryOutput, buffer_of, full_bits, plain_array, starts
 from ._plan import Plan
 from .model import HEADERS
 
@@ -28,8 +28,8 @@ class Filled:
         self._plan = plan  # which keeps alive what its addresses are in
         most, size = plan.rows, plan.size
         self._cursor = np.zeros(kernels.CURSOR_CELLS, np.int64)
-        self._keys = _Binary(most, size)
-        self._values = _Binary(most, size)
+        self._keys = BinaryOutput(most, size)
+        self._values = BinaryOutput(most, size)
         self._offsets = pool_array(most, np.int64)
         self._times = pool_array(most, np.int64)
         self._places = pool_array(2 * most, np.int64) if with_headers else None
@@ -56,16 +56,16 @@ class Filled:
         return self._count(kernels.ROW)
 
     def keys(self) -> pa.Array:
-        return self._keys.array(self.rows, self._count(kernels.NULL_KEYS))
+        return self._keys.array(self.rows, self._count(kernels.NULL_KEYS), pa.binary())
 
     def values(self) -> pa.Array:
-        return self._values.array(self.rows, self._count(kernels.NULL_VALUES))
+        return self._values.array(self.rows, self._count(kernels.NULL_VALUES), pa.binary())
 
     def offsets(self) -> pa.Array:
-        return _plain_array(pa.int64(), self._offsets, self.rows)
+        return plain_array(pa.int64(), self._offsets, self.rows)
 
     def times(self) -> pa.Array:
-        return _plain_array(pa.timestamp("us", tz="UTC"), self._times, self.rows)
+        return plain_array(pa.timestamp("us", tz="UTC"), self._times, self.rows)
 
     def append_times(self) -> npt.NDArray[np.bool_]:
         """For each row, or once for all of them alike, whether its time is the log's."""
@@ -77,8 +77,8 @@ class Filled:
     def headers(self) -> pa.Array:
         """The headers of each row; null where there are none, as Spark's own connector shows it."""
         rows, size = self.rows, self._count(kernels.HEADER_BYTES)
-        lists, list_bits = _starts(rows), _bits(rows)
-        keys, values = (_Binary(size // _SMALLEST_HEADER, size) for _ in range(2))
+        lists, list_bits = starts(rows), full_bits(rows)
+        keys, values = (BinaryOutput(size // _SMALLEST_HEADER, size) for _ in range(2))
         assert self._places is not None
         status = kernels.decode_headers(
             address_of(self._places),
@@ -94,49 +94,13 @@ class Filled:
         count, nulls = self._count(kernels.HEADERS), self._count(kernels.NULL_HEADERS)
         pairs = pa.StructArray.from_arrays(
             [
-                _text(keys.array(count, 0), is_ascii=self._count(kernels.HEADER_KEY_BITS) < 0x80),
-                values.array(count, self._count(kernels.NULL_HEADER_VALUES)),
+                _text(keys.array(count, 0, pa.binary()), is_ascii=self._count(kernels.HEADER_KEY_BITS) < 0x80),
+                values.array(count, self._count(kernels.NULL_HEADER_VALUES), pa.binary()),
             ],
             fields=list(_STRUCT),
         )
-        bits = _buffer(list_bits, (rows + 7) // 8) if nulls else None
-        return pa.Array.from_buffers(HEADERS, rows, [bits, _buffer(lists, rows + 1)], nulls, children=[pairs])
-
-
-class _Binary:
-    """An Arrow array of binary to be filled."""
-
-    def __init__(self, length: int, size: int) -> None:
-        self._offsets = _starts(length)
-        self._data = pool_array(size, np.uint8)
-        self._bits = _bits(length)
-        self.addresses = tuple(Output(*map(address_of, (self._offsets, self._data, self._bits))))
-
-    def array(self, length: int, nulls: int) -> pa.Array:
-        """What is filled of it."""
-        bits = _buffer(self._bits, (length + 7) // 8) if nulls else None
-        data = _buffer(self._data, int(self._offsets[length]))
-        return pa.Array.from_buffers(pa.binary(), length, [bits, _buffer(self._offsets, length + 1), data], nulls)
-
-
-def _starts(length: int) -> npt.NDArray[np.int32]:
-    offsets = pool_array(length + 1, np.int32)
-    offsets[0] = 0
-    return offsets
-
-
-def _bits(length: int) -> npt.NDArray[np.uint8]:
-    bits = pool_array((length + 7) // 8, np.uint8)
-    bits.fill(0xFF)
-    return bits
-
-
-def _buffer(array: npt.NDArray[Any], length: int) -> pa.Buffer:
-    return pa.py_buffer(array).slice(0, length * array.itemsize)
-
-
-def _plain_array(kind: pa.DataType, array: npt.NDArray[Any], length: int) -> pa.Array:
-    return pa.Array.from_buffers(kind, length, [None, _buffer(array, length)], 0)
+        bits = buffer_of(list_bits, (rows + 7) // 8) if nulls else None
+        return pa.Array.from_buffers(HEADERS, rows, [bits, buffer_of(lists, rows + 1)], nulls, children=[pairs])
 
 
 def _malformed(status: int, offset: int) -> BadBatch:

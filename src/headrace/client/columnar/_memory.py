@@ -24,16 +24,20 @@ def address_of(data: Any) -> int:
 
 
 class Arena:
-    """Room for many pieces whose sizes show only once they are written; one piece keeps its whole block alive."""
+    """Room for many pieces whose sizes show only once they are written.
 
-    def __init__(self) -> None:
-        self._block = pool_array(_BLOCK, np.uint8).data
+    It comes in blocks, none larger than `most` unless more is asked for; one piece keeps its whole block alive.
+    """
+
+    def __init__(self, most: int = _BLOCK) -> None:
+        self._block_size = min(_BLOCK, most)
+        self._block = pool_array(self._block_size, np.uint8).data
         self._used = 0
 
     def room(self, size: int) -> memoryview:
         """Free memory of at least that size; it stays free until it is taken."""
         if len(self._block) - self._used < size:
-            self._block = pool_array(max(size, _BLOCK), np.uint8).data
+            self._block = pool_array(max(size, self._block_size), np.uint8).data
             self._used = 0
         return self._block[self._used :]
 

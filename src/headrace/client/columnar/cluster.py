@@ -124,6 +124,10 @@ class Cluster:
         """What `attempt` returns, tried again as long as that may help."""
         return retried(self.settings, attempt, self.forget_leaders)
 
+    def brokers(self) -> list[int]:
+        """The numbers of all brokers, as they are now."""
+        return sorted(self.retried(lambda: self._ask_metadata([])).nodes)
+
     def locate(self, where: TopicPartition) -> Place:
         """Who leads a partition; `TryAgain` while nobody does."""
         topic = self.describe([where.topic])[where.topic]

@@ -10,11 +10,11 @@ from headrace.net.channel import Address, Channel
 from headrace.net.connect import open_channel
 from headrace.net.errors import ConnectionLost
 
-from ..errors import ClusterUnreachable
+from .retry import Patience, unreachable
 from .settings import ClientSettings
 
-_FIRST_ROUNDS: Final = 3
-"""Tries of every address before a cluster that never answered counts as unreachable."""
+_FIRST_SECONDS: Final = 3.0
+"""How long a cluster that never answered is tried: more likely than that it restarts is that its address is wrong."""
 _MOST_IDLE: Final = 8
 """Connections to one broker that are kept for later."""
 
@@ -83,20 +83,18 @@ class Connections:
             channel.close()
 
     def _borrow_any(self, addresses: list[Address]) -> Channel:
-        addresses = list(dict.fromkeys(addresses))
-        for number in range(1 if self._was_reached else _FIRST_ROUNDS):
-            if number:
-                time.sleep(self._settings.seconds("retry.backoff.ms") * number)
+        patience = Patience(self._settings, _FIRST_SECONDS)
+        while True:
             reasons = []
-            for address in addresses:
+            for address in dict.fromkeys(addresses):
                 try:
                     return self.borrow(address)
                 except ConnectionLost as error:
                     reasons.append(str(error))
-        listed = ", ".join(reasons)
-        if self._was_reached:
-            raise ConnectionLost(listed)
-        raise ClusterUnreachable(f"no broker answers at {listed}", "_TRANSPORT")
+            lost = ConnectionLost(", ".join(reasons))
+            if self._was_reached:
+                raise lost
+            patience.pause(unreachable(lost))
 
     def _take_idle(self, address: Address) -> Channel | None:
         oldest = time.monotonic() - self._settings.seconds("connections.max.idle.ms")

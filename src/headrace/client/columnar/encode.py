@@ -17,7 +17,7 @@ from ...protocol.batch import (
     BatchHeader,
     seal,
 )
-from ...protocol.compression import CODECS, LZ4, NONE, compress
+from ...protocol.compression import CODECS, GZIP, LZ4, NONE, ZSTD, compress
 from ..errors import ClientError
 from ._memory import Arena, address_of
 
@@ -25,6 +25,10 @@ _LARGEST: Final = 2**31 - 1
 _ATTRIBUTES: Final = Struct(">h")
 _PRODUCER: Final = Struct(">qhi")
 _PRODUCER_AT: Final = 43
+_LEVELS: Final = {GZIP: (1, 9), LZ4: (1, 17), ZSTD: (-131072, 22)}
+"""The least and the greatest level of each codec that has any, as Kafka bounds them."""
+_MOST_FOR_A_ROW: Final = 40
+"""Bytes of a record besides its key, its value and its headers."""
 _DEFAULT_LEVELS: Final = {LZ4: 1}
 """As in Java: lz4 is there to be fast, its levels from 3 on are five times slower."""
 
@@ -51,14 +55,16 @@ def encode_rows(
     is none) and headers (lists of key and value). Other columns are left out. `ClientError` for columns of other types.
     """
     codec = _codec(compression)
+    level = _level(compression, codec, level)
     _check_size(batch_bytes)
     columns = _Columns(rows, now_ms)
-    arena = Arena()
+    limit = min(batch_bytes, columns.most_bytes)
+    arena = Arena(columns.most_bytes)
     batches: list[EncodedBatch] = []
-    first, wanted = 0, batch_bytes
+    first, wanted = 0, limit
     while first < rows.num_rows:
-        done = columns.encode(first, arena.room(wanted), batch_bytes)
-        wanted = batch_bytes if done.count else _checked(done.wanted, first)
+        done = columns.encode(first, arena.room(wanted), limit)
+        wanted = limit if done.count else _checked(done.wanted, first)
         if done.count:
             batches.append(EncodedBatch(_packed(arena, done, codec, level), done.count))
             first += done.count
@@ -90,6 +96,9 @@ class _Columns:
         value = _inputs.binary_input(there["value"], "value")
         headers = _inputs.header_inputs(there.get("headers", nothing))
         self._kept = (key, value, *headers)
+        size = sum(column.array.nbytes for column in self._kept if column.array is not None)
+        self.most_bytes = HEADER_SIZE + _MOST_FOR_A_ROW * rows.num_rows + 2 * size
+        """What all rows take at most: the length of an element has no more bytes than its data and offset together."""
         self._times = _inputs.times_input(there.get("timestamp", nothing), now_ms)
         self._inputs = (
             rows.num_rows,
@@ -109,6 +118,17 @@ def _codec(name: str) -> int:
     if codec is None:
         raise ClientError(f"there is no compression '{name}'; use one of {', '.join(CODECS)}", "_INVALID_ARG")
     return codec
+
+
+def _level(compression: str, codec: int, level: int | None) -> int | None:
+    if level is None or codec not in _LEVELS:
+        return _DEFAULT_LEVELS.get(codec)
+    least, greatest = _LEVELS[codec]
+    if not least <= level <= greatest:
+        raise ClientError(
+            f"the level of {compression} must be between {least} and {greatest}, not {level}", "_INVALID_ARG"
+        )
+    return level
 
 
 def _check_size(batch_bytes: int) -> None:
@@ -131,7 +151,6 @@ def _packed(arena: Arena, done: _Written, codec: int, level: int | None) -> memo
     if codec == NONE:
         data = arena.take(done.size)
     else:
-        level = _DEFAULT_LEVELS.get(codec) if level is None else level
         data = memoryview(bytearray(HEADER_SIZE) + compress(codec, data[HEADER_SIZE:], level))
     head = BatchHeader(
         base_offset=0,

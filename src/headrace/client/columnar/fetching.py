@@ -9,7 +9,6 @@ slow, so it must say so a few times.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
-from struct import Struct
 from typing import Any, Final
 from uuid import UUID
 
@@ -28,11 +27,6 @@ SURE_AFTER: Final = 3
 HOLE_WAIT_MS: Final = 500
 """How long a broker may wait for data that it did not find at once."""
 
-_HEAD: Final = Struct(">qi4xb6xi")
-"""Base offset, length, magic and last offset delta: as much of a batch's head as tells where it ends."""
-_LOG_OVERHEAD: Final = 12
-_MAGIC: Final = 2
-
 
 class Step(Enum):
     """What an answer means for a partition."""
@@ -43,6 +37,8 @@ class Step(Enum):
     """No record is left before the range's end."""
     ASK = auto()
     """Nothing was learnt: ask again."""
+    EMPTY = auto()
+    """There may be nothing more: ask again to be sure."""
     WAIT = auto()
     """Not yet: ask again in a moment."""
     STALE = auto()
@@ -121,23 +117,16 @@ def _judge_nothing(state: PartitionRead, answer: PartitionRecords, read_committe
         return Step.GONE if state.replica is None else Step.LEADER
     if read_committed and 0 <= answer.last_stable_offset < state.end:
         return Step.WAIT
-    state.empty_answers += 1
-    return Step.DONE if state.empty_answers >= SURE_AFTER else Step.ASK
+    return Step.DONE if state.empty_answers + 1 >= SURE_AFTER else Step.EMPTY
 
 
 def end_of_batches(records: memoryview, start: int) -> int:
     """The offset after the last batch that is there whole; `start` when none is."""
-    position, length = 0, len(records)
-    last = length - _HEAD.size
-    unpack = _HEAD.unpack_from
-    next_offset = start
-    while position <= last:
-        base_offset, size, magic, last_delta = unpack(records, position)
-        position += size + _LOG_OVERHEAD
-        if magic != _MAGIC or size < 0 or position > length:
-            break
-        next_offset = base_offset + last_delta + 1
-    return next_offset
+    from ._decoding import LAST_OFFSET  # compiles or loads the kernels, and numba with them
+    from ._heads import read_heads
+
+    heads, _ = read_heads(records)
+    return max(start, int(heads[:, LAST_OFFSET].max()) + 1) if len(heads) else start
 
 
 def fetch_request(

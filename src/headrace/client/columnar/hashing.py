@@ -39,5 +39,20 @@ def split_by_partition(
     filled = np.flatnonzero(sizes)
     if len(filled) == 1:
         return {int(filled[0]): rows}
-    in_order = rows.take(pa.array(order[: rows.num_rows]))
+    columns = [_gathered(column, order[: rows.num_rows]) for column in rows.columns]
+    in_order = pa.RecordBatch.from_arrays(columns, schema=rows.schema)
     return {int(n): in_order.slice(ends[n] - sizes[n], sizes[n]) for n in filled}
+
+
+def _gathered(column: pa.Array, order: npt.NDArray[np.int64]) -> pa.Array:
+    """The elements of a column in another order; Arrow's own `take` is half as fast for bytes."""
+    if not (pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
+        return column.take(pa.array(order))
+    from ._encoding import gather
+    from ._inputs import binary_input
+    from ._outputs import BinaryOutput
+
+    rows = len(order)
+    out = BinaryOutput(rows, column.nbytes)
+    nulls = gather(binary_input(column, "").addresses, address_of(order), rows, out.addresses)
+    return out.array(rows, nulls, column.type)

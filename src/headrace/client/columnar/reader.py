@@ -251,6 +251,8 @@ class _Reading:
             return self._job(state, answer)
         if step is Step.DONE:
             state.next_offset = state.end
+        elif step is Step.EMPTY:
+            state.empty_answers += 1
         elif step is Step.ASK and answer.preferred_read_replica >= 0:
             state.replica = answer.preferred_read_replica
         elif step is Step.LEADER:
@@ -272,6 +274,8 @@ class _Reading:
         start = state.next_offset
         stop = end_of_batches(answer.records, start)
         if stop <= start:
+            # Bytes that are no batch are refused here, in words; a batch that was only cut short is asked for again.
+            state.decoder.decode(answer.records, start, state.end, answer.aborted)
             self._postpone(state, refused(ErrorCode.corrupt_message, _named(state), "no whole batch was sent"))
             return None
         state.advance(stop, len(answer.records))

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Final, TypeVar
 
 from headrace.net.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
@@ -46,10 +47,10 @@ class TryAgain(Exception):  # noqa: N818 - an instruction
 
 
 class Patience:
-    """Pauses that grow from one try to the next, until a deadline."""
+    """Pauses that grow from one try to the next, until `default.api.timeout.ms` or a shorter time is over."""
 
-    def __init__(self, settings: ClientSettings, limit: float | None = None) -> None:
-        self._limit = settings.seconds("default.api.timeout.ms") if limit is None else limit
+    def __init__(self, settings: ClientSettings, most: float = inf) -> None:
+        self._limit = min(settings.seconds("default.api.timeout.ms"), most)
         self._deadline = time.monotonic() + self._limit
         self._pause = settings.seconds("retry.backoff.ms")
         self._longest = settings.seconds("retry.backoff.max.ms")

@@ -13,6 +13,7 @@ from headrace.config.names import nearest, shown
 
 from ..errors import ClientError
 from .hashing import partitions_of, split_by_partition
+from .model import HEADERS
 
 WRITTEN: Final = ("key", "value", "timestamp", "headers")
 """Columns that end up in records."""
@@ -43,8 +44,8 @@ def batches_of(rows: Any) -> Iterator[pa.RecordBatch]:
     )
 
 
-def check_columns(rows: pa.RecordBatch) -> None:
-    """`ClientError` for a column that means nothing here, and where there is no value."""
+def checked(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows in types that can be sorted; `ClientError` for a column that means nothing here, or without a value."""
     known = (*WRITTEN, *ROUTING, *LEFT_OUT)
     for name in rows.schema.names:
         if name not in known:
@@ -55,6 +56,33 @@ def check_columns(rows: pa.RecordBatch) -> None:
             )
     if "value" not in rows.schema.names:
         raise ClientError("rows need a column 'value', binary or strings", _INVALID)
+    return _without_views(rows)
+
+
+def _without_views(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Polars and DuckDB give views, pandas dictionaries, which Arrow itself can neither reorder nor join."""
+    columns = [_without_view(column) for column in rows.columns]
+    return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
+
+
+def _without_view(column: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    kind = column.type
+    if pa.types.is_string_view(kind):
+        return column.cast(pa.large_string())
+    if pa.types.is_binary_view(kind):
+        return column.cast(pa.large_binary())
+    if _is_list(kind) and pa.types.is_struct(kind.value_type) and kind != HEADERS:
+        try:
+            return column.cast(HEADERS)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+            return column
+    return column
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def by_topic(rows: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -80,8 +108,9 @@ def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def pieces(rows: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The rows in pieces of about that many bytes."""
-    length = max(1, rows.num_rows * most_bytes // max(rows.nbytes, 1))
+    """The rows in pieces of about the same size, each of about that many bytes at most."""
+    count = -(-rows.nbytes // most_bytes) or 1
+    length = max(1, -(-rows.num_rows // count))
     for start in range(0, rows.num_rows, length):
         yield rows.slice(start, length)
 
@@ -100,18 +129,17 @@ class Router:
         self._current = next(self._blocks)
         self._left = block_bytes
 
-    def split(self, rows: pa.RecordBatch, partitions: int) -> dict[int, pa.RecordBatch]:
-        """The rows of each partition that gets any, in their order; `ClientError` for a partition that is not there."""
+    def split(self, rows: pa.RecordBatch, partitions: int) -> list[tuple[int, pa.RecordBatch]]:
+        """The rows of each partition, in their order; `ClientError` for a partition that is not there."""
         chosen = self._chosen(rows, partitions)
         plain = _only(rows, WRITTEN)
-        if partitions == 1 and chosen is None:
-            return {0: plain}
         if chosen is None:
-            chosen = np.full(rows.num_rows, _UNDECIDED, np.int32)
+            return [(number, plain.slice(start, length)) for number, start, length in self._runs(rows, partitions)]
         undecided = np.flatnonzero(chosen == _UNDECIDED)
         if len(undecided):
-            chosen[undecided] = self._spread(len(undecided), rows.nbytes // max(rows.num_rows, 1) + 1, partitions)
-        return split_by_partition(plain, chosen, partitions)
+            for number, start, length in self._runs(rows.slice(0, len(undecided)), partitions):
+                chosen[undecided[start : start + length]] = number
+        return list(split_by_partition(plain, chosen, partitions).items())
 
     def _chosen(self, rows: pa.RecordBatch, partitions: int) -> npt.NDArray[np.int32] | None:
         """What rows say themselves, by partition or key; None when they say nothing."""
@@ -130,17 +158,20 @@ class Router:
             return named
         return np.where(named >= 0, named, chosen).astype(np.int32)
 
-    def _spread(self, rows: int, row_bytes: int, partitions: int) -> npt.NDArray[np.int32]:
-        spread = np.empty(rows, np.int32)
+    def _runs(self, rows: pa.RecordBatch, partitions: int) -> Iterator[tuple[int, int, int]]:
+        """Partition, first row and number of rows of each block of rows that may go anywhere."""
+        if partitions == 1:
+            yield 0, 0, rows.num_rows
+            return
+        row_bytes = rows.nbytes // max(rows.num_rows, 1) + 1
         start = 0
-        while start < rows:
-            taken = min(rows - start, max(1, self._left // row_bytes))
-            spread[start : start + taken] = self._current % partitions
+        while start < rows.num_rows:
+            taken = min(rows.num_rows - start, max(1, self._left // row_bytes))
+            yield self._current % partitions, start, taken
             start += taken
             self._left -= taken * row_bytes
             if self._left <= 0:
                 self._current, self._left = next(self._blocks), self._block_bytes
-        return spread
 
 
 def highest_partition(rows: pa.RecordBatch) -> int:
@@ -156,7 +187,7 @@ def _named_partitions(column: pa.Array) -> npt.NDArray[np.int32]:
     if not pa.types.is_integer(column.type):
         raise ClientError(f"column 'partition' must hold whole numbers, not {column.type}; cast it first", _INVALID)
     try:
-        plain = compute.fill_null(column, pa.scalar(_UNDECIDED, column.type)).cast(pa.int32())
+        plain = compute.fill_null(column.cast(pa.int64()), _UNDECIDED).cast(pa.int32())
     except pa.ArrowInvalid:
         raise ClientError("column 'partition' has a number that no partition can have", _INVALID) from None
     return np.maximum(np.asarray(plain, np.int32), _UNDECIDED)

@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from select import POLLIN, poll
 
@@ -89,14 +89,19 @@ class Sender:
 
     def _send_ready(self) -> None:
         """Send as many requests as there is something for and their brokers may have under way."""
-        most = self._settings["max.in.flight.requests.per.connection"]
-        is_sending = True
+        is_sending = not self._are_full(self._legs)
         while is_sending:
             is_sending = False
-            for node, queues in self._ready().items():
-                leg = self._legs.get(node)
-                if leg is None or len(leg.requests) < most:
+            ready = self._ready()
+            for node, queues in ready.items():
+                if not self._are_full([node]):
                     is_sending = self._send(node, queues) or is_sending
+            is_sending = is_sending and not self._are_full(ready)
+
+    def _are_full(self, nodes: Collection[int]) -> bool:
+        """Whether there are such brokers, and none of them may have another request under way."""
+        most = self._settings["max.in.flight.requests.per.connection"]
+        return bool(nodes) and all(node in self._legs and len(self._legs[node].requests) >= most for node in nodes)
 
     def _ready(self) -> dict[int, list[PartitionQueue]]:
         """The partitions that have something to send now, by their leaders."""

@@ -98,7 +98,7 @@ _EVERY: Final = (
     _setting("compression.level", Type.INT, None, "How hard to pack; the codec's own default where there is none."),
     _setting("batch.size", Type.INT, "1000000", "Bytes of a record batch before compression.", rule=at_least(1)),
     _setting("max.request.size", Type.INT, str(8 * MIB), "Bytes of a produce request.", rule=at_least(1)),
-    _setting("buffer.memory", Type.LONG, str(64 * MIB), "Bytes that wait to be sent or answered.", rule=at_least(1)),
+    _setting("buffer.memory", Type.LONG, str(16 * MIB), "Bytes that wait to be sent or answered.", rule=at_least(1)),
     _setting(
         "max.in.flight.requests.per.connection", Type.INT, "5", "Unanswered produce requests.", rule=between(1, 5)
     ),

@@ -179,6 +179,12 @@ def init_producer(cluster: Cluster, transactional_id: str | None, timeout_ms: in
 
     def attempt(channel: Channel) -> Producer:
         answer = channel.ask(ApiKey.INIT_PRODUCER_ID, values)
+        if answer.error_code is ErrorCode.invalid_transaction_timeout:
+            raise ClientError(
+                f"transaction.timeout.ms={timeout_ms} is more than the brokers allow; lower it, "
+                "or raise transaction.max.timeout.ms of the brokers",
+                answer.error_code.name.upper(),
+            )
         _check(answer.error_code, transactional_id)
         return Producer(answer.producer_id, answer.producer_epoch)
 

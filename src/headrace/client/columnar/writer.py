@@ -18,7 +18,7 @@ from .cluster import Cluster
 from .encode import encode_rows
 from .model import TopicPartition
 from .producing import FENCED, NOBODY, Producer
-from .rows import Router, batches_of, by_topic, check_columns, highest_partition, joined, pieces
+from .rows import Router, batches_of, by_topic, checked, highest_partition, joined, pieces
 from .sender import Sender
 from .transaction import Event, PreparedTransaction, Transaction, init_producer
 
@@ -27,6 +27,8 @@ _LEAST_COLLECTED: Final = 4 * MIB
 _MOST_COLLECTED: Final = 32 * MIB
 _PER_PARTITION: Final = 512 * 1024
 """Bytes to collect for each partition of a topic, so that batches are not small where partitions are many."""
+_WORTH_SENDING: Final = 1 * MIB
+"""Bytes after which brokers get to work, while the rest of the rows is encoded."""
 _ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0}
 _INVALID: Final = "INVALID_CONFIG"
 
@@ -80,6 +82,11 @@ class Writer:
         """How many records are acknowledged, by partition."""
         return dict(self._sender.written)
 
+    @property
+    def is_transactional(self) -> bool:
+        """Whether rows are written in transactions, each begun with `begin`."""
+        return self._transaction is not None
+
     def write(self, rows: Any, topic: str | None = None) -> None:
         """Take rows to be written: a table, a batch, or anything that gives an Arrow stream.
 
@@ -88,8 +95,7 @@ class Writer:
         """
         self._require_usable()
         for batch in batches_of(rows):
-            check_columns(batch)
-            for name, part in by_topic(batch, topic):
+            for name, part in by_topic(checked(batch), topic):
                 self._collect(name, part)
 
     def flush(self) -> None:
@@ -162,11 +168,13 @@ class Writer:
             collected = self._collected[topic] = _Collected(router)
         enough = min(max(self._partitions(topic) * _PER_PARTITION, _LEAST_COLLECTED), _MOST_COLLECTED)
         for piece in pieces(rows, enough):
-            if collected.batches and collected.batches[0].schema != piece.schema:
+            size = piece.nbytes
+            # Joining copies, which only rows too few for a batch of their own are worth.
+            if collected.batches and (2 * size > enough or collected.batches[0].schema != piece.schema):
                 self._send(topic)
             collected.batches.append(piece)
-            collected.size += piece.nbytes
-            if collected.size >= enough:
+            collected.size += size
+            if 2 * collected.size > enough:
                 self._send(topic)
 
     def _send(self, topic: str) -> None:
@@ -185,7 +193,8 @@ class Writer:
     def _route(self, topic: str, router: Router, rows: pa.RecordBatch) -> None:
         producer = self._identity()
         now_ms = time.time_ns() // 1_000_000
-        for number, part in router.split(rows, self._partitions(topic, highest_partition(rows))).items():
+        sent_at = self._sender.queued_bytes
+        for number, part in router.split(rows, self._partitions(topic, highest_partition(rows))):
             for encoded in encode_rows(
                 part,
                 compression=self._compression,
@@ -194,7 +203,10 @@ class Writer:
                 now_ms=now_ms,
             ):
                 self._sender.add(TopicPartition(topic, number), encoded, producer)
-            self._pump(self._settings["buffer.memory"])
+            if self._sender.queued_bytes - sent_at >= _WORTH_SENDING:
+                self._pump(self._settings["buffer.memory"])
+                sent_at = self._sender.queued_bytes
+        self._pump(self._settings["buffer.memory"])
 
     def _pump(self, most_bytes: int) -> None:
         try:

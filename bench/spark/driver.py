@@ -1,0 +1,85 @@
+"""A Spark session of its own process, which runs one query after another as it is told, a line of JSON each."""
+
+import glob
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from .synthetic import AgeSink, SyntheticSource
+
+
+def session(jars: str) -> SparkSession:
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName("headrace-bench")
+        .config("spark.driver.memory", "1500m")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+    )
+    if jars:
+        builder = builder.config("spark.jars", ",".join(glob.glob(f"{jars}/*.jar")))
+    spark = builder.getOrCreate()
+    spark.dataSource.register(SyntheticSource)
+    spark.dataSource.register(AgeSink)
+    return spark
+
+
+def timed_batch(spark: SparkSession, task: dict[str, Any]) -> dict[str, float]:
+    """Seconds to bring every row of a source into Spark."""
+    start = time.perf_counter()
+    frame: DataFrame = spark.read.format(task["format"]).options(**task["options"]).load()
+    frame.write.format("noop").mode("overwrite").save()
+    return {"seconds": time.perf_counter() - start}
+
+
+def timed_stream(spark: SparkSession, task: dict[str, Any]) -> dict[str, float]:
+    """Seconds of the one batch that a stream needs for everything there is, and its rows."""
+    frame = spark.readStream.format(task["format"]).options(**task["options"]).load()
+    writing = frame.writeStream.format("noop").option("checkpointLocation", task["checkpoint"])
+    query = writing.trigger(availableNow=True).start()
+    query.awaitTermination()
+    progress = [p for p in query.recentProgress if p.numInputRows]
+    took = sum(p.durationMs["addBatch"] for p in progress) / 1000
+    return {"seconds": took, "rows": sum(p.numInputRows for p in progress)}
+
+
+def ages(spark: SparkSession, task: dict[str, Any]) -> dict[str, Any]:
+    """How old rows were when they came out of a running stream."""
+    path = Path(task["path"])
+    path.mkdir()
+    frame = spark.readStream.format(task["format"]).options(**task["options"]).load()
+    writing = frame.writeStream.format("ages").option("path", str(path))
+    query = writing.option("checkpointLocation", task["checkpoint"]).start()
+    try:
+        time.sleep(task["warm"])
+        for old in path.iterdir():
+            old.unlink()
+        query.awaitTermination(int(task["seconds"]))
+    finally:
+        query.stop()
+    return {"ages": [age for file in path.iterdir() for age in json.loads(file.read_text() or "[]")]}
+
+
+TASKS = {"batch": timed_batch, "stream": timed_stream, "ages": ages}
+
+
+def main() -> None:
+    spark = session(sys.argv[1])
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        task = json.loads(line)
+        try:
+            answer: dict[str, Any] = TASKS[task["kind"]](spark, task)
+        except Exception as error:
+            answer = {"error": str(error)[-2000:]}
+        print(json.dumps(answer), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

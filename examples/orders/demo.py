@@ -1,0 +1,168 @@
+"""The whole example in one go: a broker, the generator and the pipeline, watched live, then checked and cleaned up.
+
+`make demo` runs it; `make demo ARGS="--seconds 30 --rate 20"` for a shorter one.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
+from typing import IO, Any, Final
+
+from examples.orders.generator import ORDERS, Message, Shop, until
+from examples.orders.results import checks, results, show
+from headrace.cli.pipeline_view import View, view_for
+from headrace.spark.pipeline.progress import Progress
+
+HERE: Final = Path(__file__).parent
+TOPICS: Final = ("orders", "payments", "revenue", "frauds")
+CATCH_UP_SECONDS: Final = 90.0
+Process = subprocess.Popen[str]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Runs the orders example for a while and checks what came out.")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long orders come in (default 60)")
+    parser.add_argument("--rate", type=float, default=40.0, help="orders in a second (default 40)")
+    parser.add_argument("--speed", type=float, default=10.0, help="how fast the shop's clock runs (default 10)")
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    opened = time.time() // 60 * 60
+    shop = Shop(seed=given.seed, rate=given.rate / given.speed, opened=opened)
+    messages = list(until(shop.messages(), given.seconds * given.speed))
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-demo-")))
+        bootstrap = stack.enter_context(broker(directory / "data"))
+        say(f"broker at {bootstrap}; {len(messages):,} messages will come in within {given.seconds:g} s")
+        command("topic", "create", *TOPICS, "--partitions", "2", "--bootstrap", bootstrap)
+        options = [f"--{name}={getattr(given, name)}" for name in ("seconds", "rate", "speed", "seed")]
+        pipeline = stack.enter_context(pipeline_process(bootstrap, directory))
+        run(pipeline, [*options, f"--opened={opened}", f"--bootstrap={bootstrap}"], messages)
+        found = results(bootstrap, directory / "archive")
+        outcome = checks(found, messages)
+        show(found, outcome)
+        return 0 if all(good for good, _ in outcome) else 1
+
+
+def say(words: str) -> None:
+    print(words, flush=True)
+
+
+def command(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "headrace.cli", *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+@contextmanager
+def process(*arguments: str, **more: Any) -> Iterator[Process]:
+    """A Python process that is gone when the block ends."""
+    started = subprocess.Popen([sys.executable, *arguments], text=True, start_new_session=True, **more)
+    try:
+        yield started
+    finally:
+        started.terminate()
+        try:
+            started.wait(60)
+        except subprocess.TimeoutExpired:
+            started.kill()
+            started.wait()
+
+
+@contextmanager
+def broker(data: Path) -> Iterator[str]:
+    """A broker on a free port; its address."""
+    arguments = ("-m", "headrace.cli", "broker", "--listen", "127.0.0.1:0", "--data", str(data))
+    with process(*arguments, stdout=subprocess.PIPE) as started:
+        ready = output_of(started).readline()
+        if not ready.startswith("headrace ready kafka="):
+            raise SystemExit(f"demo: the broker did not start: {ready}")
+        yield ready.strip().removeprefix("headrace ready kafka=")
+
+
+@contextmanager
+def pipeline_process(bootstrap: str, directory: Path) -> Iterator[Process]:
+    arguments = ["-m", "headrace.cli", "pipeline", "run", str(HERE / "pipeline.yaml"), "--json"]
+    arguments += ["--bootstrap", bootstrap, "--checkpoint", str(directory / "checkpoint")]
+    environment = {**os.environ, "ARCHIVE": str(directory / "archive")}
+    with process(*arguments, stdout=subprocess.PIPE, env=environment) as started:
+        yield started
+
+
+def output_of(started: Process) -> IO[str]:
+    assert started.stdout is not None
+    return started.stdout
+
+
+def run(pipeline: Process, generator_options: list[str], messages: list[Message]) -> None:
+    """Show the pipeline's progress while the generator sends, and until the pipeline has read everything."""
+    orders = sum(message.topic == ORDERS for message in messages)
+    goal = {"revenue": len(messages), "archive": len(messages), "frauds": orders}
+    sinks: dict[str, Progress] = {}
+    with ExitStack() as stack:
+        view = stack.enter_context(view_for(json=False))
+        sender: Process | None = None
+        deadline: float | None = None
+        for event in events(pipeline):
+            _show(event, sinks, view)
+            if event.get("event") == "started":
+                sender = stack.enter_context(process(str(HERE / "generator.py"), *generator_options))
+            if deadline is None and sender is not None and sender.poll() is not None:
+                deadline = time.monotonic() + CATCH_UP_SECONDS
+            if deadline is not None and (_arrived(sinks, goal) or time.monotonic() > deadline):
+                pipeline.send_signal(signal.SIGINT)
+                deadline = float("inf")
+                goal = {"nothing more": 0}
+    if pipeline.wait() != 0:
+        raise SystemExit(f"demo: the pipeline ended with code {pipeline.returncode}")
+
+
+def events(pipeline: Process) -> Iterator[dict[str, Any]]:
+    """What the pipeline says, and once a second an event without a name, until it ends."""
+    lines: Queue[str] = Queue()
+
+    def read() -> None:
+        for line in output_of(pipeline):
+            lines.put(line)
+        lines.put("")
+
+    Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            line = lines.get(timeout=1)
+        except Empty:
+            yield {}
+            continue
+        if not line:
+            return
+        yield json.loads(line)
+
+
+def _show(event: dict[str, Any], sinks: dict[str, Progress], view: View) -> None:
+    match event:
+        case {"event": "phase", "phase": words}:
+            view.phase(words)
+        case {"event": "progress", "time": _, **sink}:
+            sinks[sink["sink"]] = Progress(**sink)
+            view.progress(list(sinks.values()))
+        case {"event": "ended", "sinks": ended}:
+            view.ended([Progress(**sink) for sink in ended])
+
+
+def _arrived(sinks: dict[str, Progress], goal: dict[str, int]) -> bool:
+    return all(name in sinks and sinks[name].rows_in >= rows for name, rows in goal.items())
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

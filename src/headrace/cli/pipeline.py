@@ -1,0 +1,232 @@
+"""`headrace pipeline`: run, check and begin declared pipelines on Spark."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from .console import ExitCode, Failure, bad_input, examples, note, say, say_json
+from .options import DEFAULT_BOOTSTRAP, Json, bootstrap_list, pairs
+
+if TYPE_CHECKING:
+    from headrace.spark.pipeline.model import Declaration
+
+app = typer.Typer(
+    help="Run declared pipelines on Spark: topics in, SQL and Python between, topics and Parquet out.",
+    epilog=examples("headrace pipeline new demo", "headrace pipeline run demo/pipeline.yaml"),
+    no_args_is_help=True,
+)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline: a YAML or a Python file.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="With a failure, show all that Spark said of it.")]
+_EXTRA: Final = 'pip install "headrace[spark]"'
+
+
+@app.command(
+    epilog=examples(
+        "headrace pipeline run pipeline.yaml",
+        "headrace pipeline run pipeline.yaml --once --json",
+        "headrace pipeline run pipeline.yaml --master spark://host:7077 --conf spark.executor.memory=2g",
+        "headrace pipeline run pipeline.py --remote sc://host:15002",
+    )
+    + "\n\nExit codes: 0 stopped or done, 1 failed, 2 wrong usage or a mistake in the file, 3 no broker answers."
+)
+def run(
+    file: File,
+    bootstrap: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap",
+            "-b",
+            envvar="HEADRACE_BOOTSTRAP",
+            metavar="HOST:PORT",
+            help=f"Brokers to start from, by commas; before the file's own. [default: {DEFAULT_BOOTSTRAP}]",
+        ),
+    ] = None,
+    master: Annotated[str, typer.Option("--master", help="The Spark to start with; a cluster's address.")] = "local[*]",
+    remote: Annotated[
+        str | None, typer.Option("--remote", metavar="sc://HOST:PORT", help="A Spark Connect server instead.")
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint", metavar="DIR", help="Where progress is kept. [default: .headrace/NAME beside the file]"
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Process what is there now, then end.")] = False,
+    grace: Annotated[
+        float, typer.Option("--grace", min=0, metavar="SECONDS", help="How long a stop waits for current batches.")
+    ] = 30.0,
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
+    ] = None,
+    verbose: Verbose = False,
+    json: Json = False,
+) -> None:
+    """Run a pipeline until Ctrl-C; it goes on where it stopped when it is run again.
+
+    A first Ctrl-C (or SIGTERM) lets current batches finish, a second one ends at once. A sink that fails stops all.
+    """
+    if remote is not None and master != "local[*]":
+        raise bad_input("--master and --remote exclude each other; keep one")
+    settings = pairs(conf, "--conf")
+    declaration = _load(file)
+    from dataclasses import replace
+
+    declaration = replace(declaration, spark={**declaration.spark, **settings})
+    brokers = bootstrap_list(bootstrap or declaration.bootstrap or DEFAULT_BOOTSTRAP)
+    from headrace.spark.pipeline.run import Wishes
+    from headrace.spark.pipeline.session import SparkPlace
+
+    stop = threading.Event()
+    wishes = Wishes(
+        bootstrap=brokers,
+        spark=SparkPlace(master=master, remote=remote),
+        checkpoint=checkpoint,
+        once=once,
+        grace=grace,
+        stop=stop,
+        before_start=lambda: _stop_on_signals(stop),
+    )
+    _run(declaration, wishes, verbose, json)
+
+
+def _run(declaration: "Declaration", wishes: Any, verbose: bool, json: bool) -> None:
+    from headrace.spark.pipeline.failures import PipelineFailed
+    from headrace.spark.pipeline.run import run as run_pipeline
+
+    from .pipeline_view import view_for
+
+    with view_for(json) as view:
+        try:
+            view.ended(run_pipeline(declaration, wishes, view))
+        except PipelineFailed as error:
+            view.failed(str(error))
+            if verbose and error.__cause__ is not None:
+                note(str(error.__cause__))
+            raise typer.Exit(ExitCode.FAILED) from None
+
+
+def _stop_on_signals(stop: threading.Event) -> None:
+    def on_signal(_number: int, _frame: object) -> None:
+        if stop.is_set():
+            os._exit(ExitCode.INTERRUPTED)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+
+
+def _load(file: Path) -> "Declaration":
+    with _extras_needed():
+        from headrace.spark.pipeline.document import InvalidPipeline
+        from headrace.spark.pipeline.loading import load
+
+        try:
+            return load(file)
+        except InvalidPipeline as error:
+            for problem in error.problems[:-1]:
+                note(f"headrace: {problem}")
+            raise bad_input(error.problems[-1]) from error
+        except IsADirectoryError:
+            raise bad_input(
+                f"{file} is a directory; give the file in it, for example {file / 'pipeline.yaml'}"
+            ) from None
+        except FileNotFoundError:
+            raise bad_input(f"there is no file {file}; `headrace pipeline new DIR` writes one to start from") from None
+
+
+@contextmanager
+def _extras_needed() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pyspark", "yaml", "pyarrow", "pandas", "numba", "numpy"):
+            raise
+        raise Failure(f"pipelines need the package '{error.name}': {_EXTRA}") from error
+
+
+@app.command(
+    epilog=examples("headrace pipeline check pipeline.yaml", "headrace pipeline check pipeline.yaml --plan --json")
+)
+def check(
+    file: File,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Also let Spark check names and types of columns (starts Spark).")
+    ] = False,
+    verbose: Verbose = False,
+    json: Json = False,
+) -> None:
+    """Check a pipeline without running it: every mistake, with its line.
+
+    Exits with 2 if there is one.
+    """
+    declaration = _load(file)
+    from headrace.spark.pipeline.graph import unused
+
+    warnings = [f"{place}: {message}" for place, message in unused(declaration)]
+    for warning in warnings:
+        note(f"headrace: warning: {warning}")
+    schemas = _planned(declaration, verbose) if plan else None
+    if json:
+        say_json({"ok": True, **_summary(declaration), "warnings": warnings, "schemas": schemas})
+        return
+    for name, schema in (schemas or {}).items():
+        say(f"{name}: {schema}")
+    say(f"{file}: ok, {_counted(declaration)}")
+
+
+def _planned(declaration: "Declaration", verbose: bool) -> dict[str, str]:
+    from headrace.spark.pipeline.failures import PipelineFailed
+    from headrace.spark.pipeline.run import plan
+
+    try:
+        return plan(declaration, declaration.bootstrap or DEFAULT_BOOTSTRAP)
+    except PipelineFailed as error:
+        if verbose and error.__cause__ is not None:
+            note(str(error.__cause__))
+        raise bad_input(str(error)) from error
+
+
+def _summary(declaration: "Declaration") -> dict[str, object]:
+    sources = {source.name for source in declaration.sources}
+    return {
+        "pipeline": declaration.name,
+        "sources": sorted(sources),
+        "steps": [table.name for table in declaration.tables if table.name not in sources],
+        "sinks": [sink.name for sink in declaration.sinks],
+    }
+
+
+def _counted(declaration: "Declaration") -> str:
+    parts = _summary(declaration)
+    return ", ".join(
+        f"{len(names)} {kind if len(names) != 1 else kind.removesuffix('s')}"
+        for kind, names in parts.items()
+        if isinstance(names, list)
+    )
+
+
+@app.command(epilog=examples("headrace pipeline new demo", "headrace pipeline new demo --json"))
+def new(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new directory for it.")],
+    json: Json = False,
+) -> None:
+    """Write a small pipeline to start from."""
+    from headrace.spark.pipeline.scaffold import write_example
+
+    try:
+        written = write_example(directory)
+    except FileExistsError as error:
+        raise bad_input(f"{error.filename} is there already; choose another directory") from error
+    if json:
+        say_json({"written": [str(file) for file in written]})
+        return
+    for file in written:
+        say(f"wrote {file}")
+    say(f"run it with: headrace pipeline run {written[0]}")

@@ -1,0 +1,209 @@
+"""Transactions seen from outside: looked at, ended, listed and fenced by somebody who is not their writer.
+
+What a writer prepared can be committed by another process long after, by producer id and epoch. Many are asked about at
+once: one request to each coordinator, or one after the other without waiting in between.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from headrace.net.channel import Channel
+from headrace.net.errors import ConnectionLost, VersionNotServed
+from headrace.protocol.api import ApiKey
+from headrace.protocol.encode import encode_request
+from headrace.protocol.errors import ErrorCode
+
+from ..errors import ClientError
+from .cluster import Cluster
+from .groups import LOADING, MOVED, TRANSACTION
+from .producing import FENCING, NOBODY
+from .retry import PASSING, TryAgain, refused
+from .transaction import PreparedTransaction, init_producer
+
+_NEEDED: Final = (
+    ApiKey.INIT_PRODUCER_ID,
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.END_TXN,
+    ApiKey.DESCRIBE_TRANSACTIONS,
+    ApiKey.LIST_TRANSACTIONS,
+)
+_AGAIN: Final = MOVED | LOADING | PASSING | {ErrorCode.concurrent_transactions}
+_GONE: Final = FENCING | {ErrorCode.invalid_producer_id_mapping, ErrorCode.transactional_id_not_found}
+_AT_ONCE: Final = 200
+"""Unanswered requests on a connection."""
+
+
+class Ending(Enum):
+    """What came of ending a transaction."""
+
+    DONE = "done"
+    CONTRARY = "contrary"
+    """It had ended the other way."""
+    GONE = "gone"
+    """The broker aborted it, or somebody took its transactional id over."""
+
+
+class Description(NamedTuple):
+    """A transactional id as its coordinator knows it; `state` is Kafka's word, such as `Ongoing`."""
+
+    state: str
+    producer_id: int
+    epoch: int
+
+
+def lack_of_transactions(cluster: Cluster, transactional_id: str) -> str | None:
+    """Why transactions cannot be used, in words for people; None when they can."""
+
+    def attempt() -> str | None:
+        with cluster.any_channel() as channel:
+            for api in _NEEDED:
+                try:
+                    channel.version_of(api)
+                except VersionNotServed:
+                    return f"the cluster does not serve {api.name}"
+        cluster.coordinator(transactional_id, TRANSACTION)
+        return None
+
+    try:
+        return cluster.retried(attempt)
+    except ClientError as error:
+        if error.code == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED":
+            return error.message
+        raise
+
+
+def describe_transactions(cluster: Cluster, transactional_ids: Iterable[str]) -> dict[str, Description | None]:
+    """What the coordinators know of each id; None where they do not know it."""
+    found: dict[str, Description | None] = {}
+
+    def take(state: Any) -> ErrorCode:
+        code: ErrorCode = state.error_code
+        if code is ErrorCode.none:
+            found[state.transactional_id] = Description(
+                state.transaction_state, int(state.producer_id), int(state.producer_epoch)
+            )
+        elif code is ErrorCode.transactional_id_not_found:
+            found[state.transactional_id] = None
+        else:
+            return code
+        return ErrorCode.none
+
+    def ask(channel: Channel, names: Sequence[str]) -> dict[str, ErrorCode]:
+        answer = channel.ask(ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": list(names)})
+        return {state.transactional_id: take(state) for state in answer.transaction_states}
+
+    wanted = list(transactional_ids)
+    _until_all(cluster, wanted, found, lambda left: _ask_coordinators(cluster, left, ask))
+    return {name: found[name] for name in wanted}
+
+
+def end_transactions(
+    cluster: Cluster, transactions: Sequence[PreparedTransaction], *, commit: bool
+) -> dict[str, Ending]:
+    """Commit or abort transactions, and say what came of each, by transactional id; doing it twice is no error."""
+    by_name = {one.transactional_id: one for one in transactions}
+    found: dict[str, Ending] = {}
+
+    def take(name: str, code: ErrorCode) -> ErrorCode:
+        ending = _ending(code)
+        if ending is None:
+            return code
+        found[name] = ending
+        return ErrorCode.none
+
+    def ask(channel: Channel, names: Sequence[str]) -> dict[str, ErrorCode]:
+        version = channel.version_of(ApiKey.END_TXN)
+        codes = {}
+        for start in range(0, len(names), _AT_ONCE):
+            some = names[start : start + _AT_ONCE]
+            for name in some:
+                body = encode_request(ApiKey.END_TXN, version, _end_request(by_name[name], commit))
+                channel.send(ApiKey.END_TXN, version, [body])
+            for name in some:
+                codes[name] = take(name, channel.receive_entity().error_code)
+        return codes
+
+    _until_all(cluster, list(by_name), found, lambda left: _ask_coordinators(cluster, left, ask))
+    return found
+
+
+def open_transactions(cluster: Cluster, prefix: str) -> list[str]:
+    """The ids, of those that start with the prefix, whose transactions are open; a broker that does not answer is left
+    out."""
+    found: set[str] = set()
+    for node in cluster.brokers():
+        try:
+            found.update(_open_at(cluster, node))
+        except (ConnectionLost, TryAgain):
+            continue
+    return sorted(name for name in found if name.startswith(prefix))
+
+
+def fence(cluster: Cluster, transactional_id: str) -> None:
+    """Abort what is open under the id, and shut its writer out."""
+    init_producer(cluster, transactional_id, cluster.settings["transaction.timeout.ms"], NOBODY)
+
+
+def _open_at(cluster: Cluster, node: int) -> list[str]:
+    with cluster.channel_to(node) as channel:
+        answer = channel.ask(ApiKey.LIST_TRANSACTIONS, {"state_filters": ["Ongoing"], "producer_id_filters": []})
+    if answer.error_code is not ErrorCode.none:
+        raise TryAgain(refused(answer.error_code, f"the transactions of broker {node}"))
+    return [state.transactional_id for state in answer.transaction_states]
+
+
+def _ending(code: ErrorCode) -> Ending | None:
+    if code is ErrorCode.none:
+        return Ending.DONE
+    if code is ErrorCode.invalid_txn_state:
+        return Ending.CONTRARY
+    return Ending.GONE if code in _GONE else None
+
+
+def _end_request(one: PreparedTransaction, commit: bool) -> dict[str, object]:
+    return {
+        "transactional_id": one.transactional_id,
+        "producer_id": one.producer_id,
+        "producer_epoch": one.epoch,
+        "committed": commit,
+    }
+
+
+def _until_all(
+    cluster: Cluster, wanted: Sequence[str], found: dict[str, Any], ask: Callable[[list[str]], dict[str, ErrorCode]]
+) -> None:
+    """Ask about those that are not found yet until all are."""
+
+    def attempt() -> None:
+        problem: ClientError | None = None
+        for name, code in ask([name for name in wanted if name not in found]).items():
+            if code is ErrorCode.none:
+                continue
+            problem = refused(code, f"transactional id '{name}'")
+            if code not in _AGAIN:
+                raise problem
+            cluster.forget_coordinator(name, TRANSACTION)
+        if problem is not None:
+            raise TryAgain(problem)
+
+    cluster.retried(attempt)
+
+
+def _ask_coordinators(
+    cluster: Cluster, names: Sequence[str], ask: Callable[[Channel, Sequence[str]], dict[str, ErrorCode]]
+) -> dict[str, ErrorCode]:
+    by_node: dict[int, list[str]] = defaultdict(list)
+    for name in names:
+        by_node[cluster.coordinator(name, TRANSACTION)].append(name)
+    codes: dict[str, ErrorCode] = {}
+    for node, some in by_node.items():
+        try:
+            with cluster.channel_to(node) as channel:
+                codes |= ask(channel, some)
+        except ConnectionLost:
+            for name in some:
+                cluster.forget_coordinator(name, TRANSACTION)
+            raise
+    return codes

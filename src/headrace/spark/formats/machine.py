@@ -1,0 +1,89 @@
+"""What compiled loops need of the machine and numba does not give by itself. None of it checks bounds."""
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .jit import inlined
+from .payload import Payload
+
+long: Final[Any] = np.int64
+"""A number of 64 bits with a sign, which is what the loops count in."""
+word: Final[Any] = np.int32
+"""The lower 32 bits of one, with a sign."""
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def pointer(_: Any, array: Any) -> Any:
+    """Where the array's elements are, to be read and written by their index, in the order of memory.
+
+    The array must be an argument of the function that is called from Python: one that is made in compiled code is freed
+    after its last use, and its pointer is none.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return context.make_array(signature.args[0])(context, builder, arguments[0]).data
+
+    return types.CPointer(array.dtype)(array), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def eight_bytes(_: Any, data: Any, pos: Any) -> Any:  # noqa: ARG001 - numba needs the names
+    """The bytes from `data[pos]` on as one unsigned number, the first byte the lowest."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        place = builder.gep(arguments[0], [arguments[1]])
+        return builder.load(builder.bitcast(place, ir.IntType(64).as_pointer()), align=1)
+
+    return types.uint64(data, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def low_zeros(_: Any, bits: Any) -> Any:  # noqa: ARG001
+    """How many of the lowest bits are zero; 64 if all are."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint64(types.uint64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def copy(_: Any, target: Any, to: Any, source: Any, start: Any, size: Any) -> Any:  # noqa: ARG001
+    """`target[to : to + size] = source[start : start + size]`, given pointers to bytes."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        place, begin = builder.gep(arguments[0], [arguments[1]]), builder.gep(arguments[2], [arguments[3]])
+        cgutils.raw_memcpy(builder, place, begin, arguments[4], 1)
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, source, types.int64, types.int64), generate
+
+
+class Source(NamedTuple):
+    """A payload in pointers."""
+
+    data: Any
+    starts: Any
+    ends: Any
+    present: Any
+    rows: int
+    size: int
+    """How many bytes there are from `data[0]` on."""
+
+
+@inlined
+def source_of(payload: Payload) -> Source:
+    """The payload's pointers."""
+    return Source(
+        pointer(payload.data),
+        pointer(payload.starts),
+        pointer(payload.ends),
+        pointer(payload.present),
+        len(payload.starts),
+        len(payload.data),
+    )

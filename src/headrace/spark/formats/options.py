@@ -1,0 +1,192 @@
+"""The options that say how values are decoded, as a user writes them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+from zoneinfo import ZoneInfo
+
+from headrace.config.names import nearest, shown
+
+from .errors import OptionError
+
+FORMATS: Final = ("raw", "string", "json", "avro", "protobuf")
+KEY_FORMATS: Final = ("raw", "string")
+FRAMINGS: Final = ("none", "confluent")
+
+Content = TypeVar("Content")
+
+_ALL_BUT_RAW: Final = frozenset(FORMATS) - {"raw"}
+_USED_BY: Final[dict[str, frozenset[str]]] = {
+    "schema": frozenset({"json", "avro"}),
+    "timeZone": frozenset({"json"}),
+    "descriptorFile": frozenset({"protobuf"}),
+    "messageName": frozenset({"protobuf"}),
+    "emit.default.values": frozenset({"protobuf"}),
+    "enums.as.ints": frozenset({"protobuf"}),
+    "upcast.unsigned.ints": frozenset({"protobuf"}),
+    "framing": _ALL_BUT_RAW,
+    "schema.registry.url": _ALL_BUT_RAW,
+}
+_COMMON: Final = frozenset({"format", "keyFormat", "badRecords", "deadLetterTopic"})
+
+OPTION_NAMES: Final[frozenset[str]] = _COMMON | frozenset(_USED_BY)
+"""Every option that this package reads, as documented; they are taken in any case."""
+
+_DEAD_LETTER: Final = "deadLetterTopic"
+_SCHEMA_FILES: Final = (".json", ".ddl", ".sql", ".avsc")
+_PATH_STARTS: Final = ("/", "./", "../", "~", "file:")
+_KAFKA: Final = "kafka."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatOptions:
+    """What the options say, with the files they name read in: executors need not have them."""
+
+    format: str = "raw"
+    key_format: str = "raw"
+    schema: str = ""
+    descriptors: bytes = field(default=b"", repr=False)
+    message_name: str = ""
+    framing: str = "none"
+    time_zone: str = "UTC"
+    emit_defaults: bool = False
+    enums_as_ints: bool = False
+    upcast_unsigned: bool = False
+    dead_letter_topic: str = ""
+    """Where bad records go; empty if they stay, in a column of their own."""
+    include_headers: bool = False
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The client's settings, by Kafka's names."""
+
+    @property
+    def decodes(self) -> bool:
+        """Whether there is anything to decode."""
+        return self.format != "raw" or self.key_format != "raw"
+
+
+def read_options(options: Mapping[str, str]) -> FormatOptions:
+    """The options of a source that are about decoding; OptionError says what is wrong with one and what to set."""
+    given = {name.lower(): value for name, value in options.items()}
+    chosen = _one_of(given, "format", FORMATS)
+    key_format = _one_of(given, "keyFormat", KEY_FORMATS)
+    _refuse_unused(given, chosen, key_format)
+    if "schema.registry.url" in given:
+        raise OptionError(
+            "schema.registry.url: there is no schema registry yet; give the schema itself "
+            f"({_how_to_give_a_schema(chosen)}), and framing=confluent where values carry a schema number"
+        )
+    return FormatOptions(
+        format=chosen,
+        key_format=key_format,
+        schema=_schema(given, chosen),
+        descriptors=_descriptors(given, chosen),
+        message_name=_message_name(given, chosen),
+        framing=_one_of(given, "framing", FRAMINGS),
+        time_zone=_time_zone(given),
+        emit_defaults=_flag(given, "emit.default.values"),
+        enums_as_ints=_flag(given, "enums.as.ints"),
+        upcast_unsigned=_flag(given, "upcast.unsigned.ints"),
+        dead_letter_topic=_dead_letter_topic(given),
+        include_headers=_flag(given, "includeHeaders"),
+        client={name[len(_KAFKA) :]: value for name, value in given.items() if name.startswith(_KAFKA)},
+    )
+
+
+def _one_of(given: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
+    value = given.get(name.lower(), known[0]).strip().lower()
+    if value not in known:
+        raise OptionError(f"{name}={shown(value)} is not known; set one of {', '.join(known)}{nearest(value, known)}")
+    return value
+
+
+def _flag(given: Mapping[str, str], name: str) -> bool:
+    return _one_of(given, name, ("false", "true")) == "true"
+
+
+def _refuse_unused(given: Mapping[str, str], chosen: str, key_format: str) -> None:
+    for name, users in _USED_BY.items():
+        if name.lower() in given and chosen not in users:
+            formats = " or ".join(f"format={user}" for user in FORMATS if user in users)
+            raise OptionError(f"{name} has no use with format={chosen}; set {formats}, or leave it out")
+    for name in ("badRecords", _DEAD_LETTER):
+        if name.lower() in given and chosen == key_format == "raw":
+            raise OptionError(f"{name} has no use where nothing is decoded; set format or keyFormat, or leave it out")
+
+
+def _how_to_give_a_schema(chosen: str) -> str:
+    return "descriptorFile and messageName" if chosen == "protobuf" else "the option schema"
+
+
+_SCHEMA_WORDS: Final = {
+    "json": "a Spark schema, as DDL such as 'id BIGINT, name STRING' or as JSON, or the path of a file that has it",
+    "avro": "the Avro schema in JSON, or the path of an .avsc file",
+}
+
+
+def _schema(given: Mapping[str, str], chosen: str) -> str:
+    if chosen not in _SCHEMA_WORDS:
+        return ""
+    text = given.get("schema", "").strip()
+    if not text:
+        raise OptionError(f"format={chosen} needs the option schema: {_SCHEMA_WORDS[chosen]}")
+    if not _is_path(text):
+        return text
+    return _read("schema", text, lambda path: path.read_text("utf-8"))
+
+
+def _is_path(text: str) -> bool:
+    return "\n" not in text and (text.startswith(_PATH_STARTS) or text.lower().endswith(_SCHEMA_FILES))
+
+
+def _read(name: str, place: str, read: Callable[[Path], Content]) -> Content:
+    path = Path(place.removeprefix("file://").removeprefix("file:")).expanduser()
+    try:
+        return read(path)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise OptionError(f"{name}: cannot read the file '{path}': {reason}") from error
+
+
+def _descriptors(given: Mapping[str, str], chosen: str) -> bytes:
+    if chosen != "protobuf":
+        return b""
+    place = given.get("descriptorfile", "").strip()
+    if not place:
+        raise OptionError(
+            "format=protobuf needs the option descriptorFile: the path of a file made by "
+            "'protoc --include_imports --descriptor_set_out=FILE'"
+        )
+    return _read("descriptorFile", place, Path.read_bytes)
+
+
+def _message_name(given: Mapping[str, str], chosen: str) -> str:
+    name = given.get("messagename", "").strip()
+    if chosen == "protobuf" and not name:
+        raise OptionError(
+            "format=protobuf needs the option messageName: the message that values hold, as package.Message"
+        )
+    return name
+
+
+def _time_zone(given: Mapping[str, str]) -> str:
+    name = given.get("timezone", "UTC").strip()
+    try:
+        ZoneInfo(name)
+    except (ValueError, OSError, KeyError) as error:
+        raise OptionError(f"timeZone={name} is not a time zone; set one such as UTC or Europe/Paris") from error
+    return name
+
+
+def _dead_letter_topic(given: Mapping[str, str]) -> str:
+    where, _, named = given.get("badrecords", "").strip().partition("=")
+    topic = given.get(_DEAD_LETTER.lower(), named).strip()
+    if where.lower() not in ("", "column", _DEAD_LETTER.lower()):
+        raise OptionError(f"badRecords={where} is not known; set column, or {_DEAD_LETTER}=<topic>")
+    if where.lower() == "column" and topic:
+        raise OptionError(f"badRecords=column and {_DEAD_LETTER}={topic} contradict each other; set one of them")
+    if where.lower() == _DEAD_LETTER.lower() and not topic:
+        raise OptionError(f"badRecords={_DEAD_LETTER} needs a topic; set badRecords={_DEAD_LETTER}=<topic>")
+    if topic in [name.strip() for name in given.get("subscribe", "").split(",") if name.strip()]:
+        raise OptionError(f"{_DEAD_LETTER}={topic} is a topic that is read; its letters would be read again for ever")
+    return topic

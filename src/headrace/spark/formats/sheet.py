@@ -1,0 +1,196 @@
+"""Where compiled loops put what they decode, before it becomes Arrow.
+
+A schema is a tree of nodes. Every node has one slot per element of its *scope*: the root scope has an element per
+row, and each list or map opens a scope of its own, with an element per entry of all its lists together. So a struct
+and its fields share their index, nothing has to be written for what is absent (a slot starts as null), and a list
+only counts its entries: theirs are the next ones of its scope, in order.
+
+A slot is a validity byte and an integer, `first`: a number, the bits of a floating point number, or where text starts.
+Nodes that need more have a second one. The arrays of all nodes lie one behind the other: node `n` begins at
+`nodes[n, BASE]`.
+
+A row that turns out to be bad is taken back: the scopes shrink to what they were when it began. A scope that is full
+stops the loop before the row that needs more; the sheet grows, and the loop goes on with that row.
+"""
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from .jit import called, inlined
+from .layout import ROOT_SCOPE, Layout
+from .machine import pointer
+
+BASE, SECOND_BASE, SCOPE, NODE_WIDTH = range(4)
+"""Columns of `nodes`, and how many there are."""
+COUNT, ROOM, SAVED, WANTING, MEMBERS, MEMBERS_END, SCOPE_WIDTH = range(7)
+"""Columns of `scopes`: elements so far, the most there can be, elements when the row began, whether one did not fit,
+and which entries of `members` are the nodes of the scope; and how many columns there are."""
+
+_ROOM_PER_ROW: Final = 2
+_LEAST_ROOM: Final = 64
+
+
+class Sheet(NamedTuple):
+    """Slots of all nodes, and where they are."""
+
+    valid: Any
+    first: Any
+    second: Any
+    nodes: Any
+    scopes: Any
+    members: Any
+
+
+def new_sheet(layout: Layout, rows: int, per_row: Any = None) -> Sheet:
+    """An empty sheet for so many rows; `per_row` tells how many entries per row each scope is likely to need."""
+    room = np.full(layout.scopes, max(_LEAST_ROOM, rows * _ROOM_PER_ROW), np.int64)
+    if per_row is not None:
+        room = np.maximum(room, (per_row * rows).astype(np.int64))
+    room[ROOT_SCOPE] = rows
+    return _laid_out(layout, room)
+
+
+def _laid_out(layout: Layout, room: Any) -> Sheet:
+    base, total = _places(layout, room, np.ones(len(layout.nodes), np.bool_))
+    second_base, second_total = _places(layout, room, layout.wide)
+    nothing = np.zeros(layout.scopes, np.int64)
+    scopes = [nothing, room, nothing, nothing, layout.member_bounds[:-1], layout.member_bounds[1:]]
+    return Sheet(
+        np.zeros(total, np.uint8),
+        np.zeros(total, np.int64),
+        np.zeros(max(second_total, 1), np.int64),
+        np.stack([base, second_base, layout.scope_of], axis=1),
+        np.stack(scopes, axis=1),
+        layout.members,
+    )
+
+
+def _places(layout: Layout, room: Any, wanted: Any) -> tuple[Any, int]:
+    sizes = np.where(wanted, room[layout.scope_of], 0)
+    ends = np.cumsum(sizes)
+    return ends - sizes, int(ends[-1])
+
+
+def grown(sheet: Sheet, layout: Layout) -> Sheet:
+    """The sheet with twice the room in the scope that was full."""
+    room = sheet.scopes[:, ROOM] * np.where(sheet.scopes[:, WANTING] != 0, 2, 1)
+    larger = _laid_out(layout, room)
+    larger.scopes[:, COUNT] = sheet.scopes[:, COUNT]
+    for node, scope in enumerate(layout.scope_of):
+        count = sheet.scopes[scope, COUNT]
+        old, new = sheet.nodes[node], larger.nodes[node]
+        _move(sheet.valid, old[BASE], larger.valid, new[BASE], count)
+        _move(sheet.first, old[BASE], larger.first, new[BASE], count)
+        if layout.wide[node]:
+            _move(sheet.second, old[SECOND_BASE], larger.second, new[SECOND_BASE], count)
+    return larger
+
+
+def _move(source: Any, start: int, target: Any, place: int, count: int) -> None:
+    target[place : place + count] = source[start : start + count]
+
+
+class Slots(NamedTuple):
+    """A sheet in pointers."""
+
+    valid: Any
+    first: Any
+    second: Any
+    nodes: Any
+    scopes: Any
+    members: Any
+    scope_count: int
+
+
+@inlined
+def slots_of(sheet: Sheet) -> Slots:
+    """The sheet's pointers."""
+    return Slots(
+        pointer(sheet.valid),
+        pointer(sheet.first),
+        pointer(sheet.second),
+        pointer(sheet.nodes),
+        pointer(sheet.scopes),
+        pointer(sheet.members),
+        len(sheet.scopes),
+    )
+
+
+@inlined
+def slot_of(slots: Slots, node: int) -> int:
+    """Where the node's slot for the element under way is."""
+    scope = slots.nodes[node * NODE_WIDTH + SCOPE]
+    return slots.nodes[node * NODE_WIDTH + BASE] + slots.scopes[scope * SCOPE_WIDTH + COUNT] - 1  # type: ignore[no-any-return]
+
+
+@inlined
+def second_slot_of(slots: Slots, node: int) -> int:
+    """Where the second integer of the same is."""
+    scope = slots.nodes[node * NODE_WIDTH + SCOPE]
+    return slots.nodes[node * NODE_WIDTH + SECOND_BASE] + slots.scopes[scope * SCOPE_WIDTH + COUNT] - 1  # type: ignore[no-any-return]
+
+
+@inlined
+def is_set(slots: Slots, node: int) -> bool:
+    """Whether the node has a value in the element under way."""
+    return slots.valid[slot_of(slots, node)] != 0  # type: ignore[no-any-return]
+
+
+@inlined
+def mark(slots: Slots, node: int) -> None:
+    """Say that the node, a struct, list or map, is there in the element under way."""
+    slots.valid[slot_of(slots, node)] = 1
+
+
+@inlined
+def put(slots: Slots, node: int, value: int) -> None:
+    """Give the node its value in the element under way."""
+    slot = slot_of(slots, node)
+    slots.valid[slot], slots.first[slot] = 1, value
+
+
+@inlined
+def put_wide(slots: Slots, node: int, first: int, second: int) -> None:
+    """The same for a node of two integers."""
+    put(slots, node, first)
+    slots.second[second_slot_of(slots, node)] = second
+
+
+@inlined
+def open_row(slots: Slots, row: int) -> None:
+    """Begin a row, which `drop_row` can take back."""
+    slots.scopes[COUNT] = row + 1
+    for scope in range(1, slots.scope_count):
+        slots.scopes[scope * SCOPE_WIDTH + SAVED] = slots.scopes[scope * SCOPE_WIDTH + COUNT]
+
+
+@called
+def drop_row(slots: Slots, row: int) -> None:
+    """Make the row null, and what it put into lists unwritten."""
+    _clear(slots, 0, row)
+    for scope in range(1, slots.scope_count):
+        slots.scopes[scope * SCOPE_WIDTH + COUNT] = slots.scopes[scope * SCOPE_WIDTH + SAVED]
+
+
+@called
+def open_element(slots: Slots, list_node: int, scope: int) -> bool:
+    """Begin the next entry of a list or map, which is then there; False if its scope has no room for it."""
+    mark(slots, list_node)
+    index = slots.scopes[scope * SCOPE_WIDTH + COUNT]
+    if index >= slots.scopes[scope * SCOPE_WIDTH + ROOM]:
+        slots.scopes[scope * SCOPE_WIDTH + WANTING] = 1
+        return False
+    _clear(slots, scope, index)
+    slots.scopes[scope * SCOPE_WIDTH + COUNT] = index + 1
+    slots.first[slot_of(slots, list_node)] += 1
+    return True
+
+
+@called
+def _clear(slots: Slots, scope: int, index: int) -> None:
+    start, end = slots.scopes[scope * SCOPE_WIDTH + MEMBERS], slots.scopes[scope * SCOPE_WIDTH + MEMBERS_END]
+    for member in range(start, end):
+        slot = slots.nodes[slots.members[member] * NODE_WIDTH + BASE] + index
+        slots.valid[slot] = 0
+        slots.first[slot] = 0

@@ -1,0 +1,56 @@
+"""Text: values and keys that are UTF-8."""
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import types as t
+
+from .jit import jit
+from .machine import copy, pointer
+from .payload import Decoded, Payload
+from .wire import is_utf8
+
+_ERROR: Final = "not UTF-8"
+
+
+class StringCodec:
+    """Decodes text."""
+
+    @property
+    def spark_type(self) -> t.DataType:
+        """What a value is in Spark."""
+        return t.StringType()
+
+    def check(self) -> None:
+        """Nothing can be wrong."""
+
+    def decode(self, payload: Payload) -> Decoded:
+        """The rows of a payload as a string array."""
+        good = payload.present.copy()
+        _clear_bad(payload.data, payload.starts, payload.ends, good)
+        errors = dict.fromkeys(np.flatnonzero(payload.present & ~good).tolist(), _ERROR)
+        return Decoded(_strings(payload, good), errors)
+
+
+def _strings(payload: Payload, good: Any) -> pa.Array:
+    lengths = np.where(good, payload.ends - payload.starts, 0)
+    offsets = np.zeros(payload.rows + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    held = np.empty(offsets[-1], np.uint8)
+    _copy(payload.data, payload.starts, offsets, held)
+    bitmap = None if good.all() else pa.py_buffer(np.packbits(good, bitorder="little"))
+    return pa.Array.from_buffers(pa.string(), payload.rows, [bitmap, pa.py_buffer(offsets), pa.py_buffer(held)])
+
+
+@jit
+def _clear_bad(data: Any, starts: Any, ends: Any, good: Any) -> None:
+    for row in range(len(starts)):
+        if good[row] and not is_utf8(pointer(data), starts[row], ends[row]):
+            good[row] = False
+
+
+@jit
+def _copy(data: Any, starts: Any, offsets: Any, held: Any) -> None:
+    for row in range(len(starts)):
+        copy(pointer(held), offsets[row], pointer(data), starts[row], offsets[row + 1] - offsets[row])

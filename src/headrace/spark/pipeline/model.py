@@ -1,0 +1,153 @@
+"""A declared pipeline as values: tables (sources and steps) that feed sinks."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .document import Place
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watermark:
+    """Rows whose time in `column` is more than `delay` before the latest seen may be dropped."""
+
+    column: str
+    delay: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A stream of topics; `options` are those of `format("headrace")`."""
+
+    name: str
+    place: Place
+    options: Mapping[str, str]
+    watermark: Watermark | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sql:
+    """A step written as a query."""
+
+    query: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A step written as a function; `inputs` are the parameters that get tables, `arguments` get plain values."""
+
+    function: Function
+    inputs: tuple[str, ...]
+    arguments: Mapping[str, object]
+    wants_spark: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dedup:
+    """A step that lets the first row of equal `keys` through; the watermark bounds how long keys are remembered."""
+
+    table: str
+    keys: tuple[str, ...]
+    watermark: Watermark | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A table made of other tables, its `inputs`."""
+
+    name: str
+    place: Place
+    work: Sql | Call | Dedup
+    inputs: tuple[str, ...]
+    watermark: Watermark | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
+    """When a batch starts: every `interval`, or as soon as the last one is done; or for what is there, then stop."""
+
+    interval: str | None = None
+    available_now: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToTopic:
+    """Rows to a topic. `columns` are the expressions that make the record's columns, none of which: as they are."""
+
+    columns: Mapping[str, str]
+    options: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToFiles:
+    """Rows to Parquet files."""
+
+    path: str
+    partition_by: tuple[str, ...]
+    options: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToFunction:
+    """Each batch to `function(rows, batch_id)`."""
+
+    function: Function
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToConsole:
+    """The first `rows` of each batch printed, for trying things out."""
+
+    rows: int = 20
+
+
+Output = ToTopic | ToFiles | ToFunction | ToConsole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sink:
+    """Where the rows of `table` go; each sink is one streaming query."""
+
+    name: str
+    place: Place
+    table: str
+    output: Output
+    mode: str = "append"
+    trigger: Trigger | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """A whole pipeline. `tables` stand in an order in which each one comes after those it reads."""
+
+    name: str
+    file: Path
+    tables: tuple[Source | Step, ...]
+    sinks: tuple[Sink, ...]
+    bootstrap: str | None = None
+    checkpoint: str | None = None
+    trigger: Trigger = field(default_factory=Trigger)
+    spark: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def directory(self) -> Path:
+        """Where relative paths of the file start."""
+        return self.file.parent
+
+    @property
+    def sources(self) -> list[Source]:
+        return [table for table in self.tables if isinstance(table, Source)]
+
+    def needed_by(self, table: str) -> list[Source | Step]:
+        """The tables that `table` is made of, and itself, in their order."""
+        wanted = {table.lower()}
+        chain: list[Source | Step] = []
+        for one in reversed(self.tables):
+            if one.name.lower() in wanted:
+                chain.append(one)
+                if isinstance(one, Step):
+                    wanted.update(name.lower() for name in one.inputs)
+        return chain[::-1]

@@ -1,0 +1,101 @@
+"""From a tree of nodes to a `Declaration`, or to the list of everything that is wrong with it."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from headrace.config.names import shown
+
+from .document import Node, Problems, Section
+from .graph import Tables, in_order
+from .model import Declaration, Source, Trigger
+from .sinks import read_sink
+from .steps import check_watermarks, read_step
+from .values import read_trigger, read_watermark
+from .vocabulary import SUBSCRIPTIONS, is_client_setting, source_options, wrong_with_source
+
+_TOP: Final = ("name", "bootstrap", "sources", "steps", "sinks", "spark", "trigger", "checkpoint")
+_TABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PIPELINE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_FILES: Final = ("schema", "descriptorFile")
+"""Options of a source that may name a file beside the pipeline's."""
+
+_TOPICS: Final = {"topic": "subscribe", "topics": "subscribe", "pattern": "subscribePattern"}
+
+
+def read_declaration(tree: Node, file: Path) -> Declaration:
+    """The pipeline that a tree declares; InvalidPipeline with every mistake found."""
+    problems = Problems()
+    top = Section(tree, "the pipeline", problems)
+    top.allow(_TOP)
+    sources = [_source(name, section, file.parent) for name, section in _named(top, "sources", "source")]
+    steps = [read_step(name, section, file.parent) for name, section in _named(top, "steps", "step")]
+    tables = Tables([*sources, *(step for step in steps if step is not None)], problems)
+    sinks = [read_sink(name, section, tables, file.parent) for name, section in _named(top, "sinks", "sink")]
+    if not problems.found and not sinks:
+        problems.add(top.place, "the pipeline has no sinks; add at least one under `sinks:`")
+    ordered = in_order(tables, problems)
+    check_watermarks(tables, problems)
+    declaration = Declaration(
+        name=_pipeline_name(top),
+        file=file,
+        tables=tuple(ordered),
+        sinks=tuple(sink for sink in sinks if sink is not None),
+        bootstrap=top.text("bootstrap"),
+        checkpoint=top.text("checkpoint"),
+        trigger=read_trigger(top) or Trigger(),
+        spark=_spark(top),
+    )
+    problems.raise_any()
+    return declaration
+
+
+def _pipeline_name(top: Section) -> str:
+    name = top.required("name", "orders")
+    if name and not _PIPELINE_NAME.fullmatch(name):
+        top.wrong("name", f"the name '{shown(name)}' may have letters, digits, '.', '_' and '-' only")
+    return name
+
+
+def _spark(top: Section) -> dict[str, str]:
+    section = top.section("spark")
+    return {} if section is None else section.options()
+
+
+def _named(top: Section, key: str, kind: str) -> list[tuple[str, Section]]:
+    """The entries of a mapping of names, names checked."""
+    section = top.section(key)
+    if section is None:
+        return []
+    found = []
+    for name in section.names():
+        node = section.node(name)
+        assert node is not None
+        if not _TABLE_NAME.fullmatch(name):
+            message = f"the name '{shown(name)}' of a {kind} must be letters, digits and '_', not starting with a digit"
+            top.problems.add(node.place, message)
+        found.append((name, Section(node, f"{kind} '{shown(name)}'", top.problems)))
+    return found
+
+
+def _source(name: str, section: Section, directory: Path) -> Source:
+    own = (*_TOPICS, "watermark")
+    section.allow([*own, *source_options()], is_client_setting)
+    options = section.options(but=own)
+    given = [key for key in (*_TOPICS, *SUBSCRIPTIONS) if section.has(key)]
+    if len(given) != 1:
+        message = f"has {' and '.join(given)}; keep one" if given else "needs a topic, for example `topic: orders`"
+        section.problems.add(section.place, f"{section.what} {message}")
+    for key in given:
+        if key in _TOPICS:
+            options[_TOPICS[key]] = ",".join(section.texts(key))
+    options |= {key: _path(options[key], directory) for key in _FILES if key in options}
+    if not section.problems.found:
+        section.judged_by(wrong_with_source(options))
+    return Source(name=name, place=section.place, options=options, watermark=read_watermark(section))
+
+
+def _path(text: str, directory: Path) -> str:
+    """The path of a file beside the pipeline's, if there is one of this name; else the text as it is."""
+    beside = directory.resolve() / text.strip()
+    return str(beside) if "\n" not in text.strip() and len(text) < 255 and beside.is_file() else text

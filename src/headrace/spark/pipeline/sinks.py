@@ -1,0 +1,91 @@
+"""Reading a sink of a declaration."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from .document import Section
+from .graph import Tables
+from .model import Output, Sink, ToConsole, ToFiles, ToFunction, ToTopic
+from .values import read_function, read_trigger
+from .vocabulary import file_options, is_client_setting, sink_options, wrong_with_sink
+
+MODES: Final = ("append", "update", "complete")
+COLUMNS: Final = ("key", "value", "headers", "partition", "timestamp")
+_KINDS: Final = ("topic", "parquet", "python", "console")
+_COMMON: Final = ("from", "mode", "trigger", *_KINDS)
+
+
+def read_sink(name: str, section: Section, tables: Tables, directory: Path) -> Sink | None:
+    """The sink, or None with what is wrong noted."""
+    kinds = [kind for kind in _KINDS if section.has(kind)]
+    if len(kinds) != 1:
+        found = f"has {' and '.join(kinds)}; keep one" if kinds else f"needs one of {', '.join(_KINDS)}"
+        section.problems.add(section.place, f"{section.what} {found}")
+        return None
+    output = _READERS[kinds[0]](section, directory)
+    table = _table(name, section, tables)
+    mode = section.choice("mode", MODES, "append")
+    if isinstance(output, ToFiles) and mode != "append":
+        section.wrong("mode", f"files can only be added to: 'mode' must be append, not {mode}")
+    if output is None or table is None:
+        return None
+    return Sink(name=name, place=section.place, table=table, output=output, mode=mode, trigger=read_trigger(section))
+
+
+def _table(name: str, section: Section, tables: Tables) -> str | None:
+    """The table to write: `from`, or the one of the sink's own name."""
+    wanted = section.text("from") or name
+    found = tables.get(wanted)
+    if found is not None:
+        return found.name
+    if section.has("from"):
+        section.wrong("from", tables.missing(wanted))
+    else:
+        section.problems.add(section.place, f"{section.what} needs 'from', the name of the table to write")
+    return None
+
+
+def _to_topic(section: Section, _directory: Path) -> Output:
+    section.allow([*_COMMON, *COLUMNS, "format", *sink_options()], is_client_setting)
+    columns = {column: expression for column in COLUMNS if (expression := section.text(column))}
+    if section.choice("format", ("json",), "") == "json":
+        if "value" in columns:
+            section.wrong("value", "'format: json' makes the value of all columns; leave out 'value' or 'format'")
+        columns["value"] = "to_json(struct(*))"
+    options = {**section.options(but=(*_COMMON, *COLUMNS, "format")), "topic": section.required("topic", "revenue")}
+    if not section.problems.found:
+        section.judged_by(wrong_with_sink(options))
+    return ToTopic(columns=columns, options=options)
+
+
+def _to_files(section: Section, _directory: Path) -> Output:
+    section.allow([*_COMMON, "partitionBy", *file_options()])
+    return ToFiles(
+        path=section.required("parquet", "out/orders"),
+        partition_by=tuple(section.texts("partitionBy")),
+        options=section.options(but=(*_COMMON, "partitionBy")),
+    )
+
+
+def _to_function(section: Section, directory: Path) -> Output | None:
+    section.allow(_COMMON)
+    function = read_function(section, "python", directory)
+    return None if function is None else ToFunction(function=function)
+
+
+def _to_console(section: Section, _directory: Path) -> Output:
+    section.allow(_COMMON)
+    text = section.text("console") or ""
+    if not text.isdigit() or not int(text):
+        section.wrong("console", "'console' must be how many rows of a batch to print, for example `console: 20`")
+        return ToConsole()
+    return ToConsole(rows=int(text))
+
+
+_READERS: Final[dict[str, Callable[[Section, Path], Output | None]]] = {
+    "topic": _to_topic,
+    "parquet": _to_files,
+    "python": _to_function,
+    "console": _to_console,
+}

@@ -1,0 +1,56 @@
+"""The names of options that the source, the sink and Spark's own writers take, and what the source says of values."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from headrace.config.setting import ConfigError
+
+from ..formats import OPTION_NAMES, OptionError, decoder_for
+from ..options import OPTIONS, SourceOptions, parse
+from ..sink_options import OPTIONS as SINK_OPTIONS
+from ..sink_options import parse_sink_options
+
+SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
+_CLIENT_PREFIX: Final = "kafka."
+_OF_BATCHES: Final = ("txnAppId", "txnVersion")
+_ANY_BROKER: Final = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
+
+
+def is_client_setting(name: str) -> bool:
+    """Whether the name is one of a setting of the client, which the client itself judges."""
+    return name.startswith(_CLIENT_PREFIX)
+
+
+def source_options() -> list[str]:
+    return [*OPTIONS, *OPTION_NAMES]
+
+
+def parsed_source(options: Mapping[str, str]) -> SourceOptions:
+    """What the source makes of its options; ConfigError says which of them cannot be."""
+    return parse({**_ANY_BROKER, **options}, OPTION_NAMES).for_stream()
+
+
+def wrong_with_source(options: Mapping[str, str]) -> str | None:
+    """What the source would refuse, or None."""
+    try:
+        decoder_for(options, parsed_source(options).client)
+    except (ConfigError, OptionError) as error:
+        return str(error)
+    return None
+
+
+def sink_options() -> list[str]:
+    return [name for name in SINK_OPTIONS if name not in _OF_BATCHES]
+
+
+def wrong_with_sink(options: Mapping[str, str]) -> str | None:
+    """What the sink would refuse, or None."""
+    try:
+        parse_sink_options({**_ANY_BROKER, **options})
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def file_options() -> list[str]:
+    return ["compression", "maxRecordsPerFile"]

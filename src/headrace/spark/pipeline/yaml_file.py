@@ -1,0 +1,84 @@
+"""A YAML file as a tree of nodes that know their lines, with `${NAME}` and `${NAME:-default}` from the environment."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import yaml
+
+from .document import InvalidPipeline, Node, Place, Problems
+
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+def read_yaml(text: str, file: str, environment: Mapping[str, str]) -> Node:
+    """The whole document; InvalidPipeline if it is not YAML or names a variable that is not set."""
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+    except yaml.YAMLError as error:
+        raise InvalidPipeline([_syntax(error, file)]) from error
+    if root is None:
+        raise InvalidPipeline([f"{file}:1: the file is empty; `headrace pipeline new DIR` writes one to start from"])
+    problems = Problems()
+    tree = _Tree(loader, file, environment, problems).node(root, Place(file, root.start_mark.line + 1))
+    problems.raise_any()
+    return tree
+
+
+def _syntax(error: yaml.YAMLError, file: str) -> str:
+    mark = getattr(error, "problem_mark", None)
+    line = mark.line + 1 if mark is not None else 1
+    return f"{file}:{line}: this is not YAML: {getattr(error, 'problem', None) or error}"
+
+
+class _Tree:
+    """Turns the nodes of the YAML library into ours."""
+
+    def __init__(self, loader: yaml.SafeLoader, file: str, environment: Mapping[str, str], problems: Problems) -> None:
+        self._loader = loader
+        self._file = file
+        self._environment = environment
+        self._problems = problems
+
+    def node(self, raw: yaml.Node, place: Place) -> Node:
+        if isinstance(raw, yaml.MappingNode):
+            return Node(self._mapping(raw), place)
+        if isinstance(raw, yaml.SequenceNode):
+            return Node([self.node(item, self._place(item)) for item in raw.value], place)
+        return Node(self._scalar(raw, place), place)
+
+    def _mapping(self, raw: yaml.MappingNode) -> dict[str, Node]:
+        written = [key.value for key, _ in raw.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
+        self._loader.flatten_mapping(raw)
+        found: dict[str, Node] = {}
+        for key, value in raw.value:
+            place = self._place(key)
+            if not isinstance(key, yaml.ScalarNode):
+                self._problems.add(place, "a name must be a plain word")
+                continue
+            if written.count(key.value) > 1 and key.value in found:
+                self._problems.add(place, f"'{key.value}' stands here a second time; one of them would be lost")
+            found[key.value] = self.node(value, place)
+        return found
+
+    def _scalar(self, raw: yaml.Node, place: Place) -> Any:
+        value = self._loader.construct_object(raw)
+        if isinstance(value, str):
+            return _VARIABLE.sub(lambda found: self._variable(found, place), value)
+        if value is None or isinstance(value, (bool, int, float)):
+            return value if not isinstance(value, float) else raw.value
+        return raw.value
+
+    def _variable(self, found: re.Match[str], place: Place) -> str:
+        name, default = found[1], found[2]
+        if name in self._environment:
+            return self._environment[name]
+        if default is None:
+            self._problems.add(
+                place, f"the environment variable {name} is not set; set it, or write ${{{name}:-default}}"
+            )
+        return default or ""
+
+    def _place(self, raw: yaml.Node) -> Place:
+        return Place(self._file, raw.start_mark.line + 1)

@@ -1,0 +1,236 @@
+"""`df.write.format("headrace")` and `df.writeStream.format("headrace")`: rows of Arrow batches to topics.
+
+Tasks write, the driver commits. With delivery exactly-once each attempt of a task writes in a transaction that it
+leaves open, and `sink_commit` tells how the driver makes a batch visible. With at-least-once a task's rows are there
+when the task is done, once for each attempt of it that wrote them.
+"""
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from headrace.client.columnar.cluster import Cluster, shared_cluster
+from headrace.client.columnar.prepared import lack_of_transactions
+from headrace.config.setting import ConfigError
+
+from .errors import plainly
+from .sink_columns import written_columns
+from .sink_commit import PREFIX, Report
+from .sink_driver import SinkDriver
+from .sink_journal import JobJournal, TopicJournal, require_journal
+from .sink_options import Delivery, SinkOptions, parse_sink_options
+from .sink_task import (
+    Target,
+    require_topic_to_write,
+    task_of_job,
+    task_of_series,
+    task_of_stream,
+    write_in_transaction,
+    write_plainly,
+    write_unless_decided,
+)
+
+log = logging.getLogger(__name__)
+
+_APPS: Final = uuid.UUID("5d0c2f0e-9e0f-4b55-8c3e-0b6e5f6f3a4d")
+"""The namespace of names given with txnAppId."""
+
+
+@dataclass(frozen=True)
+class SinkMessage(WriterCommitMessage):
+    """What a task tells the driver; `report` is None where there is nothing to commit."""
+
+    report: Report | None = None
+
+
+Messages = Sequence[WriterCommitMessage | None]
+
+
+def make_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> "SinkWriter":
+    """The writer of a batch; `ConfigError` or `ClientError` for what cannot be written so."""
+    if overwrite:
+        raise ConfigError('a topic cannot be overwritten: use mode("append"), or delete its records first')
+    target = _target(options, schema)
+    if target.is_exactly_once and target.options.version is not None:
+        require_journal(target.cluster(), target.options.decisions_topic)
+    return SinkWriter(target, uuid.uuid4().hex)
+
+
+def make_stream_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> "SinkStreamWriter":
+    """The writer of a stream. In every output mode the rows of a batch are appended, as by Spark's Kafka sink."""
+    del overwrite
+    target = _target(options, schema)
+    if target.options.version is not None:
+        raise ConfigError("options txnAppId and txnVersion are for batch writes; a stream knows its batches by itself")
+    if target.is_exactly_once:
+        require_journal(target.cluster(), target.options.decisions_topic)
+    return SinkStreamWriter(target)
+
+
+class SinkWriter(DataSourceArrowWriter):
+    """Writes a batch; `job` is a name that no other job has.
+
+    With options txnAppId and txnVersion it is one of a series, each of which is written once: what a stream's batches
+    are to its query.
+    """
+
+    def __init__(self, target: Target, job: str) -> None:
+        self._target = target
+        self._job = job
+
+    @plainly
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
+        """Write the rows of one task."""
+        if not self._target.is_exactly_once:
+            write_plainly(self._target, iterator)
+            return SinkMessage()
+        if self._target.options.version is None:
+            return SinkMessage(write_in_transaction(self._target, task_of_job(self._job), iterator))
+        task = task_of_series(self._series, self._number, self._job)
+        return SinkMessage(write_unless_decided(self._target, task, iterator))
+
+    @plainly
+    def commit(self, messages: Messages) -> None:
+        """Make the rows visible."""
+        _warn_of_weakness(self._target)
+        if self._target.is_exactly_once:
+            rewrite_torn = self._target.options.rewrite_torn
+            self._driver().commit(self._number, self._reports(messages), rewrite_torn=rewrite_torn)
+
+    @plainly
+    def abort(self, messages: Messages) -> None:
+        """Undo what can be undone."""
+        if self._target.is_exactly_once:
+            self._driver().abort(self._reports(messages))
+
+    @property
+    def _series(self) -> str:
+        """Ids of one length: none is the beginning of another."""
+        version = self._target.options.version
+        return self._job if version is None else uuid.uuid5(_APPS, version.app_id).hex
+
+    @property
+    def _number(self) -> int:
+        version = self._target.options.version
+        return 0 if version is None else version.version
+
+    def _driver(self) -> SinkDriver:
+        if self._target.options.version is not None:
+            return _driver_of(self._target, self._series)
+        return SinkDriver(self._target.cluster(), self._series, JobJournal(self._job))
+
+    def _reports(self, messages: Messages) -> list[Report]:
+        """At least one, so that the job is known by it even where no task came to its end."""
+        return _reports(messages) or [Report(self._series, self._job, self._number)]
+
+
+class SinkStreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a stream."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    @plainly
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
+        """Write the rows of one task of a batch."""
+        if not self._target.is_exactly_once:
+            write_plainly(self._target, iterator)
+            return SinkMessage()
+        return SinkMessage(write_unless_decided(self._target, task_of_stream(), iterator))
+
+    @plainly
+    def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Make the rows of a batch visible."""
+        _warn_of_weakness(self._target)
+        reports = _reports(messages)
+        if reports:
+            _remember(self._target, reports[0])
+            driver = _driver_of(self._target, reports[0].query)
+            driver.commit(batchId, reports, rewrite_torn=self._target.options.rewrite_torn)
+
+    @plainly
+    def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Undo what is not decided. A query that is stopped before one task came to its end is known by an earlier
+        batch, if at all; what nobody undoes, the next run does.
+        """
+        del batchId
+        reports = _reports(messages) or _remembered(self._target)
+        if reports:
+            _driver_of(self._target, reports[0].query).abort(reports)
+
+
+def _reports(messages: Messages) -> list[Report]:
+    return [one.report for one in messages if isinstance(one, SinkMessage) and one.report is not None]
+
+
+def _remember(target: Target, report: Report) -> None:
+    if target.options.checkpoint is not None:
+        _latest[target.options.checkpoint] = report._replace(prepared=None)
+
+
+def _remembered(target: Target) -> list[Report]:
+    latest = _latest.get(target.options.checkpoint or "")
+    return [] if latest is None else [latest]
+
+
+_latest: dict[str, Report] = {}
+"""The query and run of the last batch that this process committed, by checkpoint."""
+
+
+def _target(options: Mapping[str, str], schema: Any) -> Target:
+    parsed = parse_sink_options(options)
+    columns = written_columns(schema, parsed.topic)
+    cluster = shared_cluster(parsed.client)
+    if parsed.topic is not None:
+        require_topic_to_write(cluster, parsed.topic)
+    weakness = _weakness(cluster, parsed)
+    return Target(options=parsed, columns=tuple(columns), weakness=weakness)
+
+
+def _weakness(cluster: Cluster, options: SinkOptions) -> str | None:
+    """Why the sink writes at least once only; None where it writes exactly once."""
+    if options.delivery is Delivery.AT_LEAST_ONCE:
+        return "option delivery says so"
+    found = options.weakness
+    if found is None:
+        if cluster not in _lacks:
+            _lacks[cluster] = lack_of_transactions(cluster, f"{PREFIX}-probe")
+        found = _lacks[cluster]
+    if found is not None and options.delivery is Delivery.EXACTLY_ONCE:
+        raise ConfigError(
+            f"option delivery=exactly-once cannot be kept: {found}. With auto or at-least-once the sink writes, and a "
+            "row may be there twice after a failure"
+        )
+    return found
+
+
+_lacks: dict[Cluster, str | None] = {}
+"""What clusters lack, asked once in a process."""
+
+
+def _warn_of_weakness(target: Target) -> None:
+    """One line in the log of a process."""
+    if target.weakness is not None and target.options.delivery is Delivery.AUTO and target.weakness not in _warned:
+        _warned.add(target.weakness)
+        log.warning("writing at least once, so a row may be there twice after a failure: %s", target.weakness)
+
+
+_warned: set[str] = set()
+
+
+def _driver_of(target: Target, query: str) -> SinkDriver:
+    """The driver of a query in this process, which has the journal from one batch to the next."""
+    key = (target.cluster(), target.options.decisions_topic, query)
+    driver = _drivers.get(key)
+    if driver is None:
+        journal = TopicJournal(target.cluster(), target.options.decisions_topic, query)
+        driver = _drivers[key] = SinkDriver(target.cluster(), query, journal)
+    return driver
+
+
+_drivers: dict[tuple[Cluster, str, str], SinkDriver] = {}

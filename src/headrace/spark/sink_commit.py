@@ -1,0 +1,327 @@
+"""How a batch of the sink becomes visible exactly once: who decides, when, and what a crash at any point leaves behind.
+
+Each attempt of a task writes in a Kafka transaction of its own and leaves it open. The driver, with the report of one
+attempt of every task in its hands, first writes its decision to a journal (a compacted topic, one key per query) and
+then commits those transactions; every other transaction of the query is aborted. What makes this safe:
+
+1. Transactional ids hold query, run, task and attempt. No two runs, and no two attempts, can end each other's
+   transaction by accident; only a driver, carrying out a decision, and the broker's timeout end them.
+2. No transaction is committed before the decision that lists it is in the journal.
+3. The journal has one writer. A driver takes it over (by a new producer epoch) before it reads it, and from then on
+   whatever an earlier driver still tries to write is refused. So the decision it read stays the last word.
+4. A task asks the journal before it writes: a batch that was decided is not written again.
+5. A decided transaction is ended by its producer id and epoch, and an epoch has one transaction only. Committing twice
+   is committing once; of a commit and an abort the first wins and the other one is told.
+
+What remains is time: an open transaction is aborted by the broker after `transaction.timeout.ms`. Before the decision
+that costs nothing but the work, since the batch is written again. If it happens between the decision and the commit
+(the driver died in that moment and was away for longer than the timeout), either nothing of the batch was committed,
+and the decision is revoked, or a part of it was: then the batch is torn, and the query says so and stops.
+
+No input or output here: the functions yield what to do and are sent what came of it.
+"""
+
+import json
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, StrEnum
+from typing import Any, Final, NamedTuple
+
+from headrace.client.errors import ClientError
+
+PREFIX: Final = "headrace-sink"
+_RECORD_VERSION: Final = 1
+
+
+class CommitError(ClientError):
+    """A batch could not be committed; the message says what is visible of it and what to do."""
+
+
+class Prepared(NamedTuple):
+    """An open transaction that holds all rows of a task: the run, the task's number, its attempt, and the producer."""
+
+    run: str
+    partition: int
+    attempt: int
+    producer_id: int
+    epoch: int
+
+
+def transactional_id(query: str, run: str, partition: int, attempt: int) -> str:
+    """The name an attempt writes under: nobody else has it, and later batches of the run use it again."""
+    return f"{id_prefix(query)}{run}-{partition}-{attempt}"
+
+
+def id_prefix(query: str) -> str:
+    """What the transactional ids of all tasks of a query start with."""
+    return f"{PREFIX}-{query}-"
+
+
+class Report(NamedTuple):
+    """What an attempt of a task did. Without `prepared` it wrote nothing: no rows, or the batch was decided already."""
+
+    query: str
+    run: str
+    batch: int
+    prepared: Prepared | None = None
+    found_decided: bool = False
+
+
+class State(StrEnum):
+    """How far a decision is carried out."""
+
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    REVOKED = "revoked"
+    """Nothing of the batch is visible (or all of it may be written again): the next run writes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The last word on a query: its latest decided batch, the run that wrote it, and the transactions to commit."""
+
+    batch: int
+    run: str
+    state: State
+    transactions: tuple[Prepared, ...] = ()
+
+    def ended(self, state: State) -> "Decision":
+        return replace(self, state=state, transactions=())
+
+    def to_json(self) -> bytes:
+        fields = {
+            "version": _RECORD_VERSION,
+            "batch": self.batch,
+            "run": self.run,
+            "state": self.state.value,
+            "transactions": [one[1:] for one in self.transactions],
+        }
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decision_from_json(text: bytes) -> Decision:
+    """The decision a record holds; `CommitError` when a later version of this package, or somebody else, wrote it."""
+    try:
+        fields = json.loads(text)
+        if fields["version"] != _RECORD_VERSION:
+            raise CommitError(f"the record has version {fields['version']}, this package knows {_RECORD_VERSION}")
+        run = str(fields["run"])
+        return Decision(
+            batch=int(fields["batch"]),
+            run=run,
+            state=State(fields["state"]),
+            transactions=tuple(Prepared(run, *map(int, entry)) for entry in fields["transactions"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise CommitError(f"the record is not a decision of this sink: {error}") from error
+
+
+class Duty(Enum):
+    """What a task has to do with its rows."""
+
+    WRITE = "write"
+    SKIP = "skip"
+
+
+def duty(last: Decision | None, batch: int) -> Duty:
+    """What a task of `batch` does; `CommitError` where the checkpoint is older than the sink's journal."""
+    if last is None or last.batch < batch:
+        return Duty.WRITE
+    if last.batch > batch:
+        raise behind(last, batch)
+    return Duty.WRITE if last.state is State.REVOKED else Duty.SKIP
+
+
+class Outcome(Enum):
+    """Where a transaction stands."""
+
+    OPEN = "open"
+    COMMITTED = "committed"
+    LOST = "lost"
+    """Aborted: by the broker after its timeout, or by a driver."""
+
+
+class Verdict(Enum):
+    """What can still be done with a decided batch."""
+
+    COMMIT = "commit"
+    ABORT = "abort"
+    TORN = "torn"
+
+
+def verdict(outcomes: Iterable[Outcome]) -> Verdict:
+    """All of a batch is committed, or nothing; torn where neither can be had any more."""
+    found = set(outcomes)
+    if Outcome.LOST not in found:
+        return Verdict.COMMIT
+    return Verdict.TORN if Outcome.COMMITTED in found else Verdict.ABORT
+
+
+class Look(NamedTuple):
+    """Answer: the run that last took the journal over, and the last decision; None where there was none yet."""
+
+
+class TakeOver(NamedTuple):
+    """Shut every earlier driver out of the journal, in the name of a run; answer: the last decision, or None."""
+
+    run: str
+
+
+class Record(NamedTuple):
+    """Write a decision to the journal, durably; fails when another driver took the journal over."""
+
+    decision: Decision
+
+
+class Claim(NamedTuple):
+    """Fail when another driver took the journal over."""
+
+
+class Inspect(NamedTuple):
+    """Answer: the outcome of each transaction."""
+
+    transactions: Sequence[Prepared]
+
+
+class End(NamedTuple):
+    """Commit or abort each transaction; answer: the outcome of each, none of them `OPEN`."""
+
+    transactions: Sequence[Prepared]
+    commit: bool
+
+
+class ListOpen(NamedTuple):
+    """Answer: the transactional ids of the query's open transactions."""
+
+
+class Fence(NamedTuple):
+    """Abort the open transactions of these ids, and shut out whoever still writes in them."""
+
+    transactional_ids: Sequence[str]
+
+
+Command = Look | TakeOver | Record | Claim | Inspect | End | ListOpen | Fence
+Steps = Generator[Command, Any, None]
+
+
+def commit_steps(batch: int, reports: Sequence[Report], *, rewrite_torn: bool = False, sweep: bool = True) -> Steps:
+    """Make the batch of these reports visible, once, whatever earlier runs did with it.
+
+    With `sweep` it also looks for transactions that nobody will end: of attempts that lost, and of runs that died.
+    """
+    own = _prepared(reports)
+    last = yield TakeOver(reports[0].run)
+    if last is not None and last.state is State.COMMITTING:
+        last = yield from _carry_out(last, (yield Inspect(last.transactions)), rewrite_torn)
+    if last is not None and last.batch > batch:
+        yield End(own, commit=False)
+        raise behind(last, batch)
+    if last is not None and last.batch == batch and last.state is State.COMMITTED:
+        yield End(own, commit=False)
+    else:
+        yield from _decide(batch, reports, own, rewrite_torn)
+    if sweep:
+        yield from _sweep(keep=set())
+
+
+def abort_steps(reports: Sequence[Report]) -> Steps:
+    """Undo what the tasks wrote, except what was decided: that is finished by the next run.
+
+    Spark calls this also when `commit` itself failed, so the decision may be there, or still on its way. A journal that
+    another run has is left to it: whatever this run had under way there is refused.
+    """
+    query, run = reports[0].query, reports[0].run
+    owner, last = yield Look()
+    is_ours = owner == run
+    if is_ours:
+        last = yield TakeOver(run)
+    decided = last.transactions if last is not None and last.state is State.COMMITTING else ()
+    yield End([one for one in _prepared(reports) if one not in decided], commit=False)
+    if is_ours:
+        yield from _sweep(keep={transactional_id(query, one.run, one.partition, one.attempt) for one in decided})
+
+
+def _decide(batch: int, reports: Sequence[Report], own: Sequence[Prepared], rewrite_torn: bool) -> Steps:
+    if any(report.found_decided for report in reports):
+        yield End(own, commit=False)
+        raise revoked(batch)
+    if not own:
+        return
+    outcomes = yield Inspect(own)
+    if not _all_open(outcomes):
+        yield End(own, commit=False)
+        raise expired(batch, [one for one, outcome in zip(own, outcomes, strict=True) if outcome is not Outcome.OPEN])
+    decision = Decision(batch=batch, run=reports[0].run, state=State.COMMITTING, transactions=tuple(own))
+    yield Record(decision)
+    ended = yield from _carry_out(decision, outcomes, rewrite_torn)
+    if ended.state is State.REVOKED:
+        raise revoked(batch)
+
+
+def _all_open(outcomes: Iterable[Outcome]) -> bool:
+    return all(outcome is Outcome.OPEN for outcome in outcomes)
+
+
+def _carry_out(
+    decision: Decision, outcomes: Sequence[Outcome], rewrite_torn: bool
+) -> Generator[Command, Any, Decision]:
+    """A torn batch is committed as far as it can be: fewer rows are missing then."""
+    outcomes = yield End(decision.transactions, commit=verdict(outcomes) is not Verdict.ABORT)
+    found = verdict(outcomes)
+    if found is Verdict.TORN and not rewrite_torn:
+        raise torn(decision, outcomes)
+    ended = decision.ended(State.COMMITTED if found is Verdict.COMMIT else State.REVOKED)
+    yield Record(ended)
+    return ended
+
+
+def _sweep(keep: set[str]) -> Steps:
+    """The claim stands between looking and ending, so that a driver whose time is over ends nobody's transactions."""
+    stale = [one for one in (yield ListOpen()) if one not in keep]
+    if stale:
+        yield Claim()
+        yield Fence(stale)
+
+
+def _prepared(reports: Sequence[Report]) -> list[Prepared]:
+    return [report.prepared for report in reports if report.prepared is not None]
+
+
+def behind(last: Decision, batch: int) -> CommitError:
+    return CommitError(
+        f"batch {batch} was to be written, but batch {last.batch} of this query is written already: the checkpoint is "
+        "older than the topic. Start from the newest checkpoint, or from an empty one to write everything again"
+    )
+
+
+def expired(batch: int, lost: Sequence[Prepared]) -> CommitError:
+    return CommitError(
+        f"batch {batch} cannot be committed: the transactions of its tasks {_tasks(lost)} were aborted by the cluster "
+        "before all tasks were done. Nothing of the batch is visible; start again to have it written. "
+        "Where batches take long, raise kafka.transaction.timeout.ms (and the brokers' transaction.max.timeout.ms), "
+        "or make them smaller"
+    )
+
+
+def revoked(batch: int) -> CommitError:
+    return CommitError(
+        f"batch {batch} was decided, but the cluster aborted its transactions before they were committed; start "
+        "the query again to have it written"
+    )
+
+
+def torn(decision: Decision, outcomes: Sequence[Outcome]) -> CommitError:
+    pairs = list(zip(decision.transactions, outcomes, strict=True))
+    lost = [one for one, outcome in pairs if outcome is Outcome.LOST]
+    return CommitError(
+        f"batch {decision.batch} is torn: the rows of its tasks {_tasks(lost)} are missing, because the cluster "
+        f"aborted their transactions (transaction.timeout.ms) before a driver came back to commit them; the rows of "
+        f"the other {len(pairs) - len(lost)} are visible. A stream writes the whole batch again, with the visible rows "
+        "twice, when it is started with the option tornBatch=rewrite"
+    )
+
+
+def _tasks(transactions: Sequence[Prepared]) -> str:
+    numbers = sorted(one.partition for one in transactions)
+    shown = ", ".join(map(str, numbers[:10]))
+    return shown if len(numbers) <= 10 else f"{shown} and {len(numbers) - 10} more"

@@ -1,0 +1,131 @@
+"""The driver's part of an exactly-once write: carries out, against a cluster, what `sink_commit` decides."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from headrace.client.columnar.cluster import Cluster
+from headrace.client.columnar.prepared import (
+    Description,
+    Ending,
+    describe_transactions,
+    end_transactions,
+    fence,
+    open_transactions,
+)
+from headrace.client.columnar.transaction import PreparedTransaction
+
+from .sink_commit import (
+    Claim,
+    Command,
+    End,
+    Fence,
+    Inspect,
+    ListOpen,
+    Look,
+    Outcome,
+    Prepared,
+    Record,
+    Report,
+    Steps,
+    TakeOver,
+    abort_steps,
+    commit_steps,
+    id_prefix,
+    transactional_id,
+)
+from .sink_journal import Journal
+
+SWEEP_SECONDS: Final = 30.0
+"""How long a transaction that nobody will end may hold up readers, beside one that a retried task tells of at once."""
+
+_STATES: Final = {"Ongoing": Outcome.OPEN, "PrepareCommit": Outcome.COMMITTED, "CompleteCommit": Outcome.COMMITTED}
+_COMMITS: Final = {
+    Ending.DONE: Outcome.COMMITTED,
+    Ending.CONTRARY: Outcome.LOST,
+    Ending.GONE: Outcome.LOST,
+}
+_ABORTS: Final = {
+    Ending.DONE: Outcome.LOST,
+    Ending.CONTRARY: Outcome.COMMITTED,
+    Ending.GONE: Outcome.LOST,
+}
+
+
+def outcome_of(found: Description | None, one: Prepared) -> Outcome:
+    """Where a transaction stands, from what the coordinator knows of its transactional id."""
+    if found is None or (found.producer_id, found.epoch) != (one.producer_id, one.epoch):
+        return Outcome.LOST
+    return _STATES.get(found.state, Outcome.LOST)
+
+
+def is_sweep_due(reports: Sequence[Report], since_last: float) -> bool:
+    """Whether to look for transactions that nobody will end: often only where a task was tried more than once."""
+    return since_last >= SWEEP_SECONDS or any(one.prepared is not None and one.prepared.attempt for one in reports)
+
+
+class SinkDriver:
+    """Commits and aborts the batches of one query, or the one batch of a job."""
+
+    def __init__(self, cluster: Cluster, query: str, journal: Journal) -> None:
+        self._cluster = cluster
+        self._query = query
+        self._journal = journal
+        self._swept_at = -SWEEP_SECONDS
+
+    def commit(self, batch: int, reports: Sequence[Report], *, rewrite_torn: bool = False) -> None:
+        """Make the batch visible, once."""
+        now = time.monotonic()
+        sweep = is_sweep_due(reports, now - self._swept_at)
+        self._carry_out(commit_steps(batch, reports, rewrite_torn=rewrite_torn, sweep=sweep))
+        if sweep:
+            self._swept_at = now
+
+    def abort(self, reports: Sequence[Report]) -> None:
+        """Undo what is not decided."""
+        self._carry_out(abort_steps(reports))
+
+    def _carry_out(self, steps: Steps) -> None:
+        answer = None
+        while True:
+            try:
+                command = steps.send(answer)
+            except StopIteration:
+                return
+            answer = self._do(command)
+
+    def _do(self, command: Command) -> Any:
+        match command:
+            case Look():
+                return self._journal.look()
+            case TakeOver(run):
+                return self._journal.take_over(run)
+            case Record(decision):
+                return self._journal.record(decision)
+            case Claim():
+                return self._journal.claim()
+            case Inspect(transactions):
+                return self._outcomes(transactions)
+            case End(transactions, commit):
+                return self._end(transactions, commit)
+            case ListOpen():
+                return open_transactions(self._cluster, id_prefix(self._query))
+            case Fence(names):
+                return self._fence(names)
+
+    def _outcomes(self, transactions: Sequence[Prepared]) -> list[Outcome]:
+        found = describe_transactions(self._cluster, map(self._name, transactions))
+        return [outcome_of(found[self._name(one)], one) for one in transactions]
+
+    def _end(self, transactions: Sequence[Prepared], commit: bool) -> list[Outcome]:
+        prepared = [PreparedTransaction(self._name(one), one.producer_id, one.epoch, True) for one in transactions]
+        endings = end_transactions(self._cluster, prepared, commit=commit)
+        meanings = _COMMITS if commit else _ABORTS
+        return [meanings[endings[one.transactional_id]] for one in prepared]
+
+    def _fence(self, names: Sequence[str]) -> None:
+        for name in names:
+            fence(self._cluster, name)
+
+    def _name(self, one: Prepared) -> str:
+        return transactional_id(self._query, one.run, one.partition, one.attempt)

@@ -1,0 +1,92 @@
+"""`headrace pipeline` as far as it goes without Spark."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.pipeline_view import JsonView, LineView, LiveView
+from headrace.spark.pipeline.progress import Progress
+from tests.unit.cli.conftest import Run
+
+BROKEN = """
+name: shop
+sources:
+  orders: {topc: orders}
+sinks:
+  copy: {from: ordres, parquet: out}
+"""
+
+
+def test_a_new_pipeline_is_a_good_one(run: Run, tmp_path: Path) -> None:
+    written = run("pipeline", "new", str(tmp_path / "demo"))
+    assert written.exit_code == 0, written.output
+    file = tmp_path / "demo" / "pipeline.yaml"
+    assert f"run it with: headrace pipeline run {file}" in written.stdout
+    assert "name: demo" in file.read_text()
+    checked = run("pipeline", "check", str(file))
+    assert checked.stdout == f"{file}: ok, 1 source, 2 steps, 1 sink\n"
+
+
+def test_a_new_pipeline_overwrites_nothing(run: Run, tmp_path: Path) -> None:
+    run("pipeline", "new", str(tmp_path / "demo"))
+    again = run("pipeline", "new", str(tmp_path / "demo"))
+    assert again.exit_code == 2
+    assert "is there already; choose another directory" in again.stderr
+
+
+def test_every_mistake_is_a_line_with_its_place(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(BROKEN.lstrip())
+    result = run("pipeline", "run", str(file))
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == [
+        f"headrace: {file}:3: source 'orders' has no setting 'topc'; did you mean topic?",
+        f"headrace: {file}:3: source 'orders' needs a topic, for example `topic: orders`",
+        f"headrace: {file}:5: sink 'copy': there is no source or step 'ordres'; did you mean orders?",
+    ]
+
+
+def test_check_answers_in_json(run: Run, tmp_path: Path) -> None:
+    run("pipeline", "new", str(tmp_path))
+    answer = json.loads(run("pipeline", "check", str(tmp_path / "pipeline.yaml"), "--json").stdout)
+    assert (answer["ok"], answer["sources"], answer["steps"]) == (True, ["lines"], ["words", "counted"])
+
+
+MOVED = Progress(sink="revenue", state="running", batch=3, rows_in=1200, rows_out=30, lag=7, latency_ms=210)
+
+
+def test_json_has_a_line_for_each_change(capsys: pytest.CaptureFixture[str]) -> None:
+    view = JsonView()
+    for progress in (Progress(sink="revenue"), MOVED, MOVED):
+        view.progress([progress])
+    (line,) = capsys.readouterr().out.splitlines()
+    document = json.loads(line)
+    assert (document["event"], document["sink"], document["rows_in"], document["lag"]) == (
+        "progress",
+        "revenue",
+        1200,
+        7,
+    )
+
+
+def test_lines_come_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    times = iter([0.0, 0.0, 0.0, 1.0, 6.0, 6.0])
+    view = LineView(clock=lambda: next(times))
+    view.progress([MOVED])
+    view.progress([MOVED])
+    view.progress([MOVED])
+    assert capsys.readouterr().out == ("revenue: running, batch 3, in 1,200 (0/s), out 30, lag 7, took 210 ms\n")
+
+
+def test_a_terminal_shows_a_table() -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    screen = io.StringIO()
+    with Live(console=Console(file=screen, width=120), auto_refresh=False) as live:
+        LiveView(live).progress([MOVED])
+    shown = screen.getvalue()
+    assert "ROWS OUT" in shown
+    assert "1,200" in shown

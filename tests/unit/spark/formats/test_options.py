@@ -1,0 +1,130 @@
+"""What the options say, and how those are refused that cannot be meant."""
+
+from pathlib import Path
+
+import pytest
+
+from headrace.client.errors import ClientError
+from headrace.spark.formats import OPTION_NAMES, OptionError, decoder_for
+from headrace.spark.formats.options import read_options
+
+JSON = {"format": "json", "schema": "id BIGINT"}
+
+
+def refusal(options: dict[str, str]) -> str:
+    with pytest.raises(OptionError) as caught:
+        decoder_for(options)
+    return str(caught.value)
+
+
+def test_records_stay_as_they_are_unless_a_format_is_set() -> None:
+    assert decoder_for({}) is None
+    assert decoder_for({"format": "raw", "keyFormat": "raw", "subscribe": "orders"}) is None
+
+
+def test_every_option_is_taken_in_any_case() -> None:
+    read = read_options({"FORMAT": "JSON", "keyformat": "String", "SCHEMA": "id BIGINT", "timezone": "Europe/Oslo"})
+    assert (read.format, read.key_format, read.schema, read.time_zone) == ("json", "string", "id BIGINT", "Europe/Oslo")
+
+
+def test_the_names_of_all_options_are_told() -> None:
+    assert {"format", "keyFormat", "schema", "descriptorFile", "messageName", "framing", "badRecords"} <= OPTION_NAMES
+
+
+def test_an_unknown_format_is_refused_with_the_nearest_one() -> None:
+    assert refusal({"format": "jsn"}).startswith("format=jsn is not known")
+    assert refusal({"format": "jsn"}).endswith("protobuf; did you mean json?")
+    assert "keyFormat=json" in refusal({"keyFormat": "json"})
+    assert "framing=apicurio" in refusal({**JSON, "framing": "apicurio"})
+
+
+@pytest.mark.parametrize(
+    ("options", "missing"),
+    [
+        ({"format": "json"}, "format=json needs the option schema"),
+        ({"format": "avro", "schema": "  "}, "format=avro needs the option schema"),
+        ({"format": "protobuf"}, "format=protobuf needs the option descriptorFile"),
+    ],
+)
+def test_a_missing_schema_is_said_with_what_to_set(options: dict[str, str], missing: str) -> None:
+    assert missing in refusal(options)
+
+
+def test_a_message_name_is_needed_beside_the_descriptors(tmp_path: Path) -> None:
+    (tmp_path / "shop.desc").write_bytes(b"")
+    assert "needs the option messageName" in refusal(
+        {"format": "protobuf", "descriptorFile": str(tmp_path / "shop.desc")}
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"schema": "id BIGINT"}, "schema has no use with format=raw; set format=json or format=avro"),
+        ({"format": "string", "messageName": "Order"}, "messageName has no use with format=string"),
+        ({"badRecords": "column"}, "badRecords has no use where nothing is decoded"),
+        ({"deadLetterTopic": "dead"}, "deadLetterTopic has no use where nothing is decoded"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(options: dict[str, str], said: str) -> None:
+    assert said in refusal(options)
+
+
+def test_a_schema_registry_is_not_there_yet() -> None:
+    said = refusal({**JSON, "schema.registry.url": "http://registry"})
+    assert "there is no schema registry yet" in said
+    assert "the option schema" in said
+
+
+def test_dead_letters_are_asked_for_in_either_way() -> None:
+    assert read_options({**JSON, "deadLetterTopic": "dead"}).dead_letter_topic == "dead"
+    assert read_options({**JSON, "badRecords": "deadLetterTopic=dead"}).dead_letter_topic == "dead"
+    assert read_options({**JSON, "badRecords": "column"}).dead_letter_topic == ""
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"badRecords": "drop"}, "badRecords=drop is not known"),
+        ({"badRecords": "deadLetterTopic"}, "needs a topic"),
+        ({"badRecords": "column", "deadLetterTopic": "dead"}, "contradict each other"),
+        ({"subscribe": "orders, dead", "deadLetterTopic": "dead"}, "is a topic that is read"),
+        ({"timeZone": "Mars/Base"}, "timeZone=Mars/Base is not a time zone"),
+        ({"timeZone": "../etc"}, "is not a time zone"),
+    ],
+)
+def test_values_that_cannot_be_meant_are_refused(more: dict[str, str], said: str) -> None:
+    assert said in refusal({**JSON, **more})
+
+
+def test_a_schema_may_be_in_a_file_that_executors_need_not_have(tmp_path: Path) -> None:
+    place = tmp_path / "order.ddl"
+    place.write_text("id BIGINT,\n name STRING")
+    read = read_options({"format": "json", "schema": str(place)})
+    place.unlink()
+    assert read.schema == "id BIGINT,\n name STRING"
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    assert "schema: cannot read the file 'missing.avsc'" in refusal({"format": "avro", "schema": "missing.avsc"})
+    assert "descriptorFile: cannot read the file '/no/such'" in refusal(
+        {"format": "protobuf", "descriptorFile": "/no/such", "messageName": "x"}
+    )
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    place = tmp_path / "order.avsc"
+    place.write_bytes(b"\xff\xfe")
+    assert "not UTF-8" in refusal({"format": "avro", "schema": str(place)})
+
+
+def test_the_settings_of_the_client_are_taken_along() -> None:
+    read = read_options({**JSON, "kafka.bootstrap.servers": "h:9092", "includeHeaders": "true", "subscribe": "orders"})
+    assert read.client == {"bootstrap.servers": "h:9092"}
+    assert read.include_headers
+
+
+def test_a_refusal_is_an_error_of_the_client_with_a_code() -> None:
+    with pytest.raises(ClientError) as caught:
+        decoder_for({"format": "xml"})
+    assert caught.value.code == "INVALID_CONFIG"

@@ -1,0 +1,79 @@
+from typing import Any
+
+import pytest
+
+from headrace.spark.pipeline.building import consumer_groups
+from headrace.spark.pipeline.document import Place
+from headrace.spark.pipeline.model import Source
+from headrace.spark.pipeline.progress import Progress, lag_of
+
+REPORT: dict[str, Any] = {
+    "batchId": 7,
+    "timestamp": "2026-01-01T00:00:00.000Z",
+    "numInputRows": 100,
+    "inputRowsPerSecond": 50.0,
+    "durationMs": {"triggerExecution": 210},
+    "eventTime": {"watermark": "2026-01-01T00:00:00.000Z"},
+    "stateOperators": [{"numRowsTotal": 3, "numRowsDroppedByWatermark": 1}, {"numRowsTotal": 4}],
+    "sources": [{"endOffset": {"orders": {"0": 5, "1": 7}}, "latestOffset": {"orders": {"0": 8, "1": 7}}}],
+    "sink": {"numOutputRows": -1},
+    "observedMetrics": {"headrace_rows_out": {"rows": 9}},
+}
+
+
+def test_reports_add_up() -> None:
+    progress = Progress(sink="revenue").after(REPORT).after({**REPORT, "batchId": 8})
+    assert progress == Progress(
+        sink="revenue",
+        state="running",
+        batch=8,
+        rows_in=200,
+        rows_out=18,
+        rows_per_second=50.0,
+        latency_ms=210,
+        lag=3,
+        watermark="2026-01-01T00:00:00.000Z",
+        state_rows=7,
+        dropped_late=2,
+    )
+
+
+def test_a_bare_report_is_enough() -> None:
+    assert Progress(sink="x").after({"batchId": 0}) == Progress(sink="x", state="running", batch=0)
+
+
+def test_what_stopped_has_no_speed() -> None:
+    assert Progress(sink="x").after(REPORT).now("stopped").rows_per_second == 0.0
+
+
+@pytest.mark.parametrize(
+    ("sources", "lag"),
+    [
+        ([], None),
+        ([{"endOffset": 7, "latestOffset": 8}], None),
+        ([{"endOffset": None, "latestOffset": None}], None),
+        ([{"endOffset": '{"a": {"0": 1}}', "latestOffset": '{"a": {"0": 4, "1": 2}}'}], 5),
+        ([{"endOffset": {"a": {"0": 9}}, "latestOffset": {"a": {"0": 4}}}], 0),
+        ([{"endOffset": 7, "latestOffset": 8}, {"endOffset": {"a": {"0": 1}}, "latestOffset": {"a": {"0": 2}}}], 1),
+    ],
+)
+def test_lag_is_what_is_there_and_not_read(sources: list[dict[str, Any]], lag: int | None) -> None:
+    assert lag_of({"sources": sources}) == lag
+
+
+def source(name: str, topics: str) -> Source:
+    return Source(name=name, place=Place("p.yaml", 1), options={"subscribe": topics})
+
+
+def test_a_sink_has_one_group_for_all_its_topics() -> None:
+    assert consumer_groups("shop", "revenue", [source("orders", "orders"), source("payments", "cards,cash")]) == {
+        "orders": "shop-revenue",
+        "payments": "shop-revenue",
+    }
+
+
+def test_two_readers_of_a_topic_have_groups_of_their_own() -> None:
+    assert consumer_groups("shop", "pairs", [source("left", "orders"), source("right", "orders")]) == {
+        "left": "shop-pairs-left",
+        "right": "shop-pairs-right",
+    }

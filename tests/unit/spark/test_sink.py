@@ -1,0 +1,292 @@
+"""The writers as Spark calls them, without Spark: rows in, records out, and what the driver does with the reports."""
+
+import logging
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+from headrace.client.errors import ClientError
+from headrace.config.setting import ConfigError
+from headrace.protocol.api import ApiKey
+from headrace.protocol.errors import ErrorCode
+from headrace.spark import sink, sink_task
+from headrace.spark.errors import QueryError
+from headrace.spark.sink import SinkMessage, make_stream_writer, make_writer
+from headrace.testing import Broker
+from tests.scripted import Asked, Reply
+from tests.spark.records import values
+from tests.unit.columnar.scripted_cluster import FAST, TOPIC, ScriptedCluster, ScriptedLog
+from tests.unit.columnar.scripted_coordinator import ABORTED, COMMITTED, EMPTY, OPEN, ScriptedCoordinator
+
+ROWS = StructType([StructField("key", StringType()), StructField("value", StringType())])
+ROUTED = StructType([StructField("topic", StringType()), StructField("value", StringType())])
+
+
+class FakeContext:
+    """A task of a streaming query, or of a job when it has no properties."""
+
+    def __init__(self, partition: int = 0, attempt: int = 0, **properties: str) -> None:
+        self._numbers = (partition, attempt)
+        self._properties = properties
+
+    def partitionId(self) -> int:  # noqa: N802 - Spark's name
+        return self._numbers[0]
+
+    def attemptNumber(self) -> int:  # noqa: N802 - Spark's name
+        return self._numbers[1]
+
+    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 - Spark's name
+        return self._properties.get(name)
+
+
+@pytest.fixture(autouse=True)
+def _a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is remembered from test to test."""
+    for module, name in ((sink, "_lacks"), (sink, "_drivers"), (sink, "_latest"), (sink_task, "_decisions")):
+        monkeypatch.setattr(module, name, {})
+    monkeypatch.setattr(sink, "_warned", set())
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker({"auto.create.topics.enable": "false"}) as running:
+        yield running
+
+
+def options(bootstrap: str, **more: str) -> dict[str, str]:
+    fast = {f"kafka.{name}": value for name, value in FAST.items()}
+    return {"kafka.bootstrap.servers": bootstrap, "topic": TOPIC, **fast, **more}
+
+
+def batch(*rows: str, **columns: list[str]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"key": list(rows), "value": list(rows), **columns})
+
+
+def shipped(writer: Any) -> Any:
+    """The writer as a task gets it."""
+    return pickle.loads(pickle.dumps(writer))
+
+
+# Where there are no transactions.
+
+
+def test_rows_are_there_when_a_task_is_done(broker: Broker) -> None:
+    topic = broker.create_topic("plain", 3)
+    writer = shipped(make_writer(options(broker.bootstrap, topic=topic), ROWS, False))
+    messages = [writer.write(iter([batch("a", "b"), batch()])), writer.write(iter([batch("c")]))]
+    assert sorted(values(broker.bootstrap, topic), key=str) == [b"a", b"b", b"c"]
+    writer.commit(messages)
+    writer.abort([*messages, None])
+
+
+def test_tasks_of_a_process_share_a_producer(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = broker.create_topic("shared", 1)
+    monkeypatch.setattr(sink_task, "_idle_writers", {})
+    writer = make_stream_writer(options(broker.bootstrap, topic=topic), ROWS, False)
+    writer.write(iter([batch("a")]))
+    (kept,) = sink_task._idle_writers.values()
+    writer.write(iter([batch("b")]))
+    assert list(sink_task._idle_writers.values()) == [kept]
+    with pytest.raises(RuntimeError, match="upstream"):
+        writer.write(_failing(batch("c")))
+    assert not sink_task._idle_writers
+    assert values(broker.bootstrap, topic)[:2] == [b"a", b"b"]
+
+
+def _failing(*batches: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    yield from batches
+    raise RuntimeError("upstream")
+
+
+def test_rows_go_to_the_topics_they_name(broker: Broker) -> None:
+    topics = [broker.create_topic(f"named-{number}", 1) for number in range(2)]
+    given = options(broker.bootstrap)
+    del given["topic"]
+    writer = make_writer(given, ROUTED, False)
+    writer.write(iter([pa.RecordBatch.from_pydict({"topic": topics, "value": ["0", "1"]})]))
+    assert [values(broker.bootstrap, topic) for topic in topics] == [[b"0"], [b"1"]]
+    with pytest.raises(QueryError, match=r"topic 'nowhere' does not exist.*headrace topic create nowhere"):
+        writer.write(iter([pa.RecordBatch.from_pydict({"topic": ["nowhere"], "value": ["2"]})]))
+
+
+def test_a_topic_that_is_not_there_is_told_at_the_start(broker: Broker) -> None:
+    with pytest.raises(ClientError, match="topic 'nowhere' does not exist, and the cluster makes none on demand"):
+        make_writer(options(broker.bootstrap, topic="nowhere"), ROWS, False)
+
+
+def test_at_least_once_is_said_once_where_nobody_asked_for_it(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    topic = broker.create_topic("weak", 1)
+    with caplog.at_level(logging.WARNING, "headrace"):
+        for _ in range(2):
+            make_stream_writer(options(broker.bootstrap, topic=topic), ROWS, False).commit([SinkMessage()], 0)
+    assert [record.getMessage() for record in caplog.records if "at least once" in record.getMessage()] == [
+        "writing at least once, so a row may be there twice after a failure: "
+        "the cluster does not serve ADD_PARTITIONS_TO_TXN"
+    ]
+
+
+def test_at_least_once_is_not_said_where_somebody_asked_for_it(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = options(broker.bootstrap, topic=broker.create_topic("asked", 1), delivery="at-least-once")
+    make_writer(given, ROWS, False).commit([SinkMessage()])
+    assert "at least once" not in caplog.text
+
+
+def test_exactly_once_is_refused_where_it_cannot_be_kept(broker: Broker) -> None:
+    given = options(broker.bootstrap, topic=broker.create_topic("strict", 1), delivery="exactly-once")
+    with pytest.raises(ConfigError, match="exactly-once cannot be kept: the cluster does not serve"):
+        make_stream_writer(given, ROWS, False)
+
+
+def test_a_topic_is_not_overwritten_but_a_stream_may_be_complete(broker: Broker) -> None:
+    given = options(broker.bootstrap, topic=broker.create_topic("complete", 1))
+    with pytest.raises(ConfigError, match="cannot be overwritten"):
+        make_writer(given, ROWS, True)
+    make_stream_writer(given, ROWS, True)
+
+
+def test_a_stream_is_no_series_of_batches(broker: Broker) -> None:
+    given = options(broker.bootstrap, topic=broker.create_topic("series", 1), txnAppId="a", txnVersion="1")
+    with pytest.raises(ConfigError, match="for batch writes"):
+        make_stream_writer(given, ROWS, False)
+
+
+# Where there are.
+
+
+class Spark:
+    """Calls the writers as Spark does, against a cluster of a script that has transactions."""
+
+    def __init__(self, script: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.coordinator = ScriptedCoordinator(script)
+        self.script = script
+        self._patch = monkeypatch
+
+    def given(self, **more: str) -> dict[str, str]:
+        checkpoint = {"checkpointLocation": "/c"}
+        return options(self.script.brokers[0].bootstrap, decisionsTopic=TOPIC, **checkpoint | more)
+
+    def stream(self, **more: str) -> sink.SinkStreamWriter:
+        return make_stream_writer(self.given(**more), ROWS, False)
+
+    def task(self, writer: Any, rows: Iterator[pa.RecordBatch], partition: int = 0, **where: Any) -> SinkMessage:
+        """Run a task of a batch of a streaming query."""
+        properties = {
+            "sql.streaming.queryId": "q",
+            "spark.jobGroup.id": where.get("run", "r1"),
+            "streaming.sql.batchId": str(where.get("batch", 0)),
+        }
+        context = FakeContext(partition, where.get("attempt", 0), **properties)
+        self._patch.setattr(sink_task, "_context", lambda: context)
+        message = shipped(writer).write(rows)
+        assert isinstance(message, SinkMessage)
+        return message
+
+    def states(self) -> dict[str, str]:
+        """Of the transactions of tasks, by what tells them apart."""
+        found = self.coordinator.entries.items()
+        return {name.removeprefix("headrace-sink-q-"): one.state for name, one in found if name.count("-") > 3}
+
+    @property
+    def rows(self) -> list[bytes | None]:
+        """What tasks wrote; decisions are JSON."""
+        return [value for value in self.script.logs[0].values if value and not value.startswith(b"{")]
+
+
+@pytest.fixture
+def spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spark]:
+    with ScriptedCluster({0: ScriptedLog()}) as script:
+        yield Spark(script, monkeypatch)
+
+
+def test_a_batch_is_committed_with_all_its_tasks(spark: Spark) -> None:
+    writer = spark.stream()
+    messages = [spark.task(writer, iter([batch("a")]), 0), spark.task(writer, iter([batch("b")]), 1)]
+    assert spark.states() == {"r1-0-0": OPEN, "r1-1-0": OPEN}
+    spark.stream().commit(messages, 0)
+    assert spark.states() == {"r1-0-0": COMMITTED, "r1-1-0": COMMITTED}
+    assert spark.rows == [b"a", b"b"]
+
+
+def test_a_task_without_rows_opens_nothing(spark: Spark) -> None:
+    writer = spark.stream()
+    message = spark.task(writer, iter([batch()]))
+    writer.commit([message], 0)
+    assert spark.states() == {}
+
+
+def test_a_batch_that_an_earlier_run_decided_is_not_written_again(spark: Spark) -> None:
+    writer = spark.stream()
+    message = spark.task(writer, iter([batch("a")]), batch=4)
+    spark.coordinator.errors = {ApiKey.END_TXN: [ErrorCode.transactional_id_authorization_failed]}
+    with pytest.raises(QueryError):
+        writer.commit([message], 4)
+    again = spark.task(writer, iter([batch("a")]), batch=4, run="r2")
+    writer.commit([again], 4)
+    later = spark.task(writer, iter([batch("b")]), batch=5, run="r2")
+    writer.commit([later], 5)
+    assert spark.rows == [b"a", b"b"]
+    assert spark.states() == {"r1-0-0": COMMITTED, "r2-0-0": COMMITTED}
+
+
+def test_a_task_that_fails_aborts_what_it_wrote(spark: Spark) -> None:
+    with pytest.raises(RuntimeError, match="upstream"):
+        spark.task(spark.stream(), _failing(batch("a" * 1000), batch("b" * 9_000_000)))
+    assert spark.states() == {"r1-0-0": ABORTED}
+
+
+def test_a_stopped_query_leaves_nothing_open_even_where_no_task_reported(spark: Spark) -> None:
+    writer = spark.stream()
+    writer.commit([spark.task(writer, iter([batch("a")]))], 0)
+    spark.task(writer, iter([batch("b")]), batch=1)
+    spark.stream().abort([None], 1)
+    assert spark.states() == {"r1-0-0": EMPTY}
+    spark.stream(checkpointLocation="/other").abort([None], 0)
+
+
+def test_a_job_is_committed_without_a_topic_of_decisions(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = make_writer(spark.given(), ROWS, False)
+    monkeypatch.setattr(sink_task, "_context", FakeContext)
+    message = shipped(writer).write(iter([batch("a")]))
+    shipped(writer).commit([message])
+    assert set(spark.states().values()) == {COMMITTED}
+    assert spark.script.logs[0].values == [b"a"]
+
+
+def test_a_version_of_a_series_is_written_once(spark: Spark) -> None:
+    for version, run, row in ((3, "r1", "a"), (3, "r2", "a"), (4, "r2", "b")):
+        writer = make_writer(spark.given(txnAppId="counts", txnVersion=str(version)), ROWS, False)
+        writer.commit([spark.task(writer, iter([batch(row)]), run=run)])
+    assert spark.rows == [b"a", b"b"]
+    assert set(spark.states().values()) == {COMMITTED}
+
+
+def test_a_version_that_is_written_twice_in_one_run_is_visible_once(spark: Spark) -> None:
+    for partition in range(2):
+        writer = make_writer(spark.given(txnAppId="counts", txnVersion="3"), ROWS, False)
+        writer.commit([spark.task(writer, iter([batch("a")]), partition)])
+    assert sorted(spark.states().values()) == [ABORTED, COMMITTED]
+
+
+def test_a_timeout_that_brokers_do_not_allow_names_the_settings(spark: Spark) -> None:
+    def refuse(node: int, asked: Asked) -> Reply | bool:
+        if asked.api_key != ApiKey.INIT_PRODUCER_ID:
+            return answer(node, asked)
+        code = ErrorCode.invalid_transaction_timeout.value
+        return {"throttle_time": 0, "error_code": code, "producer_id": -1, "producer_epoch": -1}
+
+    answer = spark.script.before
+    spark.script.before = refuse
+    with pytest.raises(QueryError, match=r"transaction\.timeout\.ms=900000 .* transaction\.max\.timeout\.ms"):
+        spark.task(spark.stream(), iter([batch("a")]))
+
+
+def test_outside_of_a_stream_there_is_no_exactly_once(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink_task, "_context", FakeContext)
+    with pytest.raises(QueryError, match="use delivery=at-least-once"):
+        spark.stream().write(iter([batch("a")]))

@@ -1,0 +1,203 @@
+"""The decisions of the sink, one by one; `tests/property/test_sink_commit.py` plays them all against bad luck."""
+
+import pytest
+
+from headrace.client.columnar.prepared import Description
+from headrace.spark.sink_commit import (
+    CommitError,
+    Decision,
+    Duty,
+    End,
+    Inspect,
+    ListOpen,
+    Look,
+    Outcome,
+    Prepared,
+    Record,
+    Report,
+    State,
+    Steps,
+    TakeOver,
+    Verdict,
+    abort_steps,
+    commit_steps,
+    decision_from_json,
+    duty,
+    id_prefix,
+    transactional_id,
+    verdict,
+)
+from headrace.spark.sink_driver import SWEEP_SECONDS, is_sweep_due, outcome_of
+
+OPEN, COMMITTED, LOST = Outcome.OPEN, Outcome.COMMITTED, Outcome.LOST
+ONE = Prepared("r2", 0, 0, 10, 3)
+TWO = Prepared("r2", 1, 0, 11, 3)
+OLD = Prepared("r1", 0, 0, 5, 0)
+REPORTS = [Report("q", "r2", 7, ONE), Report("q", "r2", 7, TWO)]
+DECIDED = Decision(batch=7, run="r1", state=State.COMMITTING, transactions=(OLD,))
+
+
+def decision(batch: int, state: State = State.COMMITTED) -> Decision:
+    return Decision(batch=batch, run="r1", state=state)
+
+
+def played(steps: Steps, *answers: object) -> list[object]:
+    """The commands given, with these answers to them; the last one is not answered."""
+    commands: list[object] = [next(steps)]
+    for answer in answers:
+        try:
+            commands.append(steps.send(answer))
+        except StopIteration:
+            commands.append(None)
+    return commands
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [
+        (None, Duty.WRITE),
+        (decision(6), Duty.WRITE),
+        (decision(6, State.COMMITTING), Duty.WRITE),
+        (decision(7), Duty.SKIP),
+        (DECIDED, Duty.SKIP),
+        (decision(7, State.REVOKED), Duty.WRITE),
+    ],
+)
+def test_a_task_writes_unless_its_batch_is_decided(last: Decision | None, expected: Duty) -> None:
+    assert duty(last, 7) is expected
+
+
+def test_a_checkpoint_older_than_the_topic_is_refused() -> None:
+    with pytest.raises(CommitError, match="batch 7 was to be written, but batch 8"):
+        duty(decision(8), 7)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "expected"),
+    [
+        ([OPEN, OPEN], Verdict.COMMIT),
+        ([OPEN, COMMITTED], Verdict.COMMIT),
+        ([COMMITTED], Verdict.COMMIT),
+        ([OPEN, LOST], Verdict.ABORT),
+        ([LOST, LOST], Verdict.ABORT),
+        ([COMMITTED, LOST], Verdict.TORN),
+        ([COMMITTED, OPEN, LOST], Verdict.TORN),
+    ],
+)
+def test_a_batch_is_committed_whole_or_not_at_all(outcomes: list[Outcome], expected: Verdict) -> None:
+    assert verdict(outcomes) is expected
+
+
+def test_a_batch_is_decided_before_it_is_committed() -> None:
+    last = decision(6)
+    committing = Decision(batch=7, run="r2", state=State.COMMITTING, transactions=(ONE, TWO))
+    assert played(commit_steps(7, REPORTS), last, [OPEN, OPEN], None, [COMMITTED, COMMITTED], None, []) == [
+        TakeOver("r2"),
+        Inspect([ONE, TWO]),
+        Record(committing),
+        End((ONE, TWO), commit=True),
+        Record(committing.ended(State.COMMITTED)),
+        ListOpen(),
+        None,
+    ]
+
+
+def test_a_run_that_died_between_decision_and_commit_is_finished_by_the_next() -> None:
+    skipped = [Report("q", "r2", 7, found_decided=True)]
+    assert played(commit_steps(7, skipped, sweep=False), DECIDED, [OPEN], [COMMITTED], None, []) == [
+        TakeOver("r2"),
+        Inspect((OLD,)),
+        End((OLD,), commit=True),
+        Record(DECIDED.ended(State.COMMITTED)),
+        End([], commit=False),
+        None,
+    ]
+
+
+def test_a_batch_that_was_written_again_although_decided_is_aborted() -> None:
+    assert played(commit_steps(7, REPORTS, sweep=False), decision(7), [LOST, LOST]) == [
+        TakeOver("r2"),
+        End([ONE, TWO], commit=False),
+        None,
+    ]
+
+
+def test_a_decision_whose_transactions_are_all_lost_is_revoked_and_the_batch_written_anew() -> None:
+    steps = commit_steps(7, [Report("q", "r2", 7, found_decided=True)])
+    assert played(steps, DECIDED, [LOST], [LOST])[-1] == Record(DECIDED.ended(State.REVOKED))
+    assert steps.send(None) == End([], commit=False)
+    with pytest.raises(CommitError, match="start the query again"):
+        steps.send([])
+
+
+def test_a_transaction_that_ended_too_early_fails_the_batch_before_it_is_decided() -> None:
+    steps = commit_steps(7, REPORTS)
+    assert played(steps, None, [OPEN, LOST])[-1] == End([ONE, TWO], commit=False)
+    with pytest.raises(CommitError, match=r"tasks 1 were aborted .* kafka.transaction.timeout.ms"):
+        steps.send([LOST, LOST])
+
+
+def test_a_torn_batch_stops_the_query_and_says_what_is_missing() -> None:
+    steps = commit_steps(7, REPORTS)
+    played(steps, None, [OPEN, OPEN], None)
+    with pytest.raises(CommitError, match=r"batch 7 is torn: the rows of its tasks 1 are missing.*tornBatch=rewrite"):
+        steps.send([COMMITTED, LOST])
+
+
+def test_a_torn_batch_is_written_again_where_that_is_wanted() -> None:
+    torn = Decision(batch=7, run="r1", state=State.COMMITTING, transactions=(OLD, OLD._replace(partition=1)))
+    steps = commit_steps(7, [Report("q", "r2", 7, found_decided=True)], rewrite_torn=True)
+    commands = played(steps, torn, [COMMITTED, LOST], [COMMITTED, LOST])
+    assert commands[-1] == Record(torn.ended(State.REVOKED))
+
+
+def test_an_empty_batch_decides_nothing() -> None:
+    assert played(commit_steps(7, [Report("q", "r2", 7)], sweep=False), decision(6)) == [TakeOver("r2"), None]
+
+
+def test_an_abort_spares_what_was_decided() -> None:
+    mine = Decision(batch=7, run="r2", state=State.COMMITTING, transactions=(ONE,))
+    commands = played(abort_steps(REPORTS), ("r2", mine), mine, [LOST], [transactional_id("q", "r2", 0, 0)])
+    assert commands == [Look(), TakeOver("r2"), End([TWO], commit=False), ListOpen(), None]
+
+
+def test_an_abort_leaves_the_journal_to_a_run_that_took_it() -> None:
+    assert played(abort_steps(REPORTS), ("r3", None), [LOST, LOST]) == [Look(), End([ONE, TWO], commit=False), None]
+
+
+def test_a_decision_is_read_as_it_was_written() -> None:
+    written = Decision(batch=7, run="r2", state=State.COMMITTING, transactions=(ONE, TWO))
+    assert decision_from_json(written.to_json()) == written
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b'{"version":1}', b'{"version":2,"batch":1}', b"\xff"])
+def test_what_is_not_a_decision_is_refused(text: bytes) -> None:
+    with pytest.raises(CommitError):
+        decision_from_json(text)
+
+
+def test_transactional_ids_of_a_query_share_their_beginning() -> None:
+    assert transactional_id("q", "r", 3, 1).startswith(id_prefix("q"))
+    assert not transactional_id("q2", "r", 3, 1).startswith(id_prefix("q"))
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (None, LOST),
+        (Description("Ongoing", 10, 3), OPEN),
+        (Description("PrepareCommit", 10, 3), COMMITTED),
+        (Description("CompleteCommit", 10, 3), COMMITTED),
+        (Description("CompleteAbort", 10, 3), LOST),
+        (Description("Ongoing", 10, 4), LOST),
+        (Description("Ongoing", 12, 3), LOST),
+    ],
+)
+def test_a_transaction_stands_where_its_coordinator_says(found: Description | None, expected: Outcome) -> None:
+    assert outcome_of(found, ONE) is expected
+
+
+def test_leftovers_are_looked_for_after_a_retry_and_now_and_then() -> None:
+    assert is_sweep_due(REPORTS, SWEEP_SECONDS)
+    assert not is_sweep_due(REPORTS, 0)
+    assert is_sweep_due([Report("q", "r2", 7, ONE._replace(attempt=1))], 0)

@@ -1,0 +1,165 @@
+"""The driver carries its decisions out against a cluster, and another driver goes on where it stopped."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.client.columnar.cluster import Cluster
+from headrace.client.columnar.model import UnknownTopic
+from headrace.client.errors import ClientError
+from headrace.protocol.api import ApiKey
+from headrace.protocol.errors import ErrorCode
+from headrace.spark.sink_commit import CommitError, Decision, Prepared, Report, State, transactional_id
+from headrace.spark.sink_driver import SinkDriver
+from headrace.spark.sink_journal import JobJournal, TopicJournal, require_journal
+from headrace.testing import Broker
+from tests.unit.columnar.scripted_cluster import FAST, TOPIC, ScriptedCluster, ScriptedLog
+from tests.unit.columnar.scripted_coordinator import ABORTED, COMMITTED, EMPTY, OPEN, ScriptedCoordinator
+
+QUERY = "q"
+REFUSED = ErrorCode.transactional_id_authorization_failed
+
+
+@pytest.fixture
+def script() -> Iterator[ScriptedCluster]:
+    with ScriptedCluster({0: ScriptedLog()}) as script:
+        yield script
+
+
+@pytest.fixture
+def coordinator(script: ScriptedCluster) -> ScriptedCoordinator:
+    return ScriptedCoordinator(script)
+
+
+@pytest.fixture
+def cluster(script: ScriptedCluster) -> Iterator[Cluster]:
+    with Cluster(script.settings) as made:
+        yield made
+
+
+def journal(cluster: Cluster) -> TopicJournal:
+    return TopicJournal(cluster, TOPIC, QUERY)
+
+
+def driver(cluster: Cluster) -> SinkDriver:
+    """The driver of a new process."""
+    return SinkDriver(cluster, QUERY, journal(cluster))
+
+
+def written(coordinator: ScriptedCoordinator, run: str, batch: int, tasks: int = 2, attempt: int = 0) -> list[Report]:
+    """What tasks report that have written their rows."""
+    reports = []
+    for task in range(tasks):
+        prepared = coordinator.open(transactional_id(QUERY, run, task, attempt))
+        one = Prepared(run, task, attempt, prepared.producer_id, prepared.epoch)
+        reports.append(Report(QUERY, run, batch, one))
+    return reports
+
+
+def states(coordinator: ScriptedCoordinator, run: str) -> set[str]:
+    """The states of the transactions of a run's tasks."""
+    prefix = transactional_id(QUERY, run, 0, 0)[:-3]
+    return {entry.state for name, entry in coordinator.entries.items() if name.startswith(prefix)}
+
+
+def test_batches_become_visible_one_after_the_other(cluster: Cluster, coordinator: ScriptedCoordinator) -> None:
+    one = driver(cluster)
+    for batch in range(3):
+        one.commit(batch, written(coordinator, "r1", batch))
+        assert states(coordinator, "r1") == {COMMITTED}
+    assert journal(cluster).look() == ("r1", Decision(batch=2, run="r1", state=State.COMMITTED))
+
+
+def test_a_driver_that_died_after_its_decision_is_followed_by_one_that_commits(
+    cluster: Cluster, coordinator: ScriptedCoordinator
+) -> None:
+    reports = written(coordinator, "r1", 0)
+    coordinator.errors = {ApiKey.END_TXN: [REFUSED]}
+    with pytest.raises(ClientError):
+        driver(cluster).commit(0, reports)
+    driver(cluster).abort(reports)
+    assert states(coordinator, "r1") == {OPEN, COMMITTED}
+    driver(cluster).commit(0, [Report(QUERY, "r2", 0, found_decided=True)])
+    assert states(coordinator, "r1") == {COMMITTED}
+
+
+def test_a_batch_that_was_not_decided_is_aborted_and_written_by_the_next_run(
+    cluster: Cluster, coordinator: ScriptedCoordinator
+) -> None:
+    written(coordinator, "r1", 0)
+    driver(cluster).commit(0, written(coordinator, "r2", 0))
+    assert states(coordinator, "r1") == {EMPTY}
+    assert states(coordinator, "r2") == {COMMITTED}
+
+
+def test_only_the_attempts_that_reported_are_committed(cluster: Cluster, coordinator: ScriptedCoordinator) -> None:
+    written(coordinator, "r1", 0, attempt=0)
+    driver(cluster).commit(0, written(coordinator, "r1", 0, attempt=1))
+    by_attempt = {name[-1]: entry.state for name, entry in coordinator.entries.items() if "-r1-" in name}
+    assert by_attempt == {"0": EMPTY, "1": COMMITTED}
+
+
+def test_a_failed_job_leaves_nothing_open(cluster: Cluster, coordinator: ScriptedCoordinator) -> None:
+    one = driver(cluster)
+    one.commit(0, written(coordinator, "r1", 0))
+    reports = written(coordinator, "r1", 1)
+    one.abort(reports[:1])
+    assert states(coordinator, "r1") == {ABORTED, EMPTY}
+
+
+def test_a_driver_whose_query_runs_elsewhere_decides_nothing(
+    cluster: Cluster, coordinator: ScriptedCoordinator
+) -> None:
+    old = driver(cluster)
+    old.commit(0, written(coordinator, "r1", 0))
+    driver(cluster).commit(1, written(coordinator, "r2", 1))
+    with pytest.raises(CommitError, match="started a second time"):
+        old.commit(1, written(coordinator, "r1", 1))
+    assert COMMITTED not in states(coordinator, "r1")
+
+
+def test_a_transaction_that_timed_out_fails_the_batch_whole(cluster: Cluster, coordinator: ScriptedCoordinator) -> None:
+    reports = written(coordinator, "r1", 0)
+    coordinator.time_out(transactional_id(QUERY, "r1", 1, 0))
+    with pytest.raises(CommitError, match="tasks 1 were aborted"):
+        driver(cluster).commit(0, reports)
+    assert states(coordinator, "r1") == {ABORTED}
+
+
+def test_a_job_needs_no_topic_for_its_decision(cluster: Cluster, coordinator: ScriptedCoordinator) -> None:
+    job = SinkDriver(cluster, QUERY, JobJournal("job"))
+    job.commit(0, written(coordinator, "job", 0))
+    assert states(coordinator, "job") == {COMMITTED}
+    written(coordinator, "job", 0)
+    SinkDriver(cluster, QUERY, JobJournal("job")).abort([Report(QUERY, "job", 0)])
+    assert states(coordinator, "job") == {EMPTY}
+
+
+def test_queries_do_not_see_each_others_decisions(cluster: Cluster, coordinator: ScriptedCoordinator) -> None:
+    driver(cluster).commit(0, written(coordinator, "r1", 0))
+    assert TopicJournal(cluster, TOPIC, "another").look() == (None, None)
+
+
+def test_a_record_that_is_no_decision_says_where_it_is(cluster: Cluster, coordinator: ScriptedCoordinator) -> None:
+    one = journal(cluster)
+    one.take_over("r1")
+    one._append(QUERY.encode(), b"nonsense")
+    with pytest.raises(CommitError, match=f"topic '{TOPIC}', key {QUERY}"):
+        one.look()
+
+
+def test_the_topic_of_decisions_is_made_once() -> None:
+    with Broker() as broker, Cluster({"bootstrap.servers": broker.bootstrap, **FAST}) as cluster:
+        with pytest.raises(UnknownTopic):
+            cluster.describe(["decisions"])
+        for _ in range(2):
+            require_journal(cluster, "decisions")
+        assert cluster.partitions(["decisions"]) == {"decisions": 1}
+
+
+def test_a_topic_of_decisions_that_cannot_be_made_says_what_to_do(cluster: Cluster, script: ScriptedCluster) -> None:
+    topic = {"name": "x", "topic_id": None, "error_code": ErrorCode.cluster_authorization_failed.value, "configs": None}
+    refusal = {"throttle_time": 0, "topics": [topic | {"error_message": "not allowed"}]}
+    script.before = lambda _node, asked: refusal if asked.api_key == ApiKey.CREATE_TOPICS else False
+    with pytest.raises(ClientError, match=r"not allowed\. Make it with one partition and cleanup\.policy=compact"):
+        require_journal(cluster, "decisions")

@@ -1,0 +1,113 @@
+"""The streaming reader as Spark drives it."""
+
+import pickle
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
+
+from headrace.spark.offsets import NOT_STARTED
+from headrace.spark.options import Trigger, parse
+from headrace.spark.reading import RangeTask, Rows
+from headrace.spark.stream import StreamReader, limited
+
+from .fakes import FakeLog, FakeLogs
+
+
+class Cluster(FakeLogs):
+    """Fake logs that groups can commit to."""
+
+    def __init__(self, *logs: FakeLog) -> None:
+        super().__init__({"t": list(logs)})
+        self.committed: list[Any] = []
+
+    def commit(self, group: str, offsets: Any) -> None:
+        self.committed.append((group, offsets))
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    cluster = Cluster(FakeLog(0, 7), FakeLog(0, 3))
+    monkeypatch.setattr("headrace.spark.stream.shared_cluster", lambda _settings: cluster)
+    return cluster
+
+
+def _reader(**options: str) -> StreamReader:
+    return StreamReader(Rows(parse({"bootstrap": "localhost:1", "subscribe": "t", **options}), ["value"]))
+
+
+def _tasks(reader: StreamReader, start: Any, end: Any) -> list[Any]:
+    return [task.value for task in reader.partitions(start, end) if isinstance(task, RangeTask)]
+
+
+def test_a_query_reads_from_the_earliest_to_the_end(cluster: Cluster) -> None:
+    reader = _reader(startingOffsets="earliest")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert (start, end) == ({"t": {"0": 0, "1": 0}}, {"t": {"0": 7, "1": 3}})
+    assert reader.reportLatestOffset() == end
+    assert _tasks(reader, start, end) == [[("t", 0, 0, 7), ("t", 1, 0, 3)]]
+
+
+def test_a_query_from_the_latest_first_writes_down_where_it_starts(cluster: Cluster) -> None:
+    reader = _reader()
+    assert reader.initialOffset() == NOT_STARTED
+    start = reader.latestOffset(NOT_STARTED, ReadAllAvailable())
+    assert start == {"t": {"0": 7, "1": 3}}
+    assert reader.partitions(NOT_STARTED, start) == []
+
+
+def test_a_first_micro_batch_that_was_cut_short_still_reads_nothing_and_the_next_reads_all_since(
+    cluster: Cluster,
+) -> None:
+    start = {"t": {"0": 5, "1": 3}}
+    reader = _reader()
+    assert reader.partitions(reader.initialOffset(), start) == []
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert _tasks(reader, start, end) == [[("t", 0, 5, 7)]]
+
+
+def test_many_records_are_read_by_a_task_for_each_partition(cluster: Cluster) -> None:
+    for log in cluster.by_topic["t"]:
+        log.latest = 900
+    start, end = {"t": {"0": 0, "1": 0}}, {"t": {"0": 900, "1": 900}}
+    assert _tasks(_reader(), start, end) == [[("t", 0, 0, 900)], [("t", 1, 0, 900)]]
+
+
+def test_a_user_who_splits_a_batch_gets_what_was_asked_for(cluster: Cluster) -> None:
+    start, end = {"t": {"0": 0, "1": 0}}, {"t": {"0": 7, "1": 3}}
+    assert len(_tasks(_reader(minPartitions="2"), start, end)) == 2
+    assert len(_tasks(_reader(maxRecordsPerPartition="2"), start, end)) == 6
+
+
+def test_what_is_finished_is_committed_also_when_nothing_follows(cluster: Cluster) -> None:
+    reader = _reader(group="g", startingOffsets="earliest")
+    for start in ({"t": {"0": 0, "1": 0}}, {"t": {"0": 7, "1": 3}}, {"t": {"0": 7, "1": 3}}):
+        reader.latestOffset(start, ReadAllAvailable())
+    assert [list(offsets.values()) for _, offsets in cluster.committed] == [[0, 0], [7, 3]]
+
+
+def test_a_reader_travels_to_executors_without_what_it_knows(cluster: Cluster) -> None:
+    assert pickle.loads(pickle.dumps(_reader()))._rows.columns == ["value"]
+
+
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        ({}, ReadAllAvailable()),
+        ({"maxOffsetsPerTrigger": "5"}, ReadMaxRows(5)),
+        ({"maxBytesPerTrigger": "5"}, ReadMaxBytes(5)),
+        ({"minOffsetsPerTrigger": "5"}, ReadMinRows(5)),
+        ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "9"}, ReadMaxRows(9)),
+    ],
+)
+def test_options_set_the_limit(options: dict[str, str], limit: Any) -> None:
+    assert _reader(**options).getDefaultReadLimit() == limit
+
+
+def test_sparks_word_counts_and_the_other_limits_stay() -> None:
+    configured = Trigger(max_records=9, min_records=2, max_bytes=50)
+    assert limited(configured, ReadAllAvailable()) is None
+    assert limited(configured, ReadMaxRows(4)) == Trigger(max_records=4, min_records=2, max_bytes=50)
+    assert limited(configured, ReadMaxBytes(4)) == Trigger(max_records=9, min_records=2, max_bytes=4)
+    assert limited(configured, ReadMinRows(4)) == Trigger(max_records=9, min_records=4, max_bytes=50)
