@@ -181,7 +181,9 @@ def test_without_java_a_cluster_says_what_it_needs(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     up = start("up", "--brokers", "3", "--kafka-port", "0", "--http-port", "0")
     assert up.ended() == 1
-    assert up.errors == ["headrace: ZooKeeper needs Java, and there is no `java` here; install Java 17 or set JAVA_HOME"]
+    assert up.errors == [
+        "headrace: ZooKeeper needs Java, and there is no `java` here; install Java 17 or set JAVA_HOME"
+    ]
 
 
 def broker(start: Callable[..., Command], number: int, store: str, data: str) -> Command:
