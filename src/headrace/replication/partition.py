@@ -302,7 +302,6 @@ class Partition:
         self, offset: int, max_bytes: int, *, committed_only: bool, current_leader_epoch: int, last_fetched_epoch: int
     ) -> FetchedPartition:
         """What a consumer's fetch at an offset answers; never beyond the high watermark."""
-        self.check_leads()
         self.check_epoch(current_leader_epoch)
         diverging = self._diverging(offset, last_fetched_epoch, ErrorCode.offset_out_of_range)
         end = self.last_stable_offset if committed_only else self.high_watermark
