@@ -168,7 +168,7 @@ class Partition:
     @property
     def least_isr(self) -> int:
         """The smallest ISR with which anything is committed."""
-        return min(self.rules.min_insync_replicas, len(self.state.replicas))
+        return self.state.least_isr(self.rules.min_insync_replicas)
 
     @property
     def is_short_of_replicas(self) -> bool:
