@@ -161,6 +161,14 @@ def test_a_controller_that_nobody_can_reach_gives_way_to_one_that_can_be() -> No
 # Moves
 
 
+async def replace_controller(cluster: SimulatedCluster) -> None:
+    """Another broker becomes the controller; then the former one comes back."""
+    dying = controller_of(cluster)
+    dying.kill()
+    await cluster.until(lambda: cluster.controller() not in (None, dying), "there is another controller")
+    await dying.start()
+
+
 def moved(*targets: list[int], kill_controller: bool = False) -> None:
     """Lets the replicas of a partition under load be one set of brokers after another."""
 
@@ -174,10 +182,7 @@ def moved(*targets: list[int], kill_controller: bool = False) -> None:
         for target in targets:
             assert await run.client.reassign(TOPIC, 0, target) is ErrorCode.none
             if kill_controller:
-                dying = controller_of(cluster)
-                dying.kill()
-                await cluster.until(lambda: cluster.controller() not in (None, dying), "there is another controller")
-                await dying.start()
+                await replace_controller(cluster)
             await cluster.until(partial(is_moved, cluster, target), f"{target} hold it", 30)
         for machine in cluster:
             if not machine.is_up:
