@@ -76,16 +76,17 @@ work, measured in the same run, in turns with the broker. What counts is the rat
 
 Machine: {shape}; {placement}; loopback; logs on the disk.
 Medians of at most {rounds} rounds of {seconds:g} s, a fresh broker with default settings for each. CPU is the server's
-processor time, user and system.
+processor time, user and system. A run of some works alone renews their rows, and what follows is said of it.
 Other work took {before:.0f} % of the machine before the run and {after:.0f} % after it.
 
 """
 
 
 def write(rows: list[Row], rounds: int, seconds: float, busy: tuple[float, float]) -> Path:
-    """Write docs/benchmarks.md; `busy` is what other work took before and after, in percent."""
-    lines = ["| " + " | ".join(_HEAD) + " |", "|---|" + "---:|" * (len(_HEAD) - 1)]
-    lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
+    """Renew these rows of docs/benchmarks.md, others stay; `busy` is what other work took before and after, in percent.
+
+    Rows that a full run no longer has go when the file is removed before it.
+    """
     before, after = busy
     preface = _PREFACE.format(
         shape=machine.shape(),
@@ -96,11 +97,24 @@ def write(rows: list[Row], rounds: int, seconds: float, busy: tuple[float, float
         after=after,
     )
     DOCUMENT.parent.mkdir(exist_ok=True)
-    DOCUMENT.write_text(preface + "\n".join(lines) + "\n\n" + _ceilings(rows))
+    old = DOCUMENT.read_text() if DOCUMENT.exists() else ""
+    DOCUMENT.write_text(preface + renewed(old, rows))
     return DOCUMENT
 
 
-def _ceilings(rows: list[Row]) -> str:
-    against = {row.title: row.against for row in rows if row.against}
-    lines = [f"- {title}: {words}" for title, words in against.items()]
-    return "The ceilings:\n\n" + "\n".join(lines) + "\n"
+def renewed(old: str, rows: list[Row]) -> str:
+    """The table and the list of ceilings of a document, with these rows in the place of their former selves."""
+    was = [tuple(line[2:-2].split(" | ")) for line in old.splitlines() if line.startswith("| ")]
+    table = {_row_key(cells): cells for cells in was if cells != _HEAD}
+    table |= {_row_key(cells): cells for cells in map(_cells, rows)}
+    said = [line[2:].split(": ", 1) for line in old.splitlines() if line.startswith("- ")]
+    against = dict(said) | {row.title: row.against for row in rows if row.against}
+    lines = ["| " + " | ".join(cells) + " |" for cells in (_HEAD, *table.values())]
+    lines.insert(1, "|---|" + "---:|" * (len(_HEAD) - 1))
+    ceilings = [f"- {title}: {words}" for title, words in against.items()]
+    return "\n".join([*lines, "", "The ceilings:", "", *ceilings, ""])
+
+
+def _row_key(cells: tuple[str, ...]) -> tuple[str, str]:
+    """What a row is about: its title and its unit."""
+    return cells[0], cells[_HEAD.index("broker")].partition(" ")[2]

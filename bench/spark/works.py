@@ -1,5 +1,6 @@
 """Reading a topic into Spark: in a batch, in a stream, and how late a stream's rows are."""
 
+import atexit
 import json
 import os
 import subprocess
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Thread, Timer
 from typing import IO, Any, Final
 
 from .. import machine
@@ -24,6 +25,8 @@ PARTITIONS: Final = 4
 ROW_BYTES: Final = 108
 RATE: Final = 10_000
 WARM_SECONDS: Final = 8.0
+_ANSWER_SECONDS: Final = 240.0
+"""For a task of the driver, or its start: on a new machine loops are compiled meanwhile."""
 
 
 class Driver:
@@ -53,13 +56,18 @@ class Driver:
         self._process.wait(60)
 
     def _answer(self) -> dict[str, Any]:
-        for line in self._pipe(self._process.stdout):
-            if line.startswith("{"):
-                answer: dict[str, Any] = json.loads(line)
-                if "error" in answer:
-                    raise BenchError(f"Spark: {answer['error']}")
-                return answer
-        raise BenchError("Spark ended; run `python -m bench.spark.driver ''` to see why")
+        too_late = Timer(_ANSWER_SECONDS, self._process.kill)
+        too_late.start()
+        try:
+            line = next((line for line in self._pipe(self._process.stdout) if line.startswith("{")), None)
+        finally:
+            too_late.cancel()
+        if line is None:
+            raise BenchError("Spark ended, or took too long; run `python -m bench.spark.driver ''` to see why")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise BenchError(f"Spark: {answer['error']}")
+        return answer
 
     @staticmethod
     def _pipe(pipe: IO[str] | None) -> IO[str]:
@@ -70,7 +78,9 @@ class Driver:
 @cache
 def driver() -> Driver:
     """One session for all works: it takes seconds to start."""
-    return Driver(connector.jars())
+    started = Driver(connector.jars())
+    atexit.register(started.close)
+    return started
 
 
 @contextmanager

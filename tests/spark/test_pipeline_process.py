@@ -84,3 +84,14 @@ def test_one_runner_at_a_time_and_the_next_one_waits_for_a_killed_ones_spark(tic
         third.event("started")
         assert not any(process.is_running() for process in spark)
         assert third.stop() == 0
+
+
+def test_a_stop_while_spark_starts_leaves_nothing_behind(ticking: Path) -> None:
+    with PipelineProcess(ticking) as first:
+        assert first.event("phase")["phase"].startswith("starting Spark")
+        assert first.stop(signal.SIGINT) == 0
+        assert first.event("ended")["sinks"] == []
+        assert first.errors == "stopping as soon as Spark has started; once more ends it at once\n"
+    with PipelineProcess(ticking) as second:
+        second.event("started")
+        assert second.stop() == 0

@@ -2,8 +2,7 @@
 
 import random
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -20,43 +19,48 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 RESTARTS = 10
 PARTITIONS = 3
+BATCH = 700
 PIPELINE = """
 name: restarts
 sources:
   numbers:
     topic: numbers
     startingOffsets: earliest
-    maxOffsetsPerTrigger: 700
+    maxOffsetsPerTrigger: {batch}
 steps:
   texts:
     sql: SELECT CAST(CAST(value AS STRING) AS BIGINT) AS number, partition, offset FROM numbers
 sinks:
-  files: {from: texts, parquet: out}
+  files: {{from: texts, parquet: out}}
 """
 
 
-@contextmanager
-def numbers_sent(bootstrap: str) -> Iterator[list[int]]:
-    """Send one number after the other within the block; the list has all of them when it is over."""
-    sent: list[int] = []
-    over = threading.Event()
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 10, "enable.idempotence": True})
+class Sender:
+    """Sends one number after the other in the background, as many as it was told to in all."""
 
-    def send() -> None:
-        while not over.wait(0.05):
-            for number in range(len(sent), len(sent) + 40):
-                producer.produce("numbers", value=str(number), partition=number % PARTITIONS)
-                sent.append(number)
-            producer.poll(0)
+    def __init__(self, bootstrap: str) -> None:
+        self.sent: list[int] = []
+        self._wanted = 0
+        self._over = threading.Event()
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 10, "enable.idempotence": True})
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
 
-    sender = threading.Thread(target=send)
-    sender.start()
-    try:
-        yield sent
-    finally:
-        over.set()
-        sender.join()
-        assert producer.flush(30) == 0
+    def send_more(self, count: int) -> None:
+        self._wanted += count
+
+    def close(self) -> None:
+        """Return when all is sent and acknowledged."""
+        self._over.set()
+        self._thread.join()
+        assert self._producer.flush(30) == 0
+
+    def _run(self) -> None:
+        while not self._over.wait(0.05):
+            for number in range(len(self.sent), min(len(self.sent) + 40, self._wanted)):
+                self._producer.produce("numbers", value=str(number), partition=number % PARTITIONS)
+                self.sent.append(number)
+            self._producer.poll(0)
 
 
 def run_and_kill(file: Path, arguments: list[str], dice: random.Random) -> None:
@@ -73,14 +77,15 @@ def run_and_kill(file: Path, arguments: list[str], dice: random.Random) -> None:
 def test_ten_killed_drivers_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     dice = random.Random(7)
     file = tmp_path / "pipeline.yaml"
-    file.write_text(PIPELINE)
+    file.write_text(PIPELINE.format(batch=BATCH))
     with Broker() as broker:
         broker.create_topic("numbers", PARTITIONS)
         arguments = ["--bootstrap", broker.bootstrap, "--conf", f"spark.driver.extraJavaOptions={LEAN}"]
-        with numbers_sent(broker.bootstrap) as sent:
+        with closing(Sender(broker.bootstrap)) as sender:
             for _ in range(RESTARTS):
+                sender.send_more(4 * BATCH)
                 run_and_kill(file, arguments, dice)
         with PipelineProcess(file, *arguments, "--once") as last:
             assert last.ended() == 0, last.errors
     written = pq.read_table(committed_files(tmp_path / "out")).column("number").to_pylist()
-    assert sorted(written) == sent
+    assert sorted(written) == sender.sent

@@ -91,7 +91,7 @@ def run(
         once=once,
         grace=grace,
         stop=stop,
-        before_start=lambda: _stop_on_signals(stop),
+        take_signals=_Signals(stop).take,
     )
     _run(declaration, wishes, verbose, json)
 
@@ -112,14 +112,25 @@ def _run(declaration: "Declaration", wishes: Any, verbose: bool, json: bool) -> 
             raise typer.Exit(ExitCode.FAILED) from None
 
 
-def _stop_on_signals(stop: threading.Event) -> None:
-    def on_signal(_number: int, _frame: object) -> None:
-        if stop.is_set():
-            os._exit(ExitCode.INTERRUPTED)
-        stop.set()
+class _Signals:
+    """What Ctrl-C and SIGTERM do to a run: the first asks it to stop, the second ends it."""
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, on_signal)
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self._taken = 0
+
+    def take(self) -> None:
+        """To be called before Spark starts, and when it has started."""
+        self._taken += 1
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        if self._stop.is_set():
+            os._exit(ExitCode.INTERRUPTED)
+        self._stop.set()
+        if self._taken == 1:
+            note("stopping as soon as Spark has started; once more ends it at once")
 
 
 def _load(file: Path) -> "Declaration":

@@ -2,12 +2,17 @@
 
 import pickle
 import re
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
 from headrace.client.columnar.model import EARLIEST, LATEST, TopicPartition
 from headrace.config.setting import ConfigError
+from headrace.spark import sink_options
+from headrace.spark.formats import OPTION_NAMES
 from headrace.spark.options import (
+    OPTIONS,
     Assigned,
     AtEnd,
     AtOffsets,
@@ -226,3 +231,17 @@ def test_names_that_others_understand_are_let_through() -> None:
     assert parse(given, others=["format"]).subscription == Topics(("t",))
     with pytest.raises(ConfigError, match="did you mean format"):
         parse({**WHERE, "subscribe": "t", "formats": "json"}, others=["format"])
+
+
+@pytest.mark.parametrize(
+    ("document", "names"),
+    [
+        ("spark-source.md", OPTIONS),
+        ("spark-sink.md", sink_options.OPTIONS),
+        ("formats.md", OPTION_NAMES),
+        ("pipelines.md", [*OPTIONS, *sink_options.OPTIONS]),
+    ],
+)
+def test_every_option_is_documented(document: str, names: Iterable[str]) -> None:
+    text = (Path(__file__).parents[3] / "docs" / document).read_text()
+    assert [name for name in names if f"`{name}`" not in text] == []

@@ -27,7 +27,7 @@ from .avro_plan import (
 )
 from .decimals import fits, halves
 from .jit import called, inlined, jit
-from .machine import pointer, source_of
+from .machine import long, pointer, source_of
 from .payload import Payload
 from .sheet import Sheet, Slots, drop_row, mark, open_element, open_row, put, put_wide, slots_of
 from .wire import is_utf8, little_endian, varint, zigzag
@@ -65,7 +65,7 @@ def decode(
 @called
 def _record(data: Any, pos: int, end: int, steps: Any, tables: Any, slots: Slots, left: Any) -> tuple[int, int]:
     """Where the record ends, or its fault, and where its last value begins."""
-    step, depth = 0, 0
+    step, depth = long(0), long(0)
     while True:
         code, node = steps[4 * step], steps[4 * step + 1]
         argument, other = steps[4 * step + 2], steps[4 * step + 3]

@@ -55,7 +55,7 @@ def of_digits(data: Any, pos: int, end: int, digits: int, scale: int) -> tuple[i
     """
     negative = pos < end and data[pos] == 0x2D
     pos += negative
-    low, high, behind, seen = 0, 0, -1, 0
+    low, high, behind, seen = long(0), long(0), -1, 0
     for place in range(pos, end):
         byte = long(data[place])
         if byte == 0x2E and behind < 0 and seen > 0:
@@ -70,7 +70,7 @@ def of_digits(data: Any, pos: int, end: int, digits: int, scale: int) -> tuple[i
     if seen == 0 or behind > scale or seen + scale - behind > _MOST_DIGITS:
         return 0, 0, False
     for _ in range(scale - behind):
-        low, high = _times_ten(low, high, 0)
+        low, high = _times_ten(low, high, long(0))
     if not fits(low, high, digits):
         return 0, 0, False
     if negative:

@@ -18,7 +18,7 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_OPTIONS: Final = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
+_OPTIONS: Final = {"nogil": True, "boundscheck": False, "error_model": "numpy", "no_cfunc_wrapper": True}
 
 
 @cache
@@ -55,9 +55,9 @@ def jit(function: Function) -> Function:
 
 def inlined(function: Function) -> Function:
     """The function as a part of the loops that call it."""
-    return cast(Function, numba.njit(forceinline=True, **_OPTIONS)(function))
+    return cast(Function, numba.njit(forceinline=True, no_cpython_wrapper=True, **_OPTIONS)(function))
 
 
 def called(function: Function) -> Function:
     """The function as machine code that the loops call."""
-    return cast(Function, numba.njit(**_OPTIONS)(function))
+    return cast(Function, numba.njit(no_cpython_wrapper=True, **_OPTIONS)(function))

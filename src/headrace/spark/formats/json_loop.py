@@ -25,7 +25,7 @@ from .json_plan import (
 )
 from .json_scalars import scalar
 from .json_text import after_space, string_end
-from .machine import eight_bytes, pointer, source_of
+from .machine import eight_bytes, long, pointer, source_of
 from .payload import Payload
 from .sheet import Sheet, Slots, drop_row, is_set, mark, open_element, open_row, put_wide, slots_of
 
@@ -105,7 +105,7 @@ def _document(data: Any, pos: int, end: int, size: int, tables: Tables, slots: S
     pos = after_space(data, pos, end)
     if pos == end or data[pos] != _OPEN_OBJECT:
         return ODD
-    node, depth, expected = 0, -1, _VALUE
+    node, depth, expected = long(0), long(-1), _VALUE
     while pos >= 0:
         pos = after_space(data, pos, end)
         if pos == end:

@@ -3,6 +3,7 @@
 As Spark's `from_json` reads it, but that a record which does not fit is bad as a whole, and that these are bad too:
 text behind the document, an empty value, strings in single quotes, half a surrogate pair, a time without a date,
 a number that its type cannot hold (Spark lets a TINYINT wrap around). A number read as a STRING keeps its digits.
+Of a struct's fields of one name the last counts; a map has all entries of one key.
 """
 
 import base64
@@ -43,13 +44,26 @@ class Numeral(str):
     __slots__ = ()
 
 
+class Document(dict[str, Any]):
+    """An object: the last of the fields of one name, and in `pairs` all of them as they were written."""
+
+    __slots__ = ("pairs",)
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.pairs = pairs
+
+
 class Rows:
     """Reads records of one struct."""
 
     def __init__(self, spark_type: t.StructType, zone: str) -> None:
         self._convert = _struct(spark_type, zone, "")
         self._load = json.JSONDecoder(
-            parse_int=Numeral, parse_float=Numeral, parse_constant=lambda name: _SPECIAL[name]
+            parse_int=Numeral,
+            parse_float=Numeral,
+            parse_constant=lambda name: _SPECIAL[name],
+            object_pairs_hook=Document,
         ).decode
 
     def read(self, data: bytes) -> tuple[dict[str, Any] | None, str]:
@@ -91,7 +105,7 @@ def _converter(spark_type: t.DataType, zone: str, path: str) -> Convert:
 
 
 def _shown(value: Any) -> str:
-    text = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else rendered(value)
+    text = "an object" if isinstance(value, Document) else "a list" if isinstance(value, list) else rendered(value)
     whole = text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair would not go into a column
     return whole if len(whole) <= _LONGEST_SHOWN else whole[: _LONGEST_SHOWN - 3] + "..."
 
@@ -102,7 +116,7 @@ def _struct(spark_type: t.StructType, zone: str, path: str) -> Convert:
     def convert(value: Any) -> Any:
         if value is None:
             return None
-        if not isinstance(value, dict):
+        if not isinstance(value, Document):
             raise Misfit(f"{path or 'the value'}: {_shown(value)} is not an object")
         return {name: read(value.get(name)) for name, read in fields}
 
@@ -132,9 +146,9 @@ def _map(spark_type: t.MapType, zone: str, path: str) -> Convert:
     def convert(value: Any) -> Any:
         if value is None:
             return None
-        if not isinstance(value, dict):
+        if not isinstance(value, Document):
             raise Misfit(f"{path}: {_shown(value)} is not an object")
-        return [(_sound(key), read(item)) for key, item in value.items()]
+        return [(_sound(key), read(item)) for key, item in value.pairs]
 
     return convert
 
@@ -199,8 +213,8 @@ def rendered(value: Any) -> str:
     """A value as JSON without spaces, numbers as they were written."""
     if isinstance(value, Numeral):
         return str(value)
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{_quoted(key)}:{rendered(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, Document):
+        return "{" + ",".join(f"{_quoted(key)}:{rendered(item)}" for key, item in value.pairs) + "}"
     if isinstance(value, list):
         return "[" + ",".join(rendered(item) for item in value) + "]"
     return _quoted(value) if isinstance(value, str | float) else json.dumps(value)

@@ -104,7 +104,7 @@ def decode(payload: Payload, tables: Tables, sheet: Sheet, stack: Stack, odd: An
 def _message(data: Any, pos: int, end: int, tables: Tables, slots: Slots, stack: Stack) -> int:
     """Where the message ends, or what is the matter with it."""
     mark(slots, 0)
-    depth = 0
+    depth = long(0)
     stack.inside[0], stack.likely[0], stack.until[0] = 0, tables.messages[0], end
     while True:
         message, end = stack.inside[depth], stack.until[depth]

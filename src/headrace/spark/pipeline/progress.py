@@ -48,7 +48,17 @@ class Progress:
 
 def _rows_out(report: Mapping[str, Any]) -> int:
     observed = (report.get("observedMetrics") or {}).get(ROWS_OUT)
-    return int(observed["rows"]) if observed else max(int((report.get("sink") or {}).get("numOutputRows") or 0), 0)
+    if observed:
+        return int(_by_name(observed)["rows"])
+    return max(int((report.get("sink") or {}).get("numOutputRows") or 0), 0)
+
+
+def _by_name(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row that was observed. Spark Connect tells its values and their schema apart."""
+    if "values" not in row:
+        return row
+    names = [field["name"] for field in row["schema"]["fields"]]
+    return dict(zip(names, row["values"], strict=True))
 
 
 def lag_of(report: Mapping[str, Any]) -> int | None:

@@ -42,8 +42,9 @@ class Wishes:
     once: bool = False
     grace: float = GRACE_SECONDS
     stop: threading.Event = field(default_factory=threading.Event)
-    before_start: Callable[[], None] = lambda: None
-    """Called once Spark is there, before the queries start."""
+    take_signals: Callable[[], None] = lambda: None
+    """Called before Spark starts, so that a stop asked for meanwhile waits until Spark can be ended in good order: a
+    JVM that loses us half-way stays. And called again when it has started, as Spark takes Ctrl-C for itself."""
 
     @property
     def trigger(self) -> Trigger | None:
@@ -63,9 +64,10 @@ def run(declaration: Declaration, wishes: Wishes, view: View) -> list[Progress]:
         require_sources(declaration, wishes.bootstrap)
     with only_runner(places) as lock:
         view.phase(f"starting Spark ({wishes.spark})")
+        wishes.take_signals()
         with open_session(wishes.spark, declaration.name, declaration.spark, places.log, lock) as spark:
-            wishes.before_start()
-            return run_with(spark, declaration, places, wishes, view)
+            wishes.take_signals()
+            return [] if wishes.stop.is_set() else run_with(spark, declaration, places, wishes, view)
 
 
 def run_with(spark: Any, declaration: Declaration, places: Places, wishes: Wishes, view: View) -> list[Progress]:
@@ -77,9 +79,12 @@ def run_with(spark: Any, declaration: Declaration, places: Places, wishes: Wishe
     queries: list[Running] = []
     try:
         for one in built:
+            if wishes.stop.is_set():
+                break
             # One at a time, so that those started before a failure are known and stopped.
-            queries.append(start(one, setting))  # noqa: PERF401
-        view.started(declaration, places, wishes.spark)
+            queries.append(start(one, setting))
+        if not wishes.stop.is_set():
+            view.started(declaration, places, wishes.spark)
         watch(queries, wishes.stop, view.progress)
         if wishes.stop.is_set():
             view.phase("stopping when the current batches are done")

@@ -55,6 +55,15 @@ def test_the_loop_reads_what_the_reader_of_single_records_reads(
     assert repr(whole.values.take(there).to_pylist()) == repr(single.to_pylist())
 
 
+@pytest.mark.parametrize("key", ['"k"', '"\\u006b"'], ids=["by the loop", "by itself"])
+def test_a_map_has_all_entries_of_one_key_as_in_spark(key: str) -> None:
+    assert value("MAP<STRING, INT>", f'{{"k": 1, {key}: 2}}') == [("k", 1), ("k", 2)]
+
+
+def test_of_a_structs_fields_of_one_name_the_last_counts() -> None:
+    assert value("STRUCT<a: INT>", '{"a": 1, "a": 2}') == {"a": 2}
+
+
 INSTANTS = [
     ("2024-01-05T10:11:12Z", "2024-01-05 10:11:12"),
     ("2024-01-05T10:11:12.123456789Z", "2024-01-05 10:11:12.123456"),

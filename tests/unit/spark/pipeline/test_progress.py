@@ -38,6 +38,12 @@ def test_reports_add_up() -> None:
     )
 
 
+def test_rows_out_are_told_behind_spark_connect_too() -> None:
+    schema = {"type": "struct", "fields": [{"name": "rows", "type": "long", "nullable": False, "metadata": {}}]}
+    report = {**REPORT, "observedMetrics": {"headrace_rows_out": {"values": [9], "schema": schema}}}
+    assert Progress(sink="revenue").after(report) == Progress(sink="revenue").after(REPORT)
+
+
 def test_a_bare_report_is_enough() -> None:
     assert Progress(sink="x").after({"batchId": 0}) == Progress(sink="x", state="running", batch=0)
 
