@@ -17,9 +17,10 @@ from typing import Protocol
 
 from headrace.cluster.image import NO_LEADER, PartitionState
 from headrace.cluster.log_settings import IntakeSettings
-from headrace.protocol.batch import BatchHeader
+from headrace.protocol.batch import BatchHeader, read_header
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.fetch import EpochEnd, FetchedPartition
+from headrace.protocol.records import encode_marker
 from headrace.protocol.replicate import Position
 from headrace.storage.flusher import Flusher
 from headrace.storage.log import Appended, Log, LogSettings
@@ -27,6 +28,7 @@ from headrace.storage.log import Appended, Log, LogSettings
 from .followers import Follower, Followers, ProposeIsr
 from .intake import admit
 from .purgatory import CommitQueue, Committed, DelayedFetch
+from .transactions import TransactionMarker
 
 
 class Outflow(Protocol):
@@ -207,6 +209,23 @@ class Partition:
             self.check_leads()
         appended = self.log.append(batch, header, self.leader_epoch)
         self._after_append(header.record_count)
+        return appended
+
+    def append_marker(self, marker: TransactionMarker, *, now_ms: int) -> Appended:
+        """End a producer's transaction here, as the leader. One that wrote nothing here has nothing to end."""
+        if not self.is_leader:
+            self.check_leads()
+        batch = memoryview(
+            encode_marker(
+                committed=marker.committed,
+                producer_id=marker.producer_id,
+                producer_epoch=marker.producer_epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+                timestamp=now_ms,
+            )
+        )
+        appended = self.log.append_control(batch, read_header(batch), self.leader_epoch)
+        self._after_append(1)
         return appended
 
     def _after_append(self, count: int) -> None:

@@ -5,6 +5,7 @@ Also the broker's house-keeping of logs: flushes by time, retention, checkpoints
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -24,6 +25,7 @@ from headrace.storage.manager import LogManager
 from .inflow import Key
 from .isr import IsrChange, IsrKeeper
 from .partition import Partition
+from .transactions import TransactionMarker, TransactionVerifier
 
 NO_PARTITIONS: dict[int, Partition] = {}
 ENOUGH_SPACE = 64 * 1024 * 1024
@@ -51,6 +53,10 @@ class Leadership(Protocol):
     def leads_no_more(self, partition: Partition) -> None: ...
 
 
+TransactionEnded = Callable[[Partition, int, bool], None]
+"""Called with a partition, a producer's id, and whether its transaction was committed."""
+
+
 class ReplicaManager:
     """The partitions of this broker."""
 
@@ -70,6 +76,10 @@ class ReplicaManager:
         self.give_up: GiveUp | None = None
         """Asks that others lead what this broker's disk cannot serve."""
         self.leadership: Leadership | None = None
+        self.verifier: TransactionVerifier | None = None
+        """The transaction coordinator; without one no transactional batch is taken."""
+        self.on_transaction_end: TransactionEnded | None = None
+        """Told of every marker that is committed on a partition led here."""
         self.is_known: Callable[[str, int], bool] | None = None
         """Whether a partition exists somewhere in the cluster."""
         self._unopened: dict[tuple[str, int], tuple[Topic, PartitionState]] = {}
@@ -267,6 +277,24 @@ class ReplicaManager:
         partition.delete_below(offset)
         return partition.log.log_start_offset
 
+    # Transactions
+
+    async def append_marker(self, topic: str, index: int, marker: TransactionMarker) -> ErrorCode:
+        """End a transaction on a partition that this broker leads; returns once that is committed, or why it is not.
+
+        To be repeated until it is `none`, or INVALID_PRODUCER_EPOCH (the producer is in a later transaction here: this
+        one has been ended), or TRANSACTION_COORDINATOR_FENCED (a later coordinator has written here).
+        """
+        try:
+            partition = self.partition(topic, index)
+            appended = partition.append_marker(marker, now_ms=self.clock.now_ms())
+            await _committed(partition, appended.last_offset + 1)
+        except CodedError as error:
+            return error.code
+        if self.on_transaction_end is not None:
+            self.on_transaction_end(partition, marker.producer_id, marker.committed)
+        return ErrorCode.none
+
     async def flush_due(self) -> None:
         """Sync the logs whose time has come, by `flush.ms` or because a segment ended; see whether full ones can go on.
 
@@ -315,7 +343,8 @@ class ReplicaManager:
             end = partition.log.log_end_offset
             alone = partition.is_leader and partition.followers is None
             if alone and partition.high_watermark < end and partition.log.offline is None:
-                await _committed(partition, end)
+                with suppress(CodedError):
+                    await _committed(partition, end)
 
     async def checkpoint(self) -> None:
         """Write down how far each log is synced, committed and deleted."""
@@ -334,6 +363,11 @@ class ReplicaManager:
 
 
 async def _committed(partition: Partition, end_offset: int) -> None:
-    known = asyncio.Event()
-    partition.commits.wait(end_offset, lambda _: known.set())
-    await known.wait()
+    """Returns once all before an offset is committed; raises the `CodedError` that keeps it from being so."""
+    if partition.is_acknowledged(end_offset, acks=-1):
+        return
+    known: asyncio.Future[CodedError | None] = asyncio.get_running_loop().create_future()
+    partition.commits.wait(end_offset, lambda error: None if known.done() else known.set_result(error))
+    error = await known
+    if error is not None:
+        raise error
