@@ -265,8 +265,11 @@ def encode_marker(
 
 
 def decode_marker(batch: bytes | bytearray | memoryview) -> Marker | None:
-    """What a control batch says about its transaction; None when it is of another kind."""
-    (record,) = decode_records(batch)
+    """What a control batch says about its transaction; None when it is of another kind, or was emptied."""
+    records = decode_records(batch)
+    if not records:
+        return None
+    record = records[0]
     if record.key is None or len(record.key) < _CONTROL_KEY.size:
         raise _malformed("a control record has no key")
     _, kind = _CONTROL_KEY.unpack_from(record.key)

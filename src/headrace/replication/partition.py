@@ -25,10 +25,11 @@ from headrace.protocol.replicate import Position
 from headrace.storage.flusher import Flusher
 from headrace.storage.log import Appended, Log, LogSettings
 
+from .divergence import agreed_end, diverging_at
 from .followers import Follower, Followers, ProposeIsr
 from .intake import admit
 from .purgatory import CommitQueue, Committed, DelayedFetch
-from .transactions import TransactionMarker
+from .transactions import EPOCH_BUMPING, TransactionMarker, Verification, Verifications
 
 
 class Outflow(Protocol):
@@ -61,6 +62,7 @@ class Partition:
         "state",
         "topic",
         "topic_id",
+        "verifications",
         "watchers",
         "written",
     )
@@ -100,6 +102,8 @@ class Partition:
         """Followers that are told of each append, and what they call this partition."""
         self.on_settled: Callable[[], None] | None = None
         """Called on a follower when what it has taken is on stable storage."""
+        self.verifications = Verifications()
+        """Who is about to begin a transaction here."""
         self._flusher = flusher
         self._unsynced = 0
         self.high_watermark = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
@@ -189,7 +193,7 @@ class Partition:
     @property
     def last_stable_offset(self) -> int:
         """The end of what `read_committed` readers see."""
-        return self.high_watermark
+        return self.log.last_stable_offset(self.high_watermark)
 
     # Writing
 
@@ -201,6 +205,34 @@ class Partition:
         appended = self.log.append(batch, header, self.leader_epoch)
         if not appended.duplicate:
             self._after_append(header.record_count)
+        return appended
+
+    def needs_verification(self, header: BatchHeader) -> bool:
+        """Whether a transactional batch would begin a transaction here, which the coordinator has to know of."""
+        self.check_leads()
+        return not self.log.has_open_transaction(header.producer_id, header.producer_epoch)
+
+    def append_transactional(
+        self,
+        batch: memoryview,
+        header: BatchHeader,
+        verification: Verification | None,
+        *,
+        now_ms: int,
+        version: int,
+        from_zero: bool,
+    ) -> Appended:
+        """Append a batch of a transaction. `from_zero` where producers number their batches anew in each one."""
+        producer_id = header.producer_id
+        if self.needs_verification(header):
+            self.verifications.check(producer_id, verification)
+            if from_zero and header.base_sequence and producer_id not in self.log.producers():
+                raise CodedError(
+                    ErrorCode.out_of_order_sequence_number,
+                    f"a transaction of producer {producer_id} begins with sequence number {header.base_sequence}",
+                )
+        appended = self.append(batch, header, now_ms=now_ms, version=version)
+        self.verifications.end(producer_id)
         return appended
 
     def append_own(self, batch: memoryview, header: BatchHeader) -> Appended:
@@ -224,7 +256,9 @@ class Partition:
                 timestamp=now_ms,
             )
         )
-        appended = self.log.append_control(batch, read_header(batch), self.leader_epoch)
+        bumped = marker.transaction_version >= EPOCH_BUMPING
+        appended = self.log.append_control(batch, read_header(batch), self.leader_epoch, bumped=bumped)
+        self.verifications.end(marker.producer_id)
         self._after_append(1)
         return appended
 
@@ -323,39 +357,34 @@ class Partition:
         """What a consumer's fetch at an offset answers; never beyond the high watermark."""
         self.check_leads()
         self.check_epoch(current_leader_epoch)
-        diverging = self._diverging(offset, last_fetched_epoch, ErrorCode.offset_out_of_range)
-        end = self.last_stable_offset if committed_only else self.high_watermark
+        diverging = diverging_at(self.log, offset, last_fetched_epoch, ErrorCode.offset_out_of_range)
+        stable = self.last_stable_offset
+        end = stable if committed_only else self.high_watermark
         if diverging is None and offset > end:
             self._check_beyond(offset)
         records = None
+        aborted: tuple[tuple[int, int], ...] | None = () if committed_only else None
         if diverging is None and offset < end:
             records = self.log.read(offset, max_bytes, end)
+            if committed_only and records is not None:
+                found = self.log.aborted_within(offset, records, end)
+                aborted = tuple([(entry.producer_id, entry.first_offset) for entry in found])
         elif offset < self.log.log_start_offset:
             raise CodedError(ErrorCode.offset_out_of_range)
         return FetchedPartition(
             self.index,
             0,
             self.high_watermark,
-            self.last_stable_offset,
+            stable,
             self.log.log_start_offset,
             records,
-            () if committed_only else None,
+            aborted,
             diverging,
         )
 
     def _check_beyond(self, offset: int) -> None:
         if offset > self.log.log_end_offset:
             raise CodedError(ErrorCode.offset_out_of_range)
-
-    def _diverging(self, offset: int, last_fetched_epoch: int, unknown: ErrorCode) -> EpochEnd | None:
-        if last_fetched_epoch < 0:
-            return None
-        epoch, end_offset = self.log.end_offset_for_epoch(last_fetched_epoch)
-        if epoch < 0:
-            raise CodedError(unknown, f"nothing is known of leader epoch {last_fetched_epoch}")
-        if epoch < last_fetched_epoch or end_offset < offset:
-            return EpochEnd(epoch, end_offset)
-        return None
 
     def available(self, offset: int, *, committed_only: bool) -> int:
         """About how many bytes a reader at an offset can get."""
@@ -403,7 +432,7 @@ class Partition:
         """Where a follower's log parts from this one. One that knows no epoch is empty: it can only begin too late."""
         if position.last_fetched_epoch < 0 and position.offset > self.log.log_end_offset:
             return EpochEnd(self.leader_epoch, self.log.log_end_offset)
-        return self._diverging(position.offset, position.last_fetched_epoch, ErrorCode.unknown_leader_epoch)
+        return diverging_at(self.log, position.offset, position.last_fetched_epoch, ErrorCode.unknown_leader_epoch)
 
     def read_for_follower(self, position: Position, max_bytes: int) -> FetchedPartition:
         """What comes from a follower's position on, to the end of the log."""
@@ -451,25 +480,15 @@ class Partition:
             log.append_as_follower(records)
             if self.is_durable:
                 self._flusher.request(log, self._synced)
+            log.last_stable_offset(self.high_watermark)
         if log.log_start_offset < leader_start <= log.log_end_offset:
             log.advance_start(leader_start)
         self._advance(min(leader_high_watermark, log.log_end_offset))
 
     def truncate_to_match(self, leader: EpochEnd) -> None:
-        """Cut what the leader does not have: everything after the end of the last epoch that both know.
-
-        Where the leader's epoch is unknown here the end of the one before it is as far as we can agree, and the next
-        fetch asks again from there.
-        """
+        """Cut what the leader does not have: everything after the end of the last epoch that both know."""
         log = self.log
-        epoch, own_end = log.end_offset_for_epoch(leader.epoch) if leader.epoch >= 0 else (-1, -1)
-        if epoch < 0:
-            target = leader.end_offset
-        elif epoch == leader.epoch:
-            target = min(leader.end_offset, own_end)
-        else:
-            target = own_end
-        log.truncate_to(target)
+        log.truncate_to(agreed_end(log, leader))
         self.high_watermark = min(self.high_watermark, log.log_end_offset)
 
     def restart_at(self, offset: int) -> None:

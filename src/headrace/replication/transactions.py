@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from headrace.protocol.errors import ErrorCode
+from headrace.protocol.errors import CodedError, ErrorCode
 
 TopicPartition = tuple[str, int]
 
@@ -48,3 +48,43 @@ class TransactionVerifier(Protocol):
         COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, NETWORK_EXCEPTION. Never raises.
         """
         ...
+
+
+class Verification:
+    """Leave to begin a transaction on a partition: good until that is done, or a marker for the producer comes."""
+
+    __slots__ = ("producer_epoch",)
+
+    def __init__(self, producer_epoch: int) -> None:
+        self.producer_epoch = producer_epoch
+
+
+class Verifications:
+    """Who is being verified on one partition.
+
+    What the coordinator said of a transaction holds no more once a marker has ended it: a batch that was verified
+    before and comes to be appended after would begin a transaction that nobody ends.
+    """
+
+    __slots__ = ("_by_producer",)
+
+    def __init__(self) -> None:
+        self._by_producer: dict[int, Verification] = {}
+
+    def begin(self, producer_id: int, producer_epoch: int) -> Verification:
+        """To be had before the coordinator is asked; those who ask at the same time for one producer share it."""
+        known = self._by_producer.get(producer_id)
+        if known is None or known.producer_epoch != producer_epoch:
+            known = self._by_producer[producer_id] = Verification(producer_epoch)
+        return known
+
+    def check(self, producer_id: int, verification: Verification | None) -> None:
+        """`CodedError` unless a transaction may begin with this."""
+        if verification is None or self._by_producer.get(producer_id) is not verification:
+            raise CodedError(
+                ErrorCode.invalid_txn_state, f"the batch of producer {producer_id} is not part of an open transaction"
+            )
+
+    def end(self, producer_id: int) -> None:
+        """The transaction has begun, or ended, or is not to be."""
+        self._by_producer.pop(producer_id, None)
