@@ -16,6 +16,8 @@ from . import (
     producer_ids,
     reassignments,
     topics,
+    transactions,
+    transactions_admin,
 )
 
 HANDLERS: dict[ApiKey, Handler] = {
@@ -31,4 +33,6 @@ HANDLERS: dict[ApiKey, Handler] = {
     **producer_ids.HANDLERS,
     **reassignments.HANDLERS,
     **topics.HANDLERS,
+    **transactions.HANDLERS,
+    **transactions_admin.HANDLERS,
 }
