@@ -95,6 +95,8 @@ class MarkerSender:
                 job.waiting.discard(where)
             elif leader == NO_LEADER:
                 later.append(where)
+            elif leader == self._broker_id:
+                self._spawn(self._mark_here(job, where))
             else:
                 self._queues.setdefault(leader, deque()).append((job, where))
         if later:
@@ -143,11 +145,9 @@ class MarkerSender:
     async def _deliver(self, broker: int, batch: Mapping[Job, Sequence[TopicPartition]]) -> Mapping[Job, Marked]:
         """What became of the markers; those of whom nothing is known are sent again."""
         try:
-            return await (self._append_here(batch) if broker == self._broker_id else self._ask(broker, batch))
+            return await self._ask(broker, batch)
         except PeerUnreachable as error:
             log.info("markers could not be sent", broker=broker, reason=str(error))
-        except Exception:
-            log.exception("markers could not be written", broker=broker)
         return {}
 
     async def _ask(self, broker: int, batch: Mapping[Job, Sequence[TopicPartition]]) -> dict[Job, Marked]:
@@ -159,13 +159,9 @@ class MarkerSender:
         by_producer = {result.producer_id: _marked(result) for result in answer.markers}
         return {job: by_producer.get(job.marker.producer_id, {}) for job in batch}
 
-    async def _append_here(self, batch: Mapping[Job, Sequence[TopicPartition]]) -> dict[Job, Marked]:
-        asked = [(job, where) for job, partitions in batch.items() for where in partitions]
-        codes = await asyncio.gather(*(self._append(*where, job.marker) for job, where in asked))
-        results: dict[Job, dict[TopicPartition, ErrorCode]] = {job: {} for job in batch}
-        for (job, where), code in zip(asked, codes, strict=True):
-            results[job][where] = code
-        return dict(results)
+    async def _mark_here(self, job: Job, where: TopicPartition) -> None:
+        """Write a marker on a partition that this broker leads; one that waits for its followers delays no other."""
+        self._settle(job, [where], {where: await self._append(*where, job.marker)})
 
     def _settle(self, job: Job, asked: Sequence[TopicPartition], results: Marked) -> None:
         again = []
