@@ -33,7 +33,10 @@ class ApiKey(IntEnum):
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
     ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
     END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
@@ -101,6 +104,8 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _range(0, 1),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _range(0, 0),
     ApiKey.OFFSET_DELETE: _range(0, 0),
+    ApiKey.WRITE_TXN_MARKERS: _range(1, 2),
+    ApiKey.TXN_OFFSET_COMMIT: _range(0, 5),
     ApiKey.DESCRIBE_CLUSTER: _range(0, 2),
     ApiKey.DESCRIBE_PRODUCERS: _range(0, 0),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _range(0, 1),

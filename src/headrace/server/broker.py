@@ -236,6 +236,7 @@ class Broker:
             new_id=lambda: str(UUID(int=rng.getrandbits(128), version=4)),
         )
         self._groups.start()
+        self._replicas.on_transaction_end = self._groups.transaction_ended
         context = Context(
             config=config,
             clock=self._clock,

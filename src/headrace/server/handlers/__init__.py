@@ -11,11 +11,13 @@ from . import (
     groups,
     groups_admin,
     groups_offsets,
+    markers,
     metadata,
     offsets,
     producer_ids,
     reassignments,
     topics,
+    txn_offsets,
 )
 
 HANDLERS: dict[ApiKey, Handler] = {
@@ -26,9 +28,11 @@ HANDLERS: dict[ApiKey, Handler] = {
     **groups.HANDLERS,
     **groups_admin.HANDLERS,
     **groups_offsets.HANDLERS,
+    **markers.HANDLERS,
     **metadata.HANDLERS,
     **offsets.HANDLERS,
     **producer_ids.HANDLERS,
     **reassignments.HANDLERS,
     **topics.HANDLERS,
+    **txn_offsets.HANDLERS,
 }
