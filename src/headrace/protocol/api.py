@@ -109,6 +109,8 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _range(0, 1),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _range(0, 0),
     ApiKey.OFFSET_DELETE: _range(0, 0),
+    ApiKey.WRITE_TXN_MARKERS: _range(1, 2),
+    ApiKey.TXN_OFFSET_COMMIT: _range(0, 5),
     ApiKey.DESCRIBE_CLUSTER: _range(0, 2),
     ApiKey.DESCRIBE_PRODUCERS: _range(0, 0),
     ApiKey.DESCRIBE_TRANSACTIONS: _range(0, 0),

@@ -13,7 +13,6 @@ It never goes back for a reader. Records that a deposed leader had more than its
 
 from collections.abc import Callable
 from math import inf
-from typing import Protocol
 
 from headrace.cluster.image import NO_LEADER, PartitionState
 from headrace.cluster.log_settings import IntakeSettings
@@ -26,20 +25,10 @@ from headrace.storage.flusher import Flusher
 from headrace.storage.log import Appended, Log, LogSettings
 
 from .divergence import agreed_end, diverging_at
-from .followers import Follower, Followers, ProposeIsr
+from .followers import Follower, Followers, Outflow, ProposeIsr
 from .intake import admit
 from .purgatory import CommitQueue, Committed, DelayedFetch
 from .transactions import EPOCH_BUMPING, TransactionMarker, Verification, Verifications
-
-
-class Outflow(Protocol):
-    """A follower's link, as a partition sees it."""
-
-    wake: Callable[[], None] | None
-
-    def appended(self, key: tuple[bytes, int]) -> None: ...
-    def committed(self, key: tuple[bytes, int]) -> None: ...
-    def renewed(self, key: tuple[bytes, int]) -> None: ...
 
 
 class Partition:
@@ -122,6 +111,7 @@ class Partition:
                 self.commits.fail(CodedError(ErrorCode.not_enough_replicas_after_append))
         else:
             self.log.start_epoch(state.leader_epoch)
+            self.verifications.clear()
             self.is_leader = True
             self.leader_epoch = state.leader_epoch
             alone = len(state.replicas) == 1
@@ -240,6 +230,15 @@ class Partition:
         if not self.is_leader:
             self.check_leads()
         appended = self.log.append(batch, header, self.leader_epoch)
+        self._after_append(header.record_count)
+        return appended
+
+    def append_for(self, batch: memoryview, header: BatchHeader, verification: Verification | None) -> Appended:
+        """Append a batch that this broker made for a topic of its own, as part of a producer's transaction."""
+        if self.needs_verification(header):
+            self.verifications.check(header.producer_id, verification)
+        appended = self.log.append_for(batch, header, self.leader_epoch)
+        self.verifications.end(header.producer_id)
         self._after_append(header.record_count)
         return appended
 

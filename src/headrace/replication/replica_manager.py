@@ -5,7 +5,6 @@ Also the broker's house-keeping of logs: flushes by time, retention, checkpoints
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -53,8 +52,11 @@ class Leadership(Protocol):
     def leads_no_more(self, partition: Partition) -> None: ...
 
 
-TransactionEnded = Callable[[Partition, int, bool], None]
-"""Called with a partition, a producer's id, and whether its transaction was committed."""
+MARKER_SECONDS = 30.0
+"""How long a marker waits for followers; then its coordinator is to write another."""
+
+TransactionEnded = Callable[[Partition, int, bool, int], None]
+"""Called with a partition, a producer's id, whether its transaction was committed, and the offset of its marker."""
 
 
 class ReplicaManager:
@@ -288,12 +290,28 @@ class ReplicaManager:
         try:
             partition = self.partition(topic, index)
             appended = partition.append_marker(marker, now_ms=self.clock.now_ms())
-            await _committed(partition, appended.last_offset + 1)
         except CodedError as error:
             return error.code
+        known: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+        def committed(error: CodedError | None) -> None:
+            """Others are told even where who asked for the marker waits no longer."""
+            if error is None:
+                self._ended(partition, marker, appended.last_offset)
+            if not known.done():
+                known.set_result(ErrorCode.none if error is None else error.code)
+
+        if partition.is_acknowledged(appended.last_offset + 1, acks=-1):
+            committed(None)
+        else:
+            deadline = self.clock.monotonic() + MARKER_SECONDS
+            partition.commits.wait(appended.last_offset + 1, committed, deadline)
+        return await known
+
+    def _ended(self, partition: Partition, marker: TransactionMarker, offset: int) -> None:
+        partition.log.last_stable_offset(partition.high_watermark)
         if self.on_transaction_end is not None:
-            self.on_transaction_end(partition, marker.producer_id, marker.committed)
-        return ErrorCode.none
+            self.on_transaction_end(partition, marker.producer_id, marker.committed, offset)
 
     async def flush_due(self) -> None:
         """Sync the logs whose time has come, by `flush.ms` or because a segment ended; see whether full ones can go on.
@@ -343,8 +361,7 @@ class ReplicaManager:
             end = partition.log.log_end_offset
             alone = partition.is_leader and partition.followers is None
             if alone and partition.high_watermark < end and partition.log.offline is None:
-                with suppress(CodedError):
-                    await _committed(partition, end)
+                await _committed(partition, end)
 
     async def checkpoint(self) -> None:
         """Write down how far each log is synced, committed and deleted."""
@@ -363,11 +380,6 @@ class ReplicaManager:
 
 
 async def _committed(partition: Partition, end_offset: int) -> None:
-    """Returns once all before an offset is committed; raises the `CodedError` that keeps it from being so."""
-    if partition.is_acknowledged(end_offset, acks=-1):
-        return
-    known: asyncio.Future[CodedError | None] = asyncio.get_running_loop().create_future()
-    partition.commits.wait(end_offset, lambda error: None if known.done() else known.set_result(error))
-    error = await known
-    if error is not None:
-        raise error
+    known = asyncio.Event()
+    partition.commits.wait(end_offset, lambda _: known.set())
+    await known.wait()

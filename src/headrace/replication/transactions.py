@@ -88,3 +88,7 @@ class Verifications:
     def end(self, producer_id: int) -> None:
         """The transaction has begun, or ended, or is not to be."""
         self._by_producer.pop(producer_id, None)
+
+    def clear(self) -> None:
+        """This broker leads no more, or anew: others may have written markers meanwhile."""
+        self._by_producer.clear()

@@ -243,6 +243,7 @@ class Broker:
         self._groups.start()
         self._transactions = self._make_transactions(image, controller)
         self._transactions.start()
+        self._replicas.on_transaction_end = self._groups.transaction_ended
         context = Context(
             config=config,
             clock=self._clock,

@@ -30,7 +30,7 @@ from .core import Doomed, FileSlice, LogCore, LogState
 from .disk import File, StorageError
 from .history import note_aborted
 from .lookup import TimestampOffset
-from .producer_state import Producers, check, check_marker
+from .producer_state import Producers, check, check_epoch, check_marker
 from .retention import count_expired
 from .scan import BadBatch, scan
 from .segment import LARGEST_RELATIVE_OFFSET, Segment
@@ -80,6 +80,18 @@ class Log(LogCore):
         self._write(batch, header, base_offset, last_offset, leader_epoch)
         producers.note(header, base_offset)
         return _new_tuple(Appended, (base_offset, last_offset, False))
+
+    def append_for(self, batch: memoryview, header: BatchHeader, leader_epoch: int) -> Appended:
+        """Write a batch at the end, as the leader, that a coordinator made for a producer: without sequence number."""
+        if self._refusal is not None:
+            raise self._refused()
+        producers = self._load_producers()
+        check_epoch(producers.get(header.producer_id), header)
+        base_offset = self.log_end_offset
+        last_offset = base_offset + header.last_offset_delta
+        self._write(batch, header, base_offset, last_offset, leader_epoch)
+        producers.note(header, base_offset)
+        return Appended(base_offset, last_offset, False)
 
     def append_control(
         self, batch: memoryview, header: BatchHeader, leader_epoch: int, *, bumped: bool = False

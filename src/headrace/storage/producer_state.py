@@ -135,6 +135,12 @@ def _find_duplicate(state: ProducerState, header: BatchHeader) -> ProducerBatch:
     raise _out_of_order(header, f"expected {state.next_sequence}, not {header.base_sequence}")
 
 
+def check_epoch(state: ProducerState | None, header: BatchHeader) -> None:
+    """`CodedError` if a batch that a coordinator made for a producer, without sequence number, is of an old epoch."""
+    if state is not None and header.producer_epoch < state.epoch:
+        _check_epoch(state, header)
+
+
 def check_marker(state: ProducerState | None, header: BatchHeader, marker: Marker, *, bumped: bool) -> None:
     """`CodedError` unless a coordinator may end a producer's transaction with this marker.
 
@@ -190,9 +196,10 @@ class Producers:
         state = self._of_epoch(header)
         delta = header.last_offset_delta
         timestamp = header.max_timestamp
-        last_sequence = (header.base_sequence + delta) % _SEQUENCES
-        state.next_sequence = (last_sequence + 1) % _SEQUENCES
-        state.batches.append(_new_tuple(ProducerBatch, (last_sequence, base_offset + delta, delta, timestamp)))
+        if header.base_sequence >= 0:
+            last_sequence = (header.base_sequence + delta) % _SEQUENCES
+            state.next_sequence = (last_sequence + 1) % _SEQUENCES
+            state.batches.append(_new_tuple(ProducerBatch, (last_sequence, base_offset + delta, delta, timestamp)))
         if timestamp > state.last_timestamp:
             state.last_timestamp = timestamp
         if header.attributes & TRANSACTIONAL_BIT and state.transaction_first_offset < 0:

@@ -11,6 +11,7 @@ from . import (
     groups,
     groups_admin,
     groups_offsets,
+    markers,
     metadata,
     offsets,
     producer_ids,
@@ -18,6 +19,7 @@ from . import (
     topics,
     transactions,
     transactions_admin,
+    txn_offsets,
 )
 
 HANDLERS: dict[ApiKey, Handler] = {
@@ -28,6 +30,7 @@ HANDLERS: dict[ApiKey, Handler] = {
     **groups.HANDLERS,
     **groups_admin.HANDLERS,
     **groups_offsets.HANDLERS,
+    **markers.HANDLERS,
     **metadata.HANDLERS,
     **offsets.HANDLERS,
     **producer_ids.HANDLERS,
@@ -35,4 +38,5 @@ HANDLERS: dict[ApiKey, Handler] = {
     **topics.HANDLERS,
     **transactions.HANDLERS,
     **transactions_admin.HANDLERS,
+    **txn_offsets.HANDLERS,
 }
