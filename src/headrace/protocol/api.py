@@ -97,7 +97,7 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: _range(2, 4),
     ApiKey.ADD_PARTITIONS_TO_TXN: _range(0, 3, peers=5),
     ApiKey.ADD_OFFSETS_TO_TXN: _range(0, 4),
-    ApiKey.END_TXN: _range(0, 4),
+    ApiKey.END_TXN: _range(0, 5),
     ApiKey.DESCRIBE_CONFIGS: _range(1, 4),
     ApiKey.ALTER_CONFIGS: _range(0, 2),
     ApiKey.DESCRIBE_LOG_DIRS: _range(1, 5),
