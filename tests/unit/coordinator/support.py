@@ -238,7 +238,9 @@ class World:
 
     async def _serve(self, api_key: ApiKey, version: int, values: Mapping[str, Any]) -> Any:
         entity = through_the_wire(api_key, version, values)
-        info = RequestInfo(api_key, version, "tests", "User:ANONYMOUS", "127.0.0.1")
+        info = RequestInfo(
+            api_key, version, "tests", "User:ANONYMOUS", "127.0.0.1", connection=values.get("connection", 0)
+        )
         try:
             answer: Any = await HANDLERS[api_key](self.context, entity, info)
         except CodedError as error:
