@@ -354,7 +354,6 @@ class Partition:
         self, offset: int, max_bytes: int, *, committed_only: bool, current_leader_epoch: int, last_fetched_epoch: int
     ) -> FetchedPartition:
         """What a consumer's fetch at an offset answers; never beyond the high watermark."""
-        self.check_leads()
         self.check_epoch(current_leader_epoch)
         diverging = diverging_at(self.log, offset, last_fetched_epoch, ErrorCode.offset_out_of_range)
         stable = self.last_stable_offset
