@@ -6,7 +6,7 @@ import pytest
 
 from .replicas import World
 
-STEPS = 1_500
+STEPS = 4_500
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -246,7 +246,7 @@ class TransactionsAgainstModel(RuleBasedStateMachine):
 
 
 def read_committed(log: Log, end: int) -> dict[int, tuple[str, str]]:
-    """What a consumer shows: it drops the batches of a producer from where a listed transaction begins to its marker."""
+    """What a consumer shows: it drops a producer's batches from where a listed transaction begins to its marker."""
     found: dict[int, tuple[str, str]] = {}
     offset = log.log_start_offset
     while offset < end:

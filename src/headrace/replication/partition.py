@@ -244,8 +244,9 @@ class Partition:
 
     def append_marker(self, marker: TransactionMarker, *, now_ms: int) -> Appended:
         """End a producer's transaction here, as the leader. One that wrote nothing here has nothing to end."""
-        if not self.is_leader:
-            self.check_leads()
+        self.check_leads()
+        if self.is_short_of_replicas:
+            raise CodedError(ErrorCode.not_enough_replicas)
         batch = memoryview(
             encode_marker(
                 committed=marker.committed,
@@ -338,7 +339,7 @@ class Partition:
     def wake_watchers(self) -> None:
         """Let every fetch that waits here look again."""
         for watcher in list(self.watchers):
-            watcher.poke()
+            watcher.poke(self)
 
     # Reading
 
@@ -354,7 +355,6 @@ class Partition:
         self, offset: int, max_bytes: int, *, committed_only: bool, current_leader_epoch: int, last_fetched_epoch: int
     ) -> FetchedPartition:
         """What a consumer's fetch at an offset answers; never beyond the high watermark."""
-        self.check_leads()
         self.check_epoch(current_leader_epoch)
         diverging = diverging_at(self.log, offset, last_fetched_epoch, ErrorCode.offset_out_of_range)
         stable = self.last_stable_offset
