@@ -6,7 +6,9 @@ where a later coordinator has written, which both mean that this coordinator has
 
 - v2 tells the `transaction.version`: from 2 on a marker's producer epoch is one that no batch of its transaction had.
   A v1 marker is one of version 1.
-- Only brokers of the cluster may ask; a client gets CLUSTER_AUTHORIZATION_FAILED, at every partition.
+- Clients may only abort, which is what an operator needs who frees readers from a transaction that nobody ends
+  (`headrace txn abort`, Kafka's kafka-transactions.sh). To commit is the coordinators' alone: a client that tries gets
+  CLUSTER_AUTHORIZATION_FAILED, at every partition.
 """
 
 import asyncio
@@ -30,7 +32,7 @@ async def handle_write_txn_markers(ctx: Context, request: Any, info: RequestInfo
 
 async def _write(ctx: Context, asked: Any, info: RequestInfo) -> dict[str, Any]:
     keys = [(topic.name, index) for topic in asked.topics or () for index in topic.partition_indexes or ()]
-    if info.peer_broker is None:
+    if info.peer_broker is None and asked.transaction_result:
         return _answer(asked, dict.fromkeys(keys, ErrorCode.cluster_authorization_failed))
     marker = TransactionMarker(
         producer_id=asked.producer_id,
