@@ -140,7 +140,13 @@ class Broker:
             logs=logs,
             flusher=Flusher(self._world.workers.sync),
         )
-        node = BrokerNode(id=config.node_id, host=config.advertised.host, port=self._port, rack=config["broker.rack"])
+        advertised = config.advertised
+        node = BrokerNode(
+            id=config.node_id,
+            host=advertised.host,
+            port=advertised.port or self._port,
+            rack=config["broker.rack"],
+        )
         if config.lone:
             await self._start_alone(store, image, node)
         else:
