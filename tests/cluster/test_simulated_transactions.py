@@ -8,7 +8,7 @@ from headrace.testing.cluster import Machine
 from headrace.testing.loop import run_virtual
 
 from .runs import TOPIC, Plan, Run
-from .transactional import NEWER, OLDER, TRANSACTION_TOPIC, TransactionalProducer, committed_values
+from .transacting import NEWER, OLDER, TRANSACTION_TOPIC, TransactionalProducer, committed_values
 
 PARTITIONS = 3
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}

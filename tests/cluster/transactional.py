@@ -1,201 +1,234 @@
-"""Producers of a simulated cluster that write in transactions, by either protocol, and readers of what is committed."""
+"""A simulated cluster whose transaction coordinator is the test: it says which transactions are open, and ends them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from headrace.protocol.api import ApiKey
 from headrace.protocol.batch import HEADER_SIZE, read_header
 from headrace.protocol.errors import ErrorCode
-from headrace.protocol.records import Record, decode_marker, decode_records, encode_batch
-from headrace.testing.client import Address
+from headrace.protocol.records import Record, decode_records, encode_batch
+from headrace.replication.transactions import TopicPartition, TransactionMarker
+from headrace.testing.client import SimulatedClient
 from headrace.testing.cluster import SimulatedCluster
 from headrace.testing.loop import VirtualClock
 
-from .clients import RETRIABLE, ClusterClient, Failed
+from .clients import ClusterClient
 
-TRANSACTION_TOPIC: Final = "__transaction_state"
-AGAIN: Final = RETRIABLE | {ErrorCode.concurrent_transactions, ErrorCode.network_exception}
-PATIENCE_SECONDS: Final = 120.0
-OLDER, NEWER = False, True
+TOPIC = "orders"
+GROUP = "g"
+OFFSETS = "__consumer_offsets"
+TRANSACTIONAL_ID = "tx"
 
 
-class TransactionalProducer:
-    """Writes a value to several partitions at once. What it was told of each transaction is in `told`."""
+class Verifier:
+    """Answers as it is told, and remembers what it was asked."""
 
-    def __init__(self, cluster: SimulatedCluster, name: str, topic: str, *, newer: bool, timeout_ms: int) -> None:
-        self.name = name
-        self.client = ClusterClient(cluster, f"producer-{name}")
-        self.told: dict[str, bool | None] = {}
-        """Whether a transaction was committed or aborted; None where nobody was told."""
-        self._topic = topic
-        self._newer = newer
-        self._timeout_ms = timeout_ms
-        self._producer: tuple[int, int] | None = None
-        self._sequences: dict[int, int] = {}
+    def __init__(self) -> None:
+        self.code = ErrorCode.none
+        self.asked: list[tuple[int, int, TopicPartition, bool]] = []
+        self.open = asyncio.Event()
+        self.open.set()
+        self.was_asked = asyncio.Event()
 
-    async def run(self, count: int, partitions: Sequence[int]) -> None:
-        """So many transactions; every fourth is aborted."""
-        for number in range(count):
-            value = f"{self.name}-{number}"
-            self.told[value] = None
-            try:
-                await self.transact(value, partitions, commit=number % 4 != 3)
-            except Failed:
-                self._producer = None
+    async def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        add: bool,
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        assert transactional_id == TRANSACTIONAL_ID
+        self.asked += [(producer_id, producer_epoch, partition, add) for partition in partitions]
+        self.was_asked.set()
+        await self.open.wait()
+        return dict.fromkeys(partitions, self.code)
 
-    async def transact(self, value: str, partitions: Sequence[int], *, commit: bool) -> None:
-        """One transaction, to its certain end; `Failed` where the producer was shut out, or has to begin anew."""
-        if self._producer is None:
-            await self.init()
-        if not self._newer:
-            await self.add(partitions)
-        for partition in partitions:
-            await self.write(partition, value)
-        await self.end(commit=commit)
-        self.told[value] = commit
 
-    async def init(self) -> None:
-        values = {
-            "transactional_id": self.name,
-            "transaction_timeout": self._timeout_ms,
-            "producer_id": -1,
-            "producer_epoch": -1,
-        }
-        answer = await self._ask(ApiKey.INIT_PRODUCER_ID, 4, values, lambda found: found.error_code)
-        self._producer = (answer.producer_id, answer.producer_epoch)
-        self._sequences.clear()
+class Bench:
+    """Brokers, a client that speaks the protocol, and the verifier that all brokers ask."""
 
-    async def add(self, partitions: Sequence[int]) -> None:
-        producer_id, epoch = self._producer or (-1, -1)
-        values = {
-            "v3_and_below_transactional_id": self.name,
-            "v3_and_below_producer_id": producer_id,
-            "v3_and_below_producer_epoch": epoch,
-            "v3_and_below_topics": [{"name": self._topic, "partitions": list(partitions)}],
-        }
-        await self._ask(
-            ApiKey.ADD_PARTITIONS_TO_TXN,
-            3,
-            values,
-            lambda found: found.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code,
+    def __init__(self, brokers: int = 1, seed: int = 1) -> None:
+        settings = {"offsets.topic.num.partitions": "1"}
+        if brokers == 1:
+            settings |= {"min.insync.replicas": "1", "default.replication.factor": "1"}
+            settings |= {"offsets.topic.replication.factor": "1"}
+        self.cluster = SimulatedCluster(brokers, seed=seed, settings=settings)
+        self.client = SimulatedClient(self.cluster.network.host("client"))
+        self.other = SimulatedClient(self.cluster.network.host("other"))
+        self.verifier = Verifier()
+        self.sequences: dict[tuple[int, int, int], int] = {}
+
+    async def start(self, partitions: int = 1) -> None:
+        await self.cluster.start()
+        admin = ClusterClient(self.cluster, "admin")
+        await admin.create_topic(TOPIC, partitions=partitions, replicas=len(self.cluster.machines))
+        await admin.ask_anyone(ApiKey.FIND_COORDINATOR, 3, {"key": GROUP, "key_type": 0})
+        await self.cluster.until(
+            lambda: OFFSETS in self.cluster.topics() and self.cluster.is_whole(), "the topics are there"
         )
+        admin.close()
+        self.employ_verifier()
 
-    async def write(self, partition: int, value: str) -> None:
-        producer_id, epoch = self._producer or (-1, -1)
-        sequence = self._sequences.get(partition, 0)
+    def employ_verifier(self) -> None:
+        for machine in self.cluster:
+            if machine.is_up:
+                machine.broker.replicas.verifier = self.verifier
+
+    async def stop(self) -> None:
+        self.client.close()
+        self.other.close()
+        await self.cluster.stop()
+
+    async def ask(self, api_key: ApiKey, version: int, values: dict[str, Any], topic: str = TOPIC) -> Any:
+        return await self.client.ask(self.cluster.leader(topic).address, api_key, version, values)
+
+    # Producing
+
+    def batch(self, value: bytes, producer_id: int = 7, epoch: int = 0, partition: int = 0, **more: Any) -> bytes:
+        """The next batch of a producer."""
+        key = (producer_id, epoch, partition)
+        sequence = self.sequences.get(key, 0)
+        self.sequences[key] = sequence + 1
         now = VirtualClock(asyncio.get_running_loop()).now_ms()
-        batch = encode_batch(
-            [Record(0, now, None, value.encode())],
+        given = {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": sequence, "transactional": True}
+        return bytes(encode_batch([Record(0, now, None, value, ())], **{**given, **more}))
+
+    async def produce(
+        self, batch: bytes, *, version: int = 11, partition: int = 0, transactional_id: str | None = TRANSACTIONAL_ID
+    ) -> ErrorCode:
+        data = {"name": TOPIC, "partition_data": [{"index": partition, "records": batch}]}
+        values = {"transactional_id": transactional_id, "acks": -1, "timeout": 30_000, "topic_data": [data]}
+        address = self.cluster.leader(TOPIC, partition).address
+        answer = await self.client.ask(address, ApiKey.PRODUCE, version, values)
+        return ErrorCode(answer.responses[0].partition_responses[0].error_code)
+
+    async def write(self, value: bytes, producer_id: int = 7, epoch: int = 0, **more: Any) -> None:
+        assert await self.produce(self.batch(value, producer_id, epoch), **more) is ErrorCode.none
+
+    async def plain(self, value: bytes) -> None:
+        batch = self.batch(value, -1, -1, base_sequence=-1, transactional=False)
+        assert await self.produce(batch, transactional_id=None) is ErrorCode.none
+
+    async def mark(
+        self,
+        producer_id: int = 7,
+        epoch: int = 0,
+        *,
+        committed: bool,
+        topic: str = TOPIC,
+        coordinator_epoch: int = 0,
+        transaction_version: int = 1,
+    ) -> ErrorCode:
+        marker = TransactionMarker(
             producer_id=producer_id,
             producer_epoch=epoch,
-            base_sequence=sequence,
-            transactional=True,
+            coordinator_epoch=coordinator_epoch,
+            committed=committed,
+            transaction_version=transaction_version,
         )
-        data = {"name": self._topic, "partition_data": [{"index": partition, "records": bytes(batch)}]}
-        values = {"transactional_id": self.name, "acks": -1, "timeout": 3_000, "topic_data": [data]}
+        return await self.cluster.leader(topic).broker.replicas.append_marker(topic, 0, marker)
 
-        async def ask() -> ErrorCode:
-            leader = await self.client.leader(self._topic, partition)
-            answer = await self.client.ask(leader, ApiKey.PRODUCE, 12 if self._newer else 9, values)
-            return ErrorCode(answer.responses[0].partition_responses[0].error_code)
+    # Reading
 
-        await self._until(ask, lambda: self.client.forget(self._topic, partition))
-        self._sequences[partition] = sequence + 1
+    def fetch_values(self, offset: int, *, committed: bool, wait_ms: int = 0, min_bytes: int = 1) -> dict[str, Any]:
+        wanted = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
+        return {
+            "max_wait": wait_ms,
+            "min_bytes": min_bytes,
+            "isolation_level": int(committed),
+            "topics": [{"topic": TOPIC, "partitions": [wanted]}],
+            "forgotten_topics_data": (),
+            "rack_id": "",
+        }
 
-    async def end(self, *, commit: bool) -> None:
-        producer_id, epoch = self._producer or (-1, -1)
+    async def fetch(self, offset: int = 0, *, committed: bool = True, **more: int) -> Any:
+        values = self.fetch_values(offset, committed=committed, **more)
+        answer = await self.other.ask(self.cluster.leader(TOPIC).address, ApiKey.FETCH, 12, values)
+        return answer.responses[0].partitions[0]
+
+    async def list_offset(self, timestamp: int, *, committed: bool) -> int:
+        asked = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
+        topics = [{"name": TOPIC, "partitions": [asked]}]
+        answer = await self.ask(
+            ApiKey.LIST_OFFSETS, 7, {"replica_id": -1, "isolation_level": int(committed), "topics": topics}
+        )
+        return int(answer.topics[0].partitions[0].offset)
+
+    # Groups
+
+    async def commit_offset(self, offset: int, producer_id: int = 7, epoch: int = 0, **more: Any) -> ErrorCode:
+        """TxnOffsetCommit."""
+        version = more.pop("version", 4)
+        partition = more.pop("partition", 0)
+        asked = {
+            "partition_index": partition,
+            "committed_offset": offset,
+            "committed_leader_epoch": -1,
+            "committed_metadata": more.pop("metadata", ""),
+        }
         values = {
-            "transactional_id": self.name,
+            "transactional_id": TRANSACTIONAL_ID,
+            "group_id": GROUP,
             "producer_id": producer_id,
             "producer_epoch": epoch,
-            "committed": commit,
+            "generation_id": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "topics": [{"name": more.pop("topic", TOPIC), "partitions": [asked]}],
+            **more,
         }
-        answer = await self._ask(ApiKey.END_TXN, 5 if self._newer else 3, values, lambda found: found.error_code)
-        if self._newer:
-            self._producer = (answer.producer_id, answer.producer_epoch)
-            self._sequences.clear()
+        answer = await self.ask(ApiKey.TXN_OFFSET_COMMIT, version, values, OFFSETS)
+        return ErrorCode(answer.topics[0].partitions[0].error_code)
 
-    async def _ask(self, api_key: ApiKey, version: int, values: dict[str, Any], code_of: Callable[[Any], int]) -> Any:
-        """The coordinator's answer, whoever that is by then."""
-        answers: list[Any] = []
+    async def commit_plainly(self, offset: int) -> ErrorCode:
+        """OffsetCommit, outside of any transaction."""
+        asked = {
+            "partition_index": 0,
+            "committed_offset": offset,
+            "committed_leader_epoch": -1,
+            "committed_metadata": "",
+        }
+        values = {
+            "group_id": GROUP,
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "topics": [{"name": TOPIC, "partitions": [asked]}],
+        }
+        answer = await self.ask(ApiKey.OFFSET_COMMIT, 7, values, OFFSETS)
+        return ErrorCode(answer.topics[0].partitions[0].error_code)
 
-        async def ask() -> ErrorCode:
-            answer = await self.client.ask(await self._coordinator(), api_key, version, values)
-            answers[:] = [answer]
-            return ErrorCode(code_of(answer))
-
-        await self._until(ask, lambda: None)
-        return answers[0]
-
-    async def _coordinator(self) -> Address:
-        answer = await self.client.ask_anyone(ApiKey.FIND_COORDINATOR, 3, {"key": self.name, "key_type": 1})
-        if answer.error_code != ErrorCode.none:
-            raise Failed(ErrorCode(answer.error_code))
-        return answer.host, answer.port
-
-    async def _until(self, ask: Callable[[], Awaitable[ErrorCode]], missed: Callable[[], None]) -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while True:
-                try:
-                    code = await ask()
-                except OSError:
-                    code = ErrorCode.network_exception
-                except Failed as failed:
-                    code = failed.code
-                if code is ErrorCode.none:
-                    return
-                if code not in AGAIN:
-                    raise Failed(code)
-                missed()
-                await self.client.pause()
-
-
-async def committed_values(client: ClusterClient, topic: str, partition: int) -> list[str]:
-    """What a reader of committed records sees of a whole partition; returns once nothing is open in it."""
-    offset, values = 0, []
-    aborted: dict[int, int] = {}
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async def committed_offset(self, *, stable: bool = True) -> int | ErrorCode:
+        values = {
+            "group_id": GROUP,
+            "topics": [{"name": TOPIC, "partition_indexes": [0]}],
+            "require_stable": stable,
+        }
         while True:
-            found = await _fetch(client, topic, partition, offset)
-            if found is None:
-                client.forget(topic, partition)
-                await client.pause()
-                continue
-            pending = sorted((each.first_offset, each.producer_id) for each in found.aborted_transactions or ())
-            records = found.records or b""
-            while len(records) >= HEADER_SIZE and len(records) >= (size := read_header(records).size):
-                header, batch, records = read_header(records), records[:size], records[size:]
-                offset = header.last_offset + 1
-                while pending and pending[0][0] <= header.last_offset:
-                    first, producer_id = pending.pop(0)
-                    aborted[producer_id] = first
-                if header.is_control:
-                    marker = decode_marker(batch)
-                    if marker is not None and not marker.committed:
-                        aborted.pop(header.producer_id, None)
-                elif header.producer_id not in aborted:
-                    values += [(record.value or b"").decode() for record in decode_records(batch)]
-            if offset >= found.high_watermark:
-                return values
-            if not found.records:
-                await client.pause()
+            answer = await self.ask(ApiKey.OFFSET_FETCH, 7, values, OFFSETS)
+            if answer.error_code == ErrorCode.none:
+                break
+            await asyncio.sleep(0.1)
+        found = answer.topics[0].partitions[0]
+        return int(found.committed_offset) if found.error_code == ErrorCode.none else ErrorCode(found.error_code)
 
 
-async def _fetch(client: ClusterClient, topic: str, partition: int, offset: int) -> Any | None:
-    wanted = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": 1 << 30}
-    request = {
-        "max_wait": 500,
-        "min_bytes": 1,
-        "isolation_level": 1,
-        "topics": [{"topic": topic, "partitions": [wanted]}],
-        "forgotten_topics_data": (),
-        "rack_id": "",
-    }
-    try:
-        leader = await client.leader(topic, partition)
-        answer = await client.ask(leader, ApiKey.FETCH, 12, request)
-    except (OSError, Failed):
-        return None
-    found = answer.responses[0].partitions[0]
-    return found if found.error_code == ErrorCode.none else None
+def visible(fetched: Any) -> list[bytes | None]:
+    """The values that a `read_committed` consumer shows of what it got."""
+    records = bytes(fetched.records or b"")
+    aborted = sorted((each.first_offset, each.producer_id) for each in fetched.aborted_transactions or ())
+    dropping: set[int] = set()
+    found: list[bytes | None] = []
+    while len(records) >= HEADER_SIZE and len(records) >= (size := read_header(records).size):
+        header = read_header(records)
+        while aborted and aborted[0][0] <= header.last_offset:
+            dropping.add(aborted.pop(0)[1])
+        if header.is_control:
+            dropping.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in dropping):
+            found += [record.value for record in decode_records(records[:size])]
+        records = records[size:]
+    return found

@@ -50,7 +50,7 @@ def producer_of(proxy: Proxy, timeout_ms: int = 30_000) -> Producer:
             "transactional.id": "x",
             "transaction.timeout.ms": timeout_ms,
             "socket.timeout.ms": 1_000,
-            "message.timeout.ms": timeout_ms,
+            "message.timeout.ms": 4_000,
             "request.timeout.ms": 1_000,
             "log_level": 0,
             "linger.ms": 0,
