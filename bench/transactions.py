@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from confluent_kafka import Producer
 
+from . import commits
 from .model import CPU, Aim, BenchError, Figure, Of, Sample, Work
 from .produce import RELAXED, TOPIC
 from .setting import Server, Setting
@@ -90,9 +91,9 @@ def _quantiles(took: Sequence[float]) -> Sample:
     return {"p50": at[0], "p99": at[1]}
 
 
-def many_ids(setting: Setting) -> Sample:
-    """Transactions per second of a thousand ids, and how long a commit takes."""
-    with setting.broker() as server:
+def many_ids(setting: Setting, *, durable: bool) -> Sample:
+    """Transactions per second of a thousand ids, and how long each takes. Each file of the internal topic is synced."""
+    with setting.broker({} if durable else commits.RELAXED) as server:
         server.create_topic(TOPIC, {}, _PARTITIONS)
         return run(_many(server, setting.seconds))
 
@@ -167,17 +168,22 @@ def works() -> list[Work]:
     return [
         _work(durable=False),
         _work(durable=True),
-        Work(
-            name="transactions-1000-ids",
-            title="1,000 transactional ids, one partition in each transaction",
-            against="",
-            figures=(
-                Figure(key="rate", label="", unit="transactions/s"),
-                Figure(key="p50", label="p50", unit="ms"),
-                Figure(key="p99", label="p99", unit="ms"),
-            ),
-            broker=many_ids,
-            cpu_unit="µs/transaction",
-            rounds=1,
-        ),
+        _many_work(durable=False),
+        _many_work(durable=True),
     ]
+
+
+def _many_work(*, durable: bool) -> Work:
+    return Work(
+        name="transactions-1000-ids" + ("-fsync" if durable else ""),
+        title=f"1,000 transactional ids at once, one partition each, {'fsync' if durable else 'no fsync'}",
+        against="",
+        figures=(
+            Figure(key="rate", label="", unit="transactions/s"),
+            Figure(key="p50", label="p50", unit="ms"),
+            Figure(key="p99", label="p99", unit="ms"),
+        ),
+        broker=lambda setting: many_ids(setting, durable=durable),
+        cpu_unit="µs/transaction",
+        rounds=1,
+    )
