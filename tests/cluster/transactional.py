@@ -30,6 +30,8 @@ class Verifier:
         self.open = asyncio.Event()
         self.open.set()
         self.was_asked = asyncio.Event()
+        self.first_takes = 0.0
+        """Seconds until the first question is answered; others are answered at once."""
 
     async def verify(
         self,
@@ -43,6 +45,8 @@ class Verifier:
         assert transactional_id == TRANSACTIONAL_ID
         self.asked += [(producer_id, producer_epoch, partition, add) for partition in partitions]
         self.was_asked.set()
+        first_takes, self.first_takes = self.first_takes, 0.0
+        await asyncio.sleep(first_takes)
         await self.open.wait()
         return dict.fromkeys(partitions, self.code)
 
