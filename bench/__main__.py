@@ -20,6 +20,7 @@ from . import (
     reload,
     report,
     start,
+    transactions,
 )
 from .model import BenchError, Row, Sample, Work, rows_of
 from .setting import Setting, a_setting
@@ -39,6 +40,7 @@ def all_works() -> list[Work]:
         *reload.works(),
         *groups.works(),
         *client.works(),
+        *transactions.works(),
         *start.works(),
         *kernels.works(),
         *columnar.works(),

@@ -8,6 +8,7 @@ from .cluster import CLUSTER_SETTINGS
 from .groups import GROUP_SETTINGS
 from .setting import MAX_INT, ConfigError, Rule, Setting, Type, Value, at_least, only, some_of
 from .topic import TOPIC_SETTINGS
+from .transactions import TRANSACTION_SETTINGS
 
 _LISTENER: Final = re.compile(
     r"(?P<protocol>[A-Za-z_]+)://(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]]*)):(?P<port>\d{1,5})"
@@ -234,6 +235,8 @@ def _twins() -> Iterable[Setting]:
 
 BROKER_SETTINGS: Final[dict[str, Setting]] = {
     setting.name: setting
-    for setting in sorted((*_OWN, *CLUSTER_SETTINGS, *GROUP_SETTINGS, *_twins()), key=lambda setting: setting.name)
+    for setting in sorted(
+        (*_OWN, *CLUSTER_SETTINGS, *GROUP_SETTINGS, *TRANSACTION_SETTINGS, *_twins()), key=lambda setting: setting.name
+    )
 }
 """The settings of a broker by name."""

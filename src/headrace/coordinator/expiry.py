@@ -2,7 +2,8 @@
 
 An offset expires `offsets.retention.minutes` after its group's last member left; where the group still has members,
 after the last commit for a topic that none of them reads; where it never had any, after the last commit. An empty
-group goes once it has no offsets. The offsets of a deleted topic go with it.
+group goes once it has no offsets. The offsets of a deleted topic go with it. Nothing goes for which a transaction is
+open that has committed an offset.
 """
 
 import asyncio
@@ -56,7 +57,8 @@ def _expire_group(coordinator: GroupCoordinator, shard: Shard, group_id: str, no
     tombstones = _expired(shard, group, now_ms, coordinator.settings.retention_ms)
     try:
         _forget(coordinator, shard, tombstones)
-        if group.is_empty and not group.is_blank and group_id not in shard.offsets:
+        has_offsets = group_id in shard.offsets or shard.pending.has_any(group_id)
+        if group.is_empty and not group.is_blank and not has_offsets:
             admin.remove(coordinator, shard, group)
             return len(tombstones) + 1
     except CodedError as error:
@@ -70,7 +72,11 @@ def _expired(shard: Shard, group: Group, now_ms: int, retention_ms: int) -> list
     for topic, values in shard.offsets.topics(group.group_id).items():
         if group.is_subscribed(topic):
             continue
-        due = [index for index, value in values.items() if _is_expired(group, value, now_ms, retention_ms)]
+        due = [
+            index
+            for index, value in values.items()
+            if _is_expired(group, value, now_ms, retention_ms) and not shard.pending.has(group.group_id, topic, index)
+        ]
         found += shard.offsets.tombstones(group.group_id, topic, due)
     return found
 

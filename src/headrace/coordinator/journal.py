@@ -14,6 +14,8 @@ from headrace.protocol.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
+    NO_PRODUCER,
+    TRANSACTIONAL_BIT,
     BatchHeader,
     crc_matches,
     read_header,
@@ -45,8 +47,10 @@ _NO_HEADERS: Final = b"\0"
 _NULL: Final = b"\1"
 
 
-def build_batch(pairs: Sequence[Pair], timestamp: int) -> memoryview:
-    """A sealed batch of these records."""
+def build_batch(
+    pairs: Sequence[Pair], timestamp: int, *, producer_id: int = NO_PRODUCER, producer_epoch: int = -1
+) -> memoryview:
+    """A sealed batch of these records; with a producer's id one of its transaction."""
     parts: list[bytes] = []
     for delta, (key, value) in enumerate(pairs):
         size = len(key)
@@ -72,13 +76,15 @@ def build_batch(pairs: Sequence[Pair], timestamp: int) -> memoryview:
     batch[HEADER_SIZE:] = body
     count = len(pairs)
     length = len(batch) - LOG_OVERHEAD
-    HEADER.pack_into(batch, 0, 0, length, -1, MAGIC, 0, 0, count - 1, timestamp, timestamp, -1, -1, -1, count)
+    attributes = TRANSACTIONAL_BIT if producer_id != NO_PRODUCER else 0
+    producer = (producer_id, producer_epoch, -1)
+    HEADER.pack_into(batch, 0, 0, length, -1, MAGIC, 0, attributes, count - 1, timestamp, timestamp, *producer, count)
     seal(batch)
     return batch
 
 
 def read_batches(data: bytes) -> Iterator[tuple[BatchHeader, list[Pair]]]:
-    """The whole batches at the start of some bytes of a log. Batches that mark the end of a transaction are empty."""
+    """The whole batches at the start of some bytes of a log; of one that ends a transaction, see `marker_of`."""
     position = 0
     while position + HEADER_SIZE <= len(data):
         header = read_header(data, position)
@@ -88,9 +94,7 @@ def read_batches(data: bytes) -> Iterator[tuple[BatchHeader, list[Pair]]]:
         batch = memoryview(data)[position:end]
         if not crc_matches(batch, header.crc):
             raise BadRecord(f"the batch at offset {header.base_offset} does not match its CRC-32C")
-        if header.attributes & CONTROL_BIT:
-            yield header, []
-        elif header.attributes & CODEC_MASK:
+        if header.attributes & (CODEC_MASK | CONTROL_BIT):
             yield header, [(record.key or b"", record.value) for record in decode_records(batch)]
         else:
             yield header, _plain_pairs(data, position + HEADER_SIZE, header.record_count)

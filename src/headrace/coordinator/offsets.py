@@ -26,6 +26,15 @@ Values = dict[int, bytes]
 """Encoded offsets by partition."""
 
 
+def pairs_of(group_id: str, offsets: Mapping[str, Mapping[int, bytes]]) -> list[Pair]:
+    """The records of a group's encoded offsets, by topic and partition."""
+    pairs: list[Pair] = []
+    for topic, values in offsets.items():
+        prefix = offset_prefix(group_id, topic)
+        pairs += [(offset_key(prefix, partition), value) for partition, value in values.items()]
+    return pairs
+
+
 class Offsets:
     """Committed offsets by group, topic and partition."""
 

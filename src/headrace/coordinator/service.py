@@ -7,7 +7,7 @@ comes to lead it; until then its groups answer COORDINATOR_LOAD_IN_PROGRESS, and
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -18,6 +18,7 @@ from headrace.net.clock import Clock
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.transactions import TransactionVerifier
 
 from .alarms import Scheduler
 from .classic import ClassicGroup, JoinRequest, LeavingMember, SyncRequest
@@ -25,8 +26,9 @@ from .consumer import CONSUMER_KEYS, ConsumerGroup, ConsumerSettings
 from .effects import Effect
 from .group import Group
 from .journal import Pair
+from .offsets import pairs_of
 from .partitions import OFFSETS_TOPIC, partition_of
-from .records import CLASSIC_KEY, LARGEST_TEXT, Committed, decode_offset, offset_key, offset_prefix
+from .records import CLASSIC_KEY, LARGEST_TEXT, Committed, decode_offset
 from .settings import GroupSettings
 from .shard import Phase, Shard
 
@@ -35,6 +37,8 @@ log = structlog.get_logger(__name__)
 Answer = Mapping[str, Any]
 Fetched = dict[str, dict[int, Committed | None]]
 """Committed offsets by topic and partition; None where there is none."""
+UNSTABLE: Final = Committed(-1, -1, "", -1)
+"""Stands for an offset that a transaction which is still open may replace."""
 
 
 class GroupCoordinator:
@@ -64,6 +68,11 @@ class GroupCoordinator:
         self._shards: dict[int, Shard] = {}
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_closed = False
+
+    @property
+    def verifier(self) -> TransactionVerifier | None:
+        """Who knows which transactions are open; None where there are none."""
+        return self._replicas.verifier
 
     # Shards
 
@@ -146,6 +155,14 @@ class GroupCoordinator:
         """Another broker speaks for the groups of a partition now: those who wait here are told to ask there."""
         if partition.topic == OFFSETS_TOPIC and (shard := self._shards.pop(partition.index, None)) is not None:
             shard.close(ErrorCode.not_coordinator)
+
+    def transaction_ended(self, partition: Partition, producer_id: int, committed: bool, offset: int) -> None:
+        """A producer's transaction has ended on a partition; the offsets it committed there count, or are gone."""
+        if partition.topic != OFFSETS_TOPIC:
+            return
+        shard = self._shards.get(partition.index)
+        if shard is not None and shard.partition is partition:
+            shard.transaction_ended(producer_id, committed, offset)
 
     def _led(self, index: int) -> Partition | None:
         try:
@@ -349,10 +366,7 @@ class GroupCoordinator:
             shard.carry_out(group, effects)
         elif generation >= 0:
             raise CodedError(ErrorCode.group_id_not_found if names_missing_groups else ErrorCode.illegal_generation)
-        pairs: list[Pair] = []
-        for topic, values in offsets.items():
-            prefix = offset_prefix(group_id, topic)
-            pairs += [(offset_key(prefix, partition), value) for partition, value in values.items()]
+        pairs = pairs_of(group_id, offsets)
         if pairs:
             self.write(shard, pairs)
             shard.offsets.update(group_id, offsets)
@@ -371,8 +385,13 @@ class GroupCoordinator:
         topics: Mapping[str, Sequence[int]] | None,
         member_id: str | None = None,
         member_epoch: int = -1,
+        *,
+        stable_only: bool = False,
     ) -> Fetched:
-        """Committed offsets, of some partitions or of all. A group that is not there has committed nothing."""
+        """Committed offsets, of some partitions or of all. A group that is not there has committed nothing.
+
+        With `stable_only` those are UNSTABLE for which an open transaction has committed something.
+        """
         shard = self.shard(group_id)
         group = self.group(shard, group_id)
         if group is not None:
@@ -387,8 +406,17 @@ class GroupCoordinator:
             for topic, partitions in topics.items():
                 values = kept.get(topic, {})
                 found[topic] = {p: decode_offset(values[p]) if p in values else None for p in partitions}
+        if stable_only and shard.pending:
+            _mark_unstable(shard, group_id, found)
         await self.committed(shard)
         return found
+
+
+def _mark_unstable(shard: Shard, group_id: str, found: Fetched) -> None:
+    for topic, values in found.items():
+        for partition in values:
+            if shard.pending.has(group_id, topic, partition):
+                values[partition] = UNSTABLE
 
 
 def check_text(text: str) -> None:

@@ -19,7 +19,9 @@ import structlog
 from headrace.net.clock import Clock
 from headrace.protocol.batch import read_header
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.records import marker_of
 from headrace.replication.partition import Partition
+from headrace.replication.transactions import Verification
 from headrace.storage.disk import StorageError
 
 from .alarms import Alarms, Scheduler
@@ -27,7 +29,8 @@ from .effects import Alarm, Effect, Reply, Write
 from .group import Group
 from .journal import Pair, build_batch, read_batches
 from .offsets import Offsets
-from .records import BadRecord, group_of, key_kind
+from .pending import PendingOffsets
+from .records import OFFSET_KEYS, BadRecord, group_of, key_kind
 
 log = structlog.get_logger(__name__)
 
@@ -57,6 +60,9 @@ class Shard:
         self.phase = Phase.ACTIVE if is_new else Phase.LOADING
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
+        self.pending = PendingOffsets()
+        self._ended: list[tuple[int, bool, int]] = []
+        """Transactions that ended while the log was read."""
         self.deleted_topics: set[str] = set()
         """Topics that were deleted while the log could not be written; their offsets go once it is loaded."""
         self._clock = clock
@@ -77,9 +83,10 @@ class Shard:
         self.phase = Phase.LOADING
         self._end = self.partition.log.log_end_offset
         self.groups.clear()
-        self.offsets = Offsets()
+        self.offsets, self.pending, self._ended = Offsets(), PendingOffsets(), []
         try:
             await self._read_log()
+            self._catch_up()
             self._forget_deleted()
         except Exception as error:  # whatever its records are, they must not keep the others from loading
             if self.phase is Phase.LOADING:
@@ -108,6 +115,13 @@ class Shard:
             offset = reached
             await asyncio.sleep(0)
 
+    def _catch_up(self) -> None:
+        """Markers are written whether or not the log is being read: those beyond its end as it was count now."""
+        for producer_id, committed, offset in self._ended:
+            if offset >= self._end:
+                self._end_transaction(producer_id, committed, offset)
+        self._ended = []
+
     def _forget_deleted(self) -> None:
         if self.phase is not Phase.LOADING:
             return
@@ -124,8 +138,20 @@ class Shard:
         """The offset after the last whole batch."""
         for header, pairs in read_batches(data):
             offset = header.last_offset + 1
-            self.offsets.replay(pairs, self._replay_group)
+            if header.is_control:
+                marker = marker_of(pairs[0]) if pairs else None
+                if marker is not None:
+                    self._end_transaction(header.producer_id, marker.committed, header.last_offset)
+            elif header.is_transactional:
+                self.pending.add(header.producer_id, pairs, header.base_offset)
+            else:
+                self._take(pairs, header.base_offset)
         return offset
+
+    def _take(self, pairs: Sequence[Pair], offset: int) -> None:
+        if self.pending:
+            self.pending.note_decided([pair for pair in pairs if key_kind(pair[0]) in OFFSET_KEYS], offset)
+        self.offsets.replay(pairs, self._replay_group)
 
     def _replay_group(self, key: bytes, value: bytes | None) -> None:
         group_id = group_of(key)
@@ -169,6 +195,31 @@ class Shard:
         batch = build_batch(pairs, self._clock.now_ms())
         appended = self.partition.append_own(batch, read_header(batch))
         self._end = appended.last_offset + 1
+        if self.pending:
+            self.pending.note_decided([p for p in pairs if key_kind(p[0]) in OFFSET_KEYS], appended.base_offset)
+
+    # Transactions
+
+    def append_pending(
+        self, producer_id: int, producer_epoch: int, pairs: Sequence[Pair], verification: Verification | None
+    ) -> None:
+        """Write offsets as part of a producer's transaction: they count once that is committed."""
+        batch = build_batch(pairs, self._clock.now_ms(), producer_id=producer_id, producer_epoch=producer_epoch)
+        appended = self.partition.append_for(batch, read_header(batch), verification)
+        self._end = appended.last_offset + 1
+        self.pending.add(producer_id, pairs, appended.base_offset)
+
+    def transaction_ended(self, producer_id: int, committed: bool, offset: int) -> None:
+        """The marker that ends a producer's transaction was committed at an offset of the partition."""
+        if self.phase is Phase.ACTIVE:
+            self._end_transaction(producer_id, committed, offset)
+        elif self.phase is Phase.LOADING:
+            self._ended.append((producer_id, committed, offset))
+
+    def _end_transaction(self, producer_id: int, committed: bool, offset: int) -> None:
+        self.offsets.replay(self.pending.end(producer_id, offset, committed=committed), self._replay_group)
+
+    # Ending
 
     def after_commit(self, done: Callable[[CodedError | None], None]) -> None:
         """Call once everything written so far is committed, or with the error that keeps it from being so."""
@@ -212,7 +263,7 @@ class Shard:
         for group in self.groups.values():
             _deliver(group.resign(code), None)
         self.groups.clear()
-        self.offsets = Offsets()
+        self.offsets, self.pending = Offsets(), PendingOffsets()
 
     def _ring(self, group_id: str, name: Hashable) -> None:
         group = self.groups.get(group_id)

@@ -19,6 +19,8 @@ class Purpose(Enum):
     FETCH = "fetch"
     FEED = "feed"
     FORWARD = "forward"
+    MARKERS = "markers"
+    VERIFY = "verify"
 
 
 class PeerUnreachable(ConnectionError):  # noqa: N818 - named for the state found

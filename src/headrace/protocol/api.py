@@ -33,7 +33,10 @@ class ApiKey(IntEnum):
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
     ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
     END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
@@ -62,10 +65,12 @@ class Versions(NamedTuple):
     min: int
     max: int
     advertised_min: int
+    peers_max: int
+    """The last version that other brokers of the cluster may ask for; clients are not told of those after `max`."""
 
 
-def _range(low: int, high: int, advertised: int | None = None) -> Versions:
-    return Versions(low, high, low if advertised is None else advertised)
+def _range(low: int, high: int, advertised: int | None = None, peers: int | None = None) -> Versions:
+    return Versions(low, high, low if advertised is None else advertised, high if peers is None else peers)
 
 
 SUPPORTED: Final[dict[ApiKey, Versions]] = {
@@ -90,6 +95,9 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
     ApiKey.DELETE_RECORDS: _range(0, 2),
     ApiKey.INIT_PRODUCER_ID: _range(0, 5),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: _range(2, 4),
+    ApiKey.ADD_PARTITIONS_TO_TXN: _range(0, 3, peers=5),
+    ApiKey.ADD_OFFSETS_TO_TXN: _range(0, 4),
+    ApiKey.END_TXN: _range(0, 5),
     ApiKey.DESCRIBE_CONFIGS: _range(1, 4),
     ApiKey.ALTER_CONFIGS: _range(0, 2),
     ApiKey.DESCRIBE_LOG_DIRS: _range(1, 5),
@@ -101,8 +109,12 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _range(0, 1),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _range(0, 0),
     ApiKey.OFFSET_DELETE: _range(0, 0),
+    ApiKey.WRITE_TXN_MARKERS: _range(1, 2),
+    ApiKey.TXN_OFFSET_COMMIT: _range(0, 5),
     ApiKey.DESCRIBE_CLUSTER: _range(0, 2),
     ApiKey.DESCRIBE_PRODUCERS: _range(0, 0),
+    ApiKey.DESCRIBE_TRANSACTIONS: _range(0, 0),
+    ApiKey.LIST_TRANSACTIONS: _range(0, 2),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _range(0, 1),
     ApiKey.CONSUMER_GROUP_DESCRIBE: _range(0, 1),
     ApiKey.LIST_CONFIG_RESOURCES: _range(0, 1),

@@ -265,14 +265,20 @@ def encode_marker(
 
 
 def decode_marker(batch: bytes | bytearray | memoryview) -> Marker | None:
-    """What a control batch says about its transaction; None when it is of another kind."""
-    (record,) = decode_records(batch)
-    if record.key is None or len(record.key) < _CONTROL_KEY.size:
+    """What a control batch says about its transaction; None when it is of another kind, or was emptied."""
+    records = decode_records(batch)
+    return marker_of((records[0].key, records[0].value)) if records else None
+
+
+def marker_of(record: tuple[bytes | None, bytes | None]) -> Marker | None:
+    """What a control record, by its key and value, says about its transaction; None when it is of another kind."""
+    key, value = record
+    if key is None or len(key) < _CONTROL_KEY.size:
         raise _malformed("a control record has no key")
-    _, kind = _CONTROL_KEY.unpack_from(record.key)
+    _, kind = _CONTROL_KEY.unpack_from(key)
     if kind not in (ABORT_MARKER, COMMIT_MARKER):
         return None
-    if record.value is None or len(record.value) < _CONTROL_VALUE.size:
+    if value is None or len(value) < _CONTROL_VALUE.size:
         raise _malformed("a transaction marker has no coordinator epoch")
-    _, coordinator_epoch = _CONTROL_VALUE.unpack_from(record.value)
+    _, coordinator_epoch = _CONTROL_VALUE.unpack_from(value)
     return Marker(kind == COMMIT_MARKER, coordinator_epoch)

@@ -41,7 +41,10 @@ class Cleaner:
 
     async def _clean(self, partition: Partition) -> None:
         plan = compaction.plan(
-            self._disk, partition.log, now_ms=self._clock.now_ms(), high_watermark=partition.high_watermark
+            self._disk,
+            partition.log,
+            now_ms=self._clock.now_ms(),
+            last_stable_offset=partition.last_stable_offset,
         )
         if plan is None:
             return

@@ -11,13 +11,23 @@ Nothing here does any I/O, and time is an argument.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from headrace.cluster.image import PartitionState
 
 PAUSE_SECONDS: Final = 0.5
 UNKNOWN: Final = -1
 """The end of a log that has not been heard of in this epoch."""
+
+
+class Outflow(Protocol):
+    """A follower's link, as a partition sees it."""
+
+    wake: Callable[[], None] | None
+
+    def appended(self, key: tuple[bytes, int]) -> None: ...
+    def committed(self, key: tuple[bytes, int]) -> None: ...
+    def renewed(self, key: tuple[bytes, int]) -> None: ...
 
 
 class Follower:

@@ -13,30 +13,22 @@ It never goes back for a reader. Records that a deposed leader had more than its
 
 from collections.abc import Callable
 from math import inf
-from typing import Protocol
 
 from headrace.cluster.image import NO_LEADER, PartitionState
 from headrace.cluster.log_settings import IntakeSettings
-from headrace.protocol.batch import BatchHeader
+from headrace.protocol.batch import BatchHeader, read_header
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.fetch import EpochEnd, FetchedPartition
+from headrace.protocol.records import encode_marker
 from headrace.protocol.replicate import Position
 from headrace.storage.flusher import Flusher
 from headrace.storage.log import Appended, Log, LogSettings
 
-from .followers import Follower, Followers, ProposeIsr
+from .divergence import agreed_end, diverging_at
+from .followers import Follower, Followers, Outflow, ProposeIsr
 from .intake import admit
 from .purgatory import CommitQueue, Committed, DelayedFetch
-
-
-class Outflow(Protocol):
-    """A follower's link, as a partition sees it."""
-
-    wake: Callable[[], None] | None
-
-    def appended(self, key: tuple[bytes, int]) -> None: ...
-    def committed(self, key: tuple[bytes, int]) -> None: ...
-    def renewed(self, key: tuple[bytes, int]) -> None: ...
+from .transactions import EPOCH_BUMPING, TransactionMarker, Verification, Verifications
 
 
 class Partition:
@@ -59,6 +51,7 @@ class Partition:
         "state",
         "topic",
         "topic_id",
+        "verifications",
         "watchers",
         "written",
     )
@@ -98,6 +91,8 @@ class Partition:
         """Followers that are told of each append, and what they call this partition."""
         self.on_settled: Callable[[], None] | None = None
         """Called on a follower when what it has taken is on stable storage."""
+        self.verifications = Verifications()
+        """Who is about to begin a transaction here."""
         self._flusher = flusher
         self._unsynced = 0
         self.high_watermark = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
@@ -116,6 +111,7 @@ class Partition:
                 self.commits.fail(CodedError(ErrorCode.not_enough_replicas_after_append))
         else:
             self.log.start_epoch(state.leader_epoch)
+            self.verifications.clear()
             self.is_leader = True
             self.leader_epoch = state.leader_epoch
             alone = len(state.replicas) == 1
@@ -187,7 +183,7 @@ class Partition:
     @property
     def last_stable_offset(self) -> int:
         """The end of what `read_committed` readers see."""
-        return self.high_watermark
+        return self.log.last_stable_offset(self.high_watermark)
 
     # Writing
 
@@ -201,12 +197,69 @@ class Partition:
             self._after_append(header.record_count)
         return appended
 
+    def needs_verification(self, header: BatchHeader) -> bool:
+        """Whether a transactional batch would begin a transaction here, which the coordinator has to know of."""
+        self.check_leads()
+        return not self.log.has_open_transaction(header.producer_id, header.producer_epoch)
+
+    def append_transactional(
+        self,
+        batch: memoryview,
+        header: BatchHeader,
+        verification: Verification | None,
+        *,
+        now_ms: int,
+        version: int,
+        from_zero: bool,
+    ) -> Appended:
+        """Append a batch of a transaction. `from_zero` where producers number their batches anew in each one."""
+        producer_id = header.producer_id
+        if self.needs_verification(header):
+            self.verifications.check(producer_id, verification)
+            if from_zero and header.base_sequence and producer_id not in self.log.producers():
+                raise CodedError(
+                    ErrorCode.out_of_order_sequence_number,
+                    f"a transaction of producer {producer_id} begins with sequence number {header.base_sequence}",
+                )
+        appended = self.append(batch, header, now_ms=now_ms, version=version)
+        self.verifications.end(producer_id)
+        return appended
+
     def append_own(self, batch: memoryview, header: BatchHeader) -> Appended:
         """Append a batch that this broker made for a topic of its own, which needs no check of the topic's rules."""
         if not self.is_leader:
             self.check_leads()
         appended = self.log.append(batch, header, self.leader_epoch)
         self._after_append(header.record_count)
+        return appended
+
+    def append_for(self, batch: memoryview, header: BatchHeader, verification: Verification | None) -> Appended:
+        """Append a batch that this broker made for a topic of its own, as part of a producer's transaction."""
+        if self.needs_verification(header):
+            self.verifications.check(header.producer_id, verification)
+        appended = self.log.append_for(batch, header, self.leader_epoch)
+        self.verifications.end(header.producer_id)
+        self._after_append(header.record_count)
+        return appended
+
+    def append_marker(self, marker: TransactionMarker, *, now_ms: int) -> Appended:
+        """End a producer's transaction here, as the leader. One that wrote nothing here has nothing to end."""
+        self.check_leads()
+        if self.is_short_of_replicas:
+            raise CodedError(ErrorCode.not_enough_replicas)
+        batch = memoryview(
+            encode_marker(
+                committed=marker.committed,
+                producer_id=marker.producer_id,
+                producer_epoch=marker.producer_epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+                timestamp=now_ms,
+            )
+        )
+        bumped = marker.transaction_version >= EPOCH_BUMPING
+        appended = self.log.append_control(batch, read_header(batch), self.leader_epoch, bumped=bumped)
+        self.verifications.end(marker.producer_id)
+        self._after_append(1)
         return appended
 
     def _after_append(self, count: int) -> None:
@@ -286,7 +339,7 @@ class Partition:
     def wake_watchers(self) -> None:
         """Let every fetch that waits here look again."""
         for watcher in list(self.watchers):
-            watcher.poke()
+            watcher.poke(self)
 
     # Reading
 
@@ -303,39 +356,34 @@ class Partition:
     ) -> FetchedPartition:
         """What a consumer's fetch at an offset answers; never beyond the high watermark."""
         self.check_epoch(current_leader_epoch)
-        diverging = self._diverging(offset, last_fetched_epoch, ErrorCode.offset_out_of_range)
-        end = self.last_stable_offset if committed_only else self.high_watermark
+        diverging = diverging_at(self.log, offset, last_fetched_epoch, ErrorCode.offset_out_of_range)
+        stable = self.last_stable_offset
+        end = stable if committed_only else self.high_watermark
         if diverging is None and offset > end:
             self._check_beyond(offset)
         records = None
+        aborted: tuple[tuple[int, int], ...] | None = () if committed_only else None
         if diverging is None and offset < end:
             records = self.log.read(offset, max_bytes, end)
+            if committed_only and records is not None:
+                found = self.log.aborted_within(offset, records, end)
+                aborted = tuple([(entry.producer_id, entry.first_offset) for entry in found])
         elif offset < self.log.log_start_offset:
             raise CodedError(ErrorCode.offset_out_of_range)
         return FetchedPartition(
             self.index,
             0,
             self.high_watermark,
-            self.last_stable_offset,
+            stable,
             self.log.log_start_offset,
             records,
-            () if committed_only else None,
+            aborted,
             diverging,
         )
 
     def _check_beyond(self, offset: int) -> None:
         if offset > self.log.log_end_offset:
             raise CodedError(ErrorCode.offset_out_of_range)
-
-    def _diverging(self, offset: int, last_fetched_epoch: int, unknown: ErrorCode) -> EpochEnd | None:
-        if last_fetched_epoch < 0:
-            return None
-        epoch, end_offset = self.log.end_offset_for_epoch(last_fetched_epoch)
-        if epoch < 0:
-            raise CodedError(unknown, f"nothing is known of leader epoch {last_fetched_epoch}")
-        if epoch < last_fetched_epoch or end_offset < offset:
-            return EpochEnd(epoch, end_offset)
-        return None
 
     def available(self, offset: int, *, committed_only: bool) -> int:
         """About how many bytes a reader at an offset can get."""
@@ -383,7 +431,7 @@ class Partition:
         """Where a follower's log parts from this one. One that knows no epoch is empty: it can only begin too late."""
         if position.last_fetched_epoch < 0 and position.offset > self.log.log_end_offset:
             return EpochEnd(self.leader_epoch, self.log.log_end_offset)
-        return self._diverging(position.offset, position.last_fetched_epoch, ErrorCode.unknown_leader_epoch)
+        return diverging_at(self.log, position.offset, position.last_fetched_epoch, ErrorCode.unknown_leader_epoch)
 
     def read_for_follower(self, broker: int, position: Position, max_bytes: int) -> FetchedPartition:
         """What comes from a follower's position on, to the end of the log.
@@ -435,25 +483,15 @@ class Partition:
             log.append_as_follower(records)
             if self.is_durable:
                 self._flusher.request(log, self._synced)
+            log.last_stable_offset(self.high_watermark)
         if log.log_start_offset < leader_start <= log.log_end_offset:
             log.advance_start(leader_start)
         self._advance(min(leader_high_watermark, log.log_end_offset))
 
     def truncate_to_match(self, leader: EpochEnd) -> None:
-        """Cut what the leader does not have: everything after the end of the last epoch that both know.
-
-        Where the leader's epoch is unknown here the end of the one before it is as far as we can agree, and the next
-        fetch asks again from there.
-        """
+        """Cut what the leader does not have: everything after the end of the last epoch that both know."""
         log = self.log
-        epoch, own_end = log.end_offset_for_epoch(leader.epoch) if leader.epoch >= 0 else (-1, -1)
-        if epoch < 0:
-            target = leader.end_offset
-        elif epoch == leader.epoch:
-            target = min(leader.end_offset, own_end)
-        else:
-            target = own_end
-        log.truncate_to(target)
+        log.truncate_to(agreed_end(log, leader))
         self.high_watermark = min(self.high_watermark, log.log_end_offset)
 
     def restart_at(self, offset: int) -> None:

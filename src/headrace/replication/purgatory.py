@@ -53,14 +53,20 @@ class Watched(Protocol):
     """What a fetch can wait on: a partition."""
 
     watchers: dict["DelayedFetch", None]
+    high_watermark: int
+
+    @property
+    def last_stable_offset(self) -> int: ...
 
 
 class DelayedFetch:
-    """A fetch that found too few bytes and waits on its partitions until `is_ready` says so."""
+    """A fetch that found too few bytes and waits on its partitions until `is_ready` says so of one that has moved."""
 
     __slots__ = ("_done", "_is_ready", "_wake", "_watched")
 
-    def __init__(self, watched: Iterable[Watched], is_ready: Callable[[], bool], wake: Callable[[], None]) -> None:
+    def __init__(
+        self, watched: Iterable[Watched], is_ready: Callable[[Watched], bool], wake: Callable[[], None]
+    ) -> None:
         self._watched = list(watched)
         self._is_ready = is_ready
         self._wake = wake
@@ -68,9 +74,9 @@ class DelayedFetch:
         for partition in self._watched:
             partition.watchers[self] = None
 
-    def poke(self) -> None:
+    def poke(self, partition: Watched) -> None:
         """Something changed on a partition."""
-        if not self._done and self._is_ready():
+        if not self._done and self._is_ready(partition):
             self.finish()
 
     def finish(self) -> None:

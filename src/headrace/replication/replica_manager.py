@@ -24,6 +24,7 @@ from headrace.storage.manager import LogManager
 from .inflow import Key
 from .isr import IsrChange, IsrKeeper
 from .partition import Partition
+from .transactions import TransactionMarker, TransactionVerifier
 
 NO_PARTITIONS: dict[int, Partition] = {}
 ENOUGH_SPACE = 64 * 1024 * 1024
@@ -51,6 +52,13 @@ class Leadership(Protocol):
     def leads_no_more(self, partition: Partition) -> None: ...
 
 
+MARKER_SECONDS = 30.0
+"""How long a marker waits for followers; then its coordinator is to write another."""
+
+TransactionEnded = Callable[[Partition, int, bool, int], None]
+"""Called with a partition, a producer's id, whether its transaction was committed, and the offset of its marker."""
+
+
 class ReplicaManager:
     """The partitions of this broker."""
 
@@ -70,6 +78,10 @@ class ReplicaManager:
         self.give_up: GiveUp | None = None
         """Asks that others lead what this broker's disk cannot serve."""
         self.leadership: Leadership | None = None
+        self.verifier: TransactionVerifier | None = None
+        """The transaction coordinator; without one no transactional batch is taken."""
+        self.on_transaction_end: TransactionEnded | None = None
+        """Told of every marker that is committed on a partition led here."""
         self.is_known: Callable[[str, int], bool] | None = None
         """Whether a partition exists somewhere in the cluster."""
         self._unopened: dict[tuple[str, int], tuple[Topic, PartitionState]] = {}
@@ -266,6 +278,40 @@ class ReplicaManager:
         """Drop everything below an offset; returns the new start of the log."""
         partition.delete_below(offset)
         return partition.log.log_start_offset
+
+    # Transactions
+
+    async def append_marker(self, topic: str, index: int, marker: TransactionMarker) -> ErrorCode:
+        """End a transaction on a partition that this broker leads; returns once that is committed, or why it is not.
+
+        To be repeated until it is `none`, or INVALID_PRODUCER_EPOCH (the producer is in a later transaction here: this
+        one has been ended), or TRANSACTION_COORDINATOR_FENCED (a later coordinator has written here).
+        """
+        try:
+            partition = self.partition(topic, index)
+            appended = partition.append_marker(marker, now_ms=self.clock.now_ms())
+        except CodedError as error:
+            return error.code
+        known: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+        def committed(error: CodedError | None) -> None:
+            """Others are told even where who asked for the marker waits no longer."""
+            if error is None:
+                self._ended(partition, marker, appended.last_offset)
+            if not known.done():
+                known.set_result(ErrorCode.none if error is None else error.code)
+
+        if partition.is_acknowledged(appended.last_offset + 1, acks=-1):
+            committed(None)
+        else:
+            deadline = self.clock.monotonic() + MARKER_SECONDS
+            partition.commits.wait(appended.last_offset + 1, committed, deadline)
+        return await known
+
+    def _ended(self, partition: Partition, marker: TransactionMarker, offset: int) -> None:
+        partition.log.last_stable_offset(partition.high_watermark)
+        if self.on_transaction_end is not None:
+            self.on_transaction_end(partition, marker.producer_id, marker.committed, offset)
 
     async def flush_due(self) -> None:
         """Sync the logs whose time has come, by `flush.ms` or because a segment ended; see whether full ones can go on.

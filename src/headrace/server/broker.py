@@ -26,8 +26,12 @@ from headrace.cluster.sqlite import SqliteStore
 from headrace.cluster.store import MetadataStore, SharedStore, StoreError
 from headrace.config import PLAIN_USERS, SASL_PLAINTEXT, BrokerConfig, ConfigError
 from headrace.coordinator.expiry import expire, forget_topic
+from headrace.coordinator.leadership import Coordinators
 from headrace.coordinator.service import GroupCoordinator
 from headrace.coordinator.settings import GroupSettings
+from headrace.coordinator.transactions.service import TransactionCoordinator
+from headrace.coordinator.transactions.settings import TransactionSettings
+from headrace.coordinator.transactions.verifier import Verifier
 from headrace.protocol.api import ApiKey
 from headrace.replication.cleaner import Cleaner
 from headrace.replication.replica_manager import ReplicaManager
@@ -103,6 +107,7 @@ class Broker:
         self._fetch.wake_all()
         if self._clustered is not None:
             self._clustered.service.close()
+        await self._transactions.close()
         await self._groups.close()
         await self._listener.drain(DRAIN_SECONDS)
         try:
@@ -135,7 +140,13 @@ class Broker:
             logs=logs,
             flusher=Flusher(self._world.workers.sync),
         )
-        node = BrokerNode(id=config.node_id, host=config.advertised.host, port=self._port, rack=config["broker.rack"])
+        advertised = config.advertised
+        node = BrokerNode(
+            id=config.node_id,
+            host=advertised.host,
+            port=advertised.port or self._port,
+            rack=config["broker.rack"],
+        )
         if config.lone:
             await self._start_alone(store, image, node)
         else:
@@ -167,7 +178,7 @@ class Broker:
         )
         self._held.push_async_callback(clustered.stop)
         self._begin_serving(image, clustered.control)
-        self._replicas.leadership = self._groups
+        self._replicas.leadership = Coordinators(self._groups, self._transactions)
         await clustered.start()
         self._set_strays_aside()
 
@@ -236,6 +247,9 @@ class Broker:
             new_id=lambda: str(UUID(int=rng.getrandbits(128), version=4)),
         )
         self._groups.start()
+        self._transactions = self._make_transactions(image, controller)
+        self._transactions.start()
+        self._replicas.on_transaction_end = self._groups.transaction_ended
         context = Context(
             config=config,
             clock=self._clock,
@@ -243,6 +257,7 @@ class Broker:
             controller=controller,
             replicas=self._replicas,
             groups=self._groups,
+            transactions=self._transactions,
             active_controller=(lambda: config.node_id) if clustered is None else (lambda: clustered.member.controller),
         )
         sessions = FetchSessions(
@@ -266,6 +281,21 @@ class Broker:
         self._begin_chores(loop)
         self._listener.start(dispatcher.serve)
 
+    def _make_transactions(self, image: ClusterImage, controller: Control) -> TransactionCoordinator:
+        config, peers = self.config, None if self._clustered is None else self._clustered.peers
+        coordinator = TransactionCoordinator(
+            broker_id=config.node_id,
+            settings=TransactionSettings.of(config),
+            image=image,
+            controller=controller,
+            replicas=self._replicas,
+            clock=self._clock,
+            append_marker=self._replicas.append_marker,
+            peers=peers,
+        )
+        self._replicas.verifier = Verifier(config.node_id, coordinator, peers)
+        return coordinator
+
     def _begin_chores(self, loop: asyncio.AbstractEventLoop) -> None:
         config, every = self.config, self._housekeeping.every
         every(SWEEP_SECONDS, "sweep connections", lambda: self._listener.sweep(loop.time()))
@@ -276,8 +306,16 @@ class Broker:
             every(seconds, "preferred leaders", self._clustered.restore_preferred)
         every(int(config["log.retention.check.interval.ms"]) / 1000, "retention", self._replicas.retain)
         every(int(config["offsets.retention.check.interval.ms"]) / 1000, "expire offsets", self._expire_offsets)
+        self._begin_transaction_chores()
         every(int(config["log.cleaner.backoff.ms"]) / 1000, "compaction", self._cleaner.clean)
         every(int(config["log.flush.offset.checkpoint.interval.ms"]) / 1000, "checkpoint", self._replicas.checkpoint)
+
+    def _begin_transaction_chores(self) -> None:
+        config, every = self.config, self._housekeeping.every
+        seconds = int(config["transaction.abort.timed.out.transaction.cleanup.interval.ms"]) / 1000
+        every(seconds, "abort transactions", self._abort_transactions)
+        seconds = int(config["transaction.remove.expired.transaction.cleanup.interval.ms"]) / 1000
+        every(seconds, "expire transactional ids", self._expire_transactions)
 
     def apply_topic(self, topic: Topic) -> None:
         """A topic was made or changed. Of a lone broker, whose controller asks."""
@@ -286,6 +324,7 @@ class Broker:
     def remove_topic(self, topic: Topic) -> None:
         """A topic was deleted: its logs go, and what groups have committed for it."""
         self._replicas.remove_topic(topic)
+        self._transactions.forget_topic(topic.name)
         self._groups.spawn(forget_topic(self._groups, topic.name))
 
     def configs_changed(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
@@ -293,6 +332,12 @@ class Broker:
 
     async def _expire_offsets(self) -> None:
         await expire(self._groups, self._clock.now_ms())
+
+    async def _abort_transactions(self) -> None:
+        await self._transactions.abort_overdue()
+
+    async def _expire_transactions(self) -> None:
+        await self._transactions.expire()
 
 
 def run_broker(config: BrokerConfig, on_ready: Callable[[str], None]) -> int:

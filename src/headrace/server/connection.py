@@ -11,6 +11,7 @@ import socket
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable
+from itertools import count
 from typing import Final
 
 import structlog
@@ -28,6 +29,8 @@ _RUN: Final = 256 * 1024
 """Bytes of answers joined for one `send`."""
 _RANGE_CHUNK: Final = 1 << 20
 """Bytes of one `sendfile`, so that one fast reader does not keep the loop from the others."""
+
+_NUMBERS: Final = count(1)
 
 log = structlog.get_logger(__name__)
 
@@ -76,6 +79,8 @@ class Connection:
         """False until the client has authenticated, where it must."""
         self.peer_broker: int | None = None
         """The broker at the other end, once it has shown that it is one of this cluster."""
+        self.number = next(_NUMBERS)
+        """Higher than that of every connection that was opened before."""
         self.opened_at = now
         self.last_read_at = now
         self.last_sent_at = now

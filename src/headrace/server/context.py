@@ -8,6 +8,7 @@ from headrace.cluster.control import Control
 from headrace.cluster.image import ClusterImage
 from headrace.config import BrokerConfig
 from headrace.coordinator.service import GroupCoordinator
+from headrace.coordinator.transactions.service import TransactionCoordinator
 from headrace.net.clock import Clock
 from headrace.replication.replica_manager import ReplicaManager
 
@@ -22,6 +23,7 @@ class Context:
     controller: Control
     replicas: ReplicaManager
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
     active_controller: Callable[[], int | None]
     """Which broker is the controller now, as far as this one knows; a lone broker always is."""
 
@@ -36,3 +38,5 @@ class RequestInfo(NamedTuple):
     host: str
     peer_broker: int | None = None
     """The broker of this cluster that asks, if one does."""
+    connection: int = 0
+    """The number of the connection it came on: a connection that was opened later has a higher one."""

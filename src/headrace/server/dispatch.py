@@ -70,7 +70,13 @@ class Request:
             raise ProtocolViolation("a client id that is not UTF-8") from None
         connection = self.connection
         return RequestInfo(
-            self.api_key, self.version, client_id, connection.principal, connection.peer, connection.peer_broker
+            self.api_key,
+            self.version,
+            client_id,
+            connection.principal,
+            connection.peer,
+            connection.peer_broker,
+            connection.number,
         )
 
 
@@ -160,7 +166,7 @@ class Dispatcher:
     def _find_route(self, api_key: int, version: int) -> Route | None:
         key = ApiKey(api_key) if api_key in _KNOWN else None
         versions = None if key is None else SUPPORTED.get(key) or PEERS_ONLY.get(key)
-        if versions is None or not versions.min <= version <= versions.max:
+        if versions is None or not versions.min <= version <= versions.peers_max:
             return None
         route = Route(request_shape(api_key, version).flexible, self._raw.get(ApiKey(api_key)))
         self._routes[(api_key, version)] = route
@@ -229,7 +235,12 @@ class Dispatcher:
         return [frame_response(request.api_key, request.version, request.correlation_id, values)]
 
     async def _run(self, info: RequestInfo, correlation_id: int, slot: Slot, work: Work) -> None:
-        body = await encoded_answer(info, work)
+        try:
+            body = await encoded_answer(info, work)
+        except ProtocolViolation as error:
+            log.info("connection closed", peer=slot.connection.peer, reason=str(error))
+            slot.connection.close()
+            return
         if not slot.connection.is_closed:
             slot.answer([frame_response(info.api_key, info.version, correlation_id, body)])
             slot.connection.release()
@@ -274,13 +285,15 @@ def decode_body(api_key: int, version: int, data: memoryview) -> Any:
 
 
 async def encoded_answer(info: RequestInfo, work: Work) -> bytes | bytearray:
-    """The body of the answer: what the work gave, or the error it ended in."""
+    """The body of the answer: what the work gave, or the error it ended in. `ProtocolViolation` where there is none."""
     api_key, version = info.api_key, info.version
     try:
         answer = await work()
         return encode_response(api_key, version, answer) if isinstance(answer, Mapping) else answer
     except CodedError as error:
         return _encoded_error(api_key, version, error.code.value, error.message)
+    except ProtocolViolation:
+        raise
     except Exception:
         log.exception("request failed", api=ApiKey(api_key).name, version=version, client=info.client_id)
         return _encoded_error(api_key, version, ErrorCode.unknown_server_error.value)

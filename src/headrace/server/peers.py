@@ -29,8 +29,15 @@ from headrace.security.hello import NONCE_BYTES, Greeting, Role
 CONNECT_SECONDS: Final = 3.0
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
-MOST_LINKS: Final = {Purpose.CONTROL: 1, Purpose.FETCH: 1, Purpose.FEED: 1, Purpose.FORWARD: 4}
-"""To one broker. What is forwarded for different clients need not wait for each other."""
+MOST_LINKS: Final = {
+    Purpose.CONTROL: 1,
+    Purpose.FETCH: 1,
+    Purpose.FEED: 1,
+    Purpose.FORWARD: 4,
+    Purpose.MARKERS: 4,
+    Purpose.VERIFY: 4,
+}
+"""To one broker. What is forwarded for different clients need not wait for each other, nor need transactions."""
 
 _HEAD: Final = Struct(">hhih")
 _CORRELATION_ID: Final = Struct(">i")

@@ -1,6 +1,7 @@
 """The segments of a log, oldest first, of which the last one grows."""
 
 from bisect import bisect_right
+from collections.abc import Iterator
 
 from headrace.net.clock import Clock
 
@@ -48,6 +49,11 @@ class Chain:
                 return segment, start, end
             number += 1
         return None
+
+    def segments_from(self, offset: int) -> Iterator[Segment]:
+        """The segment that holds an offset, and those after it."""
+        number = max(bisect_right(self._bases, offset) - 1, 0)
+        return iter(self.segments[number:])
 
     def add(self, base_offset: int, interval: int) -> Segment:
         """Start a new segment at the end."""

@@ -5,13 +5,15 @@ reads old segments and writes new ones beside them, `swap` on the loop puts the 
 
 Offsets never change: a batch that loses records keeps its base offset and its last offset. Records stay when
 
+*   their transaction, if they are of one, was not aborted,
 *   no later record has their key (as far as the log was read, and not counting aborted transactions), and
 *   they are not a tombstone older than `delete.retention.ms`. As in Kafka, the first cleaning that meets a tombstone
     writes into its batch when it may go: the base timestamp becomes that time, and a bit in the attributes says so.
 
-The active segment is never touched, nor anything at or beyond the high watermark or an open transaction. A producer's
-last batch stays as an empty one, so that its sequence is not forgotten. Transaction markers and what was aborted stay
-until later records supersede it.
+The active segment is never touched, nor anything at or beyond the last stable offset. A producer's last batch stays as
+an empty one, so that its sequence is not forgotten; its last marker stays where that alone tells its epoch. Other
+markers stay as long as a batch of their transaction does, and then for `delete.retention.ms`, as tombstones do: so
+whoever reads the log from its start meets the end of every transaction of which it has met something.
 
 A crash at any point leaves the old or the new segments: the new file is complete and synced as `.cleaned`, becomes
 `.swap` (from here on recovery finishes the job), the old ones go, and it becomes `.log`.
@@ -24,8 +26,10 @@ from typing import Final
 from headrace.protocol.batch import APPEND_TIME_BIT, LOG_OVERHEAD, NO_PRODUCER, BatchHeader
 from headrace.protocol.records import Record, decode_marker, decode_records, encode_sparse_batch
 
+from .aborted import AbortedIndex, AbortedTransaction
 from .disk import Disk, File
 from .log import Log
+from .producer_state import NO_OFFSET
 from .scan import scan
 from .segment import CLEANED_SUFFIX, LARGEST_RELATIVE_OFFSET, Segment
 from .settings import LogSettings
@@ -41,6 +45,8 @@ class Source:
     segment: Segment
     file: File
     size: int
+    first_open: int
+    """Where the oldest transaction began that was open where the segment ends; -1 for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +59,10 @@ class Plan:
     now_ms: int
     sources: Sequence[Source]
     first_dirty_offset: int
-    last_offsets: dict[int, int]
-    """Where each producer's last batch ends."""
+    producers: dict[int, tuple[int, int]]
+    """Where each producer's last batch ends (-1 when nothing is known of it), and its epoch."""
+    aborted: Sequence[AbortedTransaction]
+    """Those with records in the sources, by their markers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +75,14 @@ class Rewritten:
     """Everything below it is clean once they have."""
 
 
-def plan(disk: Disk, log: Log, *, now_ms: int, high_watermark: int) -> Plan | None:
+def plan(disk: Disk, log: Log, *, now_ms: int, last_stable_offset: int) -> Plan | None:
     """What should be cleaned in a log now; None when it is clean enough."""
     settings = log.settings
     if not settings.compacts or log.offline is not None:
         return None
-    limit = min(high_watermark, _or(log.first_unstable_offset(), high_watermark))
     segments: list[Segment] = []
     for segment in log.inactive_segments():
-        if segment.next_offset > limit or segment.age_timestamp > now_ms - settings.min_compaction_lag_ms:
+        if segment.next_offset > last_stable_offset or segment.age_timestamp > now_ms - settings.min_compaction_lag_ms:
             break
         segments.append(segment)
     if not _is_worthwhile(segments, log.first_dirty_offset, settings, now_ms):
@@ -85,14 +92,11 @@ def plan(disk: Disk, log: Log, *, now_ms: int, high_watermark: int) -> Plan | No
         directory=log.directory,
         settings=settings,
         now_ms=now_ms,
-        sources=[Source(segment, segment.open(), segment.size) for segment in segments],
+        sources=[Source(segment, segment.open(), segment.size, log.first_open_after(segment)) for segment in segments],
         first_dirty_offset=log.first_dirty_offset,
-        last_offsets={producer_id: state.last_offset for producer_id, state in log.producers().items()},
+        producers={id_: (state.last_offset, state.epoch) for id_, state in log.producers().items()},
+        aborted=log.aborted_between(segments[0].base_offset, segments[-1].next_offset),
     )
-
-
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value
 
 
 def _is_worthwhile(segments: list[Segment], first_dirty: int, settings: LogSettings, now_ms: int) -> bool:
@@ -109,14 +113,15 @@ def rewrite(plan: Plan, most_keys: int = _MOST_KEYS) -> Rewritten:
     """On a worker: write the cleaned segments beside the old ones."""
     latest, clean_offset = _map_keys(plan, most_keys)
     sources = [source for source in plan.sources if source.segment.base_offset < clean_offset]
-    groups = [(group, _rewrite_group(plan, group, latest)) for group in _group(sources, plan.settings)]
+    rewriting = _Rewriting(plan, latest, Transactions(plan.aborted))
+    groups = [(group, _rewrite_group(rewriting, group)) for group in _group(sources, plan.settings)]
     return Rewritten(plan=plan, groups=groups, clean_offset=clean_offset)
 
 
 def _map_keys(plan: Plan, most_keys: int) -> tuple[dict[bytes, int], int]:
     """The latest offset of each key in the dirty part, and how far that was read: whole segments."""
     latest: dict[bytes, int] = {}
-    undecided: dict[int, dict[bytes, int]] = {}
+    transactions = Transactions(plan.aborted)
     clean_offset = plan.first_dirty_offset
     for source in plan.sources:
         if source.segment.next_offset <= plan.first_dirty_offset:
@@ -124,24 +129,10 @@ def _map_keys(plan: Plan, most_keys: int) -> tuple[dict[bytes, int], int]:
         if len(latest) >= most_keys:
             break
         for header, batch in _batches(source):
-            if header.is_control:
-                _decide(header, batch, latest, undecided)
-            else:
-                keys = undecided.setdefault(header.producer_id, {}) if header.is_transactional else latest
-                keys.update({r.key: r.offset for r in decode_records(batch) if r.key is not None})
+            if not header.is_control and not transactions.is_aborted(header):
+                latest.update({r.key: r.offset for r in decode_records(batch) if r.key is not None})
         clean_offset = source.segment.next_offset
     return latest, clean_offset
-
-
-def _decide(
-    header: BatchHeader, batch: bytes, latest: dict[bytes, int], undecided: dict[int, dict[bytes, int]]
-) -> None:
-    """What a transaction wrote counts when it was committed, and then from where it was written."""
-    marker = decode_marker(batch)
-    keys = undecided.pop(header.producer_id, {}) if marker else {}
-    if marker and marker.committed:
-        for key, offset in keys.items():
-            latest[key] = max(offset, latest.get(key, -1))
 
 
 def _batches(source: Source) -> Iterator[tuple[BatchHeader, bytes]]:
@@ -166,8 +157,45 @@ def _group(sources: Sequence[Source], settings: LogSettings) -> Iterator[list[So
         yield group
 
 
-def _rewrite_group(plan: Plan, group: Sequence[Source], latest: dict[bytes, int]) -> Segment:
-    first = group[0].segment
+class Transactions:
+    """What a walk over the batches from the log's start has met of each producer's transaction."""
+
+    def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
+        self._to_come = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
+        self._aborted: dict[int, AbortedTransaction] = {}
+        self._met: set[int] = set()
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Whether the records of a batch were taken back; batches are asked for in their order."""
+        if not header.is_transactional:
+            return False
+        self._move_to(header)
+        self._met.add(header.producer_id)
+        entry = self._aborted.get(header.producer_id)
+        return entry is not None and header.last_offset < entry.last_offset
+
+    def end(self, header: BatchHeader) -> tuple[AbortedTransaction | None, bool]:
+        """At a marker: the transaction, if it was aborted, and whether a batch of it was met."""
+        self._move_to(header)
+        was_met = header.producer_id in self._met
+        self._met.discard(header.producer_id)
+        return self._aborted.pop(header.producer_id, None), was_met
+
+    def _move_to(self, header: BatchHeader) -> None:
+        while self._to_come and self._to_come[-1].first_offset <= header.last_offset:
+            entry = self._to_come.pop()
+            self._aborted[entry.producer_id] = entry
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewriting:
+    plan: Plan
+    latest: dict[bytes, int]
+    transactions: Transactions
+
+
+def _rewrite_group(rewriting: _Rewriting, group: Sequence[Source]) -> Segment:
+    plan, first = rewriting.plan, group[0].segment
     cleaned = Segment(
         plan.disk,
         plan.directory,
@@ -181,39 +209,62 @@ def _rewrite_group(plan: Plan, group: Sequence[Source], latest: dict[bytes, int]
     plan.disk.unlink(path)
     file = plan.disk.create(path)
     cleaned.begin()
+    cleaned.aborted = AbortedIndex(first_open=group[-1].first_open)
     for source in group:
         for header, batch in _batches(source):
-            kept = _clean_batch(plan, header, batch, latest)
+            kept = _clean_batch(rewriting, header, batch, cleaned.aborted)
             if kept is not None:
                 kept_header, data = kept
                 file.append(data)
                 cleaned.take(kept_header)
     file.datasync()
-    cleaned.save_cleaned_indexes()
-    cleaned.next_offset = group[-1].segment.next_offset
+    cleaned.save_cleaned_indexes(group[-1].segment.next_offset)
     return cleaned
 
 
 def _clean_batch(
-    plan: Plan, header: BatchHeader, batch: bytes, latest: dict[bytes, int]
+    rewriting: _Rewriting, header: BatchHeader, batch: bytes, aborted: AbortedIndex
 ) -> tuple[BatchHeader, bytes] | None:
     """What stays of a batch; None when nothing does."""
-    if header.is_control:
-        return header, batch
+    plan = rewriting.plan
     horizon = header.base_timestamp if header.attributes & DELETE_HORIZON_BIT else None
+    if header.is_control:
+        return _clean_marker(rewriting, header, batch, horizon, aborted)
+    if rewriting.transactions.is_aborted(header):
+        return _emptied(plan, header)
     records = decode_records(batch)
-    kept = [record for record in records if _stays(record, latest, horizon, plan.now_ms)]
+    kept = [record for record in records if _stays(record, rewriting.latest, horizon, plan.now_ms)]
     if not kept:
         return _emptied(plan, header)
     starts_horizon = horizon is None and any(record.value is None for record in kept)
     if len(kept) == len(records) and not starts_horizon:
         return header, batch
-    if starts_horizon:
-        header = header._replace(
-            attributes=header.attributes | DELETE_HORIZON_BIT,
-            base_timestamp=plan.now_ms + plan.settings.delete_retention_ms,
-        )
-    return _encode(header, kept)
+    return _encode(_with_horizon(plan, header) if starts_horizon else header, kept)
+
+
+def _clean_marker(
+    rewriting: _Rewriting, header: BatchHeader, batch: bytes, horizon: int | None, aborted: AbortedIndex
+) -> tuple[BatchHeader, bytes] | None:
+    plan = rewriting.plan
+    if decode_marker(batch) is None:
+        return header, batch
+    entry, was_met = rewriting.transactions.end(header)
+    if was_met:
+        if entry is not None:
+            aborted.add(entry)
+        return header, batch
+    if (NO_OFFSET, header.producer_epoch) == plan.producers.get(header.producer_id):
+        return header, batch
+    if horizon is None:
+        return _encode(_with_horizon(plan, header), decode_records(batch))
+    return None if horizon < plan.now_ms else (header, batch)
+
+
+def _with_horizon(plan: Plan, header: BatchHeader) -> BatchHeader:
+    return header._replace(
+        attributes=header.attributes | DELETE_HORIZON_BIT,
+        base_timestamp=plan.now_ms + plan.settings.delete_retention_ms,
+    )
 
 
 def _stays(record: Record, latest: dict[bytes, int], horizon: int | None, now_ms: int) -> bool:
@@ -223,7 +274,8 @@ def _stays(record: Record, latest: dict[bytes, int], horizon: int | None, now_ms
 
 
 def _emptied(plan: Plan, header: BatchHeader) -> tuple[BatchHeader, bytes] | None:
-    if header.producer_id == NO_PRODUCER or plan.last_offsets.get(header.producer_id) != header.last_offset:
+    known = plan.producers.get(header.producer_id)
+    if header.producer_id == NO_PRODUCER or known is None or known[0] != header.last_offset:
         return None
     return _encode(header._replace(attributes=header.attributes & ~header.codec), [])
 

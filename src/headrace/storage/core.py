@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, NoReturn
 from headrace.net.clock import Clock
 from headrace.protocol.errors import CodedError, ErrorCode
 
+from .aborted import NONE_OPEN, AbortedIndex, AbortedTransaction
 from .chain import Chain
 from .disk import Disk, File, StorageError
 from .epochs import Epochs
@@ -16,6 +17,14 @@ from .scan import BadBatch
 from .segment import Segment
 from .settings import LogSettings
 from .sync import SyncTicket, Unsynced
+
+
+class FileSlice(NamedTuple):
+    """Bytes of whole batches, except that the last may be cut."""
+
+    file: File
+    position: int
+    length: int
 
 
 class Doomed(NamedTuple):
@@ -133,6 +142,7 @@ class LogCore:
         new = self._chain.add(self.log_end_offset, self.settings.index_interval_bytes)
         if old.file is not None:
             self._unsynced.add_file(old.file)
+        self._history.note_open(old)
         self._unsynced.add_directory(self.directory)
         self._save(old.finish)
         self._save(lambda: self._history.save_snapshot(self.log_end_offset))
@@ -234,9 +244,56 @@ class LogCore:
         """The producers that this log remembers, by id."""
         return self._load_producers().view()
 
-    def first_unstable_offset(self) -> int | None:
-        """Where the oldest open transaction begins."""
-        return self._load_producers().first_unstable_offset()
+    # Transactions
+
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether a producer of this epoch has written here in a transaction that has not ended."""
+        return self._load_producers().has_open(producer_id, epoch)
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Up to where every transaction is decided, and its end committed."""
+        producers = self._history.producers
+        if producers is None:
+            producers = self._load_producers()
+        if not producers.is_unstable:
+            return high_watermark
+        first = producers.first_unstable_offset(high_watermark)
+        if first is None or first >= high_watermark:
+            return high_watermark
+        return max(first, self.log_start_offset)
+
+    def aborted_between(self, start: int, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions that may have records from offset `start` up to `end`, by their markers."""
+        found: list[AbortedTransaction] = []
+        for segment in self._chain.segments_from(start):
+            index = self._aborted_index(segment)
+            found += index.overlapping(start, end)
+            is_last = segment is self._chain.active
+            if is_last or (segment.next_offset >= end and not NONE_OPEN < index.first_open < end):
+                break
+        return found
+
+    def aborted_within(self, offset: int, found: FileSlice, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions that may have records in what was read from an offset on, up to `end`."""
+        for segment in self._chain.segments_from(offset):
+            if segment.file is found.file:
+                end = min(end, segment.bound_at(found.position + found.length))
+                break
+        return self.aborted_between(offset, end)
+
+    def first_open_after(self, segment: Segment) -> int:
+        """Where the oldest transaction began that was open at the end of a segment that has ended; -1 for none."""
+        return self._aborted_index(segment).first_open
+
+    def _aborted_index(self, segment: Segment) -> AbortedIndex:
+        """The index of aborted transactions, kept up with the segment from now on."""
+        index = segment.aborted
+        if index is not None and index.covered is None:
+            return index
+        try:
+            return self._history.aborted(segment, self.log_start_offset)
+        except (StorageError, BadBatch) as error:
+            self._raise_failed(error)
 
     # Getting to stable storage
 

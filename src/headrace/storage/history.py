@@ -1,15 +1,17 @@
-"""What a log knows beside its records: its producers, and where its leaders' epochs begin.
+"""What a log knows beside its records: its producers, which transactions were aborted, where its leaders' epochs begin.
 
-Both follow from the batches; files keep them so that a start need not read everything. They are loaded when first
-asked for, because most logs of a large broker are idle.
+It all follows from the batches; files keep it so that a start need not read everything. It is loaded when first asked
+for, because most logs of a large broker are idle.
 """
 
+from .aborted import NONE_OPEN, AbortedIndex, AbortedTransaction
 from .chain import Chain
 from .checkpoints import LEADER_EPOCHS
 from .disk import Disk
 from .epochs import Epochs
-from .producer_state import Producers
-from .replay import load_epochs, load_producers, snapshot_offsets, snapshot_path
+from .producer_state import EndedTransaction, Producers
+from .replay import batches_from, load_epochs, load_producers, note_batch, snapshot_offsets, snapshot_path
+from .segment import Segment
 
 
 class History:
@@ -41,6 +43,34 @@ class History:
             self.latest_epoch = self._epochs.latest
         return self._epochs
 
+    def aborted(self, segment: Segment, log_start_offset: int) -> AbortedIndex:
+        """The aborted transactions of a segment, all of them; what its file does not tell is read from its batches."""
+        index = segment.aborted
+        if index is not None and index.covered is None:
+            return index
+        index = index or segment.read_aborted()
+        if index is None or index.covered is None or index.covered > segment.next_offset:
+            index = AbortedIndex(covered=segment.base_offset)
+        assert index.covered is not None
+        if index.covered < segment.next_offset:
+            self._complete(segment, index, index.covered, log_start_offset)
+        index.covered = None
+        segment.aborted = index
+        return index
+
+    def _complete(self, segment: Segment, index: AbortedIndex, covered: int, log_start_offset: int) -> None:
+        chain = self._chain
+        producers = load_producers(self._disk, chain.directory, chain.segments, log_start_offset, covered)
+        for file, position, header in batches_from([segment], covered, segment.next_offset):
+            if header.base_offset >= covered:
+                note_aborted(index, note_batch(producers, header, header.base_offset, file, position))
+        note_open(index, producers)
+
+    def note_open(self, segment: Segment) -> None:
+        """Let the index of the segment that ends here, or may, know which transaction is open at its end."""
+        if segment.aborted is not None and self.producers is not None:
+            note_open(segment.aborted, self.producers)
+
     @property
     def epochs_path(self) -> str:
         return f"{self._chain.directory}/{LEADER_EPOCHS}"
@@ -65,3 +95,17 @@ class History:
                 self._disk.unlink(snapshot_path(directory, snapshot))
         self.producers = None
         self._snapshot_offset = None
+
+
+def note_aborted(index: AbortedIndex, ended: EndedTransaction | None) -> None:
+    """Let an index know of a transaction that ended, in case it was aborted."""
+    if ended is not None and not ended.committed:
+        index.add(
+            AbortedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, ended.last_stable_offset)
+        )
+
+
+def note_open(index: AbortedIndex, producers: Producers) -> None:
+    """Let an index know which transaction is the oldest that is open where its segment ends."""
+    first_open = producers.first_open_offset()
+    index.first_open = NONE_OPEN if first_open is None else first_open

@@ -23,13 +23,14 @@ from headrace.protocol.batch import (
     stamp,
 )
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.protocol.records import decode_marker
+from headrace.protocol.records import Marker, decode_marker
 
 from . import lookup
-from .core import Doomed, LogCore, LogState
+from .core import Doomed, FileSlice, LogCore, LogState
 from .disk import File, StorageError
+from .history import note_aborted
 from .lookup import TimestampOffset
-from .producer_state import check
+from .producer_state import Producers, check, check_epoch, check_marker
 from .retention import count_expired
 from .scan import BadBatch, scan
 from .segment import LARGEST_RELATIVE_OFFSET, Segment
@@ -51,14 +52,6 @@ class Appended(NamedTuple):
     base_offset: int
     last_offset: int
     duplicate: bool
-
-
-class FileSlice(NamedTuple):
-    """Bytes of whole batches, except that the last may be cut."""
-
-    file: File
-    position: int
-    length: int
 
 
 class Log(LogCore):
@@ -88,24 +81,44 @@ class Log(LogCore):
         producers.note(header, base_offset)
         return _new_tuple(Appended, (base_offset, last_offset, False))
 
-    def append_control(self, batch: memoryview, header: BatchHeader, leader_epoch: int) -> Appended:
-        """Write a control batch at the end, as the leader: the mark that ends a transaction."""
+    def append_for(self, batch: memoryview, header: BatchHeader, leader_epoch: int) -> Appended:
+        """Write a batch at the end, as the leader, that a coordinator made for a producer: without sequence number."""
+        if self._refusal is not None:
+            raise self._refused()
+        producers = self._load_producers()
+        check_epoch(producers.get(header.producer_id), header)
+        base_offset = self.log_end_offset
+        last_offset = base_offset + header.last_offset_delta
+        self._write(batch, header, base_offset, last_offset, leader_epoch)
+        producers.note(header, base_offset)
+        return Appended(base_offset, last_offset, False)
+
+    def append_control(
+        self, batch: memoryview, header: BatchHeader, leader_epoch: int, *, bumped: bool = False
+    ) -> Appended:
+        """Write a control batch at the end, as the leader: the marker that ends a transaction.
+
+        With `bumped` its producer epoch is one more than that of the transaction's batches.
+        """
         if self._refusal is not None:
             raise self._refused()
         marker = decode_marker(batch)
         producers = self._load_producers()
-        state = producers.get(header.producer_id)
-        if state is not None and header.producer_epoch < state.epoch:
-            raise CodedError(
-                ErrorCode.invalid_producer_epoch,
-                f"producer {header.producer_id} has epoch {state.epoch} here, the marker {header.producer_epoch}",
-            )
+        if marker is not None:
+            check_marker(producers.get(header.producer_id), header, marker, bumped=bumped)
         base_offset = self.log_end_offset
         last_offset = base_offset + header.last_offset_delta
         self._write(batch, header, base_offset, last_offset, leader_epoch)
-        if marker:
-            producers.note_marker(header, marker.coordinator_epoch)
+        if marker is not None:
+            self._note_marker(producers, header, last_offset, marker)
         return Appended(base_offset, last_offset, False)
+
+    def _note_marker(self, producers: Producers, header: BatchHeader, offset: int, marker: Marker) -> None:
+        """A marker was written at the end of the log: what was open before the active segment knew is in its index."""
+        index = self._chain.active.aborted
+        ended = producers.note_marker(header, offset, marker)
+        if index is not None and index.covered is None:
+            note_aborted(index, ended)
 
     def append_as_follower(self, batches: memoryview) -> None:
         """Write batches as the leader stamped them, from `log_end_offset` on; a cut one at the end is left out."""
@@ -139,8 +152,8 @@ class Log(LogCore):
         self._write(batch, header, header.base_offset, header.last_offset, header.leader_epoch)
         if producers is None:
             return
-        if marker:
-            producers.note_marker(header, marker.coordinator_epoch)
+        if marker is not None:
+            self._note_marker(producers, header, header.last_offset, marker)
         elif not header.is_control:
             producers.note(header, header.base_offset)
 
@@ -187,6 +200,7 @@ class Log(LogCore):
                 segment.ready()
                 self._load_producers()
                 self._load_epochs()
+                self._aborted_index(segment)
             if self._must_roll(segment, size, last_offset, max_timestamp):
                 segment = self._roll()
                 if self.offline is not None:
@@ -298,7 +312,8 @@ class Log(LogCore):
         active = self._chain.active
         active.open().datasync()
         for path in active.index_paths():
-            self._disk.sync_file(path)
+            if self._disk.exists(path):
+                self._disk.sync_file(path)
         self._disk.sync_directory(self.directory)
 
     def restart_at(self, offset: int) -> None:
@@ -440,6 +455,7 @@ class Log(LogCore):
         """Write index entries and producers that the files do not have yet, so that a start need not make them anew."""
         if self.offline is not None:
             return
+        self._history.note_open(self._chain.active)
         self._save(self._chain.active.save_indexes)
         producers = self._history.producers
         if producers is not None and len(producers) <= _FEW_PRODUCERS:
@@ -462,6 +478,7 @@ class Log(LogCore):
         if self._ticket is not None:
             self._ticket.run()
             self.finish_sync(self._ticket)
+        self._history.note_open(self._chain.active)
         for segment in self._chain.segments:
             if segment.finish():
                 for path in segment.index_paths():

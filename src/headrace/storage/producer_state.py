@@ -2,7 +2,8 @@
 
 Of each producer the last five batches are kept. A batch that repeats one of them is a duplicate and gets the old
 answer; one that follows the last is new; anything else is out of order. `check` decides, purely; `Producers`
-holds the states of one log and brings them to disk and back in Kafka's `.snapshot` format:
+holds the states of one log, tells which of their transactions are open, and brings it all to disk and back in Kafka's
+`.snapshot` format:
 
     version i16 = 1 | crc u32, CRC-32C of what follows | count i32 | entries:
     producer id i64, epoch i16, last sequence i32, last offset i64, offset delta i32, timestamp i64,
@@ -14,6 +15,7 @@ one, ours all, so that duplicates are still recognised after a restart.
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -21,6 +23,7 @@ from crc32c import crc32c
 
 from headrace.protocol.batch import NO_TIMESTAMP, TRANSACTIONAL_BIT, BatchHeader
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.records import Marker
 
 REMEMBERED_BATCHES: Final = 5
 NO_SEQUENCE: Final = -1
@@ -54,6 +57,17 @@ class ProducerBatch(NamedTuple):
         return (self.last_sequence - self.offset_delta) % _SEQUENCES
 
 
+class EndedTransaction(NamedTuple):
+    """A transaction that a marker has ended, which stands at `last_offset`."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    committed: bool
+    last_stable_offset: int
+    """Where the oldest transaction begins that is open then; the marker's end when there is none."""
+
+
 class ProducerState:
     """One producer as this log knows it. `batches` are the last five, oldest first."""
 
@@ -83,6 +97,10 @@ def check(state: ProducerState | None, header: BatchHeader) -> ProducerBatch | N
     """
     if state is None:
         return None
+    if state.transaction_first_offset >= 0 and not header.attributes & TRANSACTIONAL_BIT:
+        raise CodedError(
+            ErrorCode.invalid_txn_state, f"producer {header.producer_id} has an open transaction, the batch is in none"
+        )
     if header.producer_epoch != state.epoch:
         _check_epoch(state, header)
         return None
@@ -117,6 +135,34 @@ def _find_duplicate(state: ProducerState, header: BatchHeader) -> ProducerBatch:
     raise _out_of_order(header, f"expected {state.next_sequence}, not {header.base_sequence}")
 
 
+def check_epoch(state: ProducerState | None, header: BatchHeader) -> None:
+    """`CodedError` if a batch that a coordinator made for a producer, without sequence number, is of an old epoch."""
+    if state is not None and header.producer_epoch < state.epoch:
+        _check_epoch(state, header)
+
+
+def check_marker(state: ProducerState | None, header: BatchHeader, marker: Marker, *, bumped: bool) -> None:
+    """`CodedError` unless a coordinator may end a producer's transaction with this marker.
+
+    With `bumped` the marker's epoch is one that no batch of its transaction had. Then the producer's own epoch is that
+    of a marker that comes again; or, with a transaction open, of one that comes late and must not end the next one.
+    """
+    if state is None:
+        return
+    epoch = header.producer_epoch
+    if epoch < state.epoch or (bumped and epoch == state.epoch and state.transaction_first_offset >= 0):
+        raise CodedError(
+            ErrorCode.invalid_producer_epoch,
+            f"producer {header.producer_id} has epoch {state.epoch} here, the marker {epoch}",
+        )
+    if marker.coordinator_epoch < state.coordinator_epoch:
+        raise CodedError(
+            ErrorCode.transaction_coordinator_fenced,
+            f"a coordinator of epoch {state.coordinator_epoch} has ended transactions of producer "
+            f"{header.producer_id} here, the marker is of epoch {marker.coordinator_epoch}",
+        )
+
+
 def _out_of_order(header: BatchHeader, reason: str) -> CodedError:
     return CodedError(
         ErrorCode.out_of_order_sequence_number,
@@ -127,10 +173,14 @@ def _out_of_order(header: BatchHeader, reason: str) -> CodedError:
 class Producers:
     """The producers of one log, by id."""
 
-    __slots__ = ("_states",)
+    __slots__ = ("_ended", "_open", "_states")
 
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
+        self._open: dict[int, int] = {}
+        """Where each open transaction began, the oldest first."""
+        self._ended: deque[EndedTransaction] = deque()
+        """Those whose marker may not be committed yet, in the order of their markers."""
 
     def __len__(self) -> int:
         return len(self._states)
@@ -146,20 +196,33 @@ class Producers:
         state = self._of_epoch(header)
         delta = header.last_offset_delta
         timestamp = header.max_timestamp
-        last_sequence = (header.base_sequence + delta) % _SEQUENCES
-        state.next_sequence = (last_sequence + 1) % _SEQUENCES
-        state.batches.append(_new_tuple(ProducerBatch, (last_sequence, base_offset + delta, delta, timestamp)))
+        if header.base_sequence >= 0:
+            last_sequence = (header.base_sequence + delta) % _SEQUENCES
+            state.next_sequence = (last_sequence + 1) % _SEQUENCES
+            state.batches.append(_new_tuple(ProducerBatch, (last_sequence, base_offset + delta, delta, timestamp)))
         if timestamp > state.last_timestamp:
             state.last_timestamp = timestamp
         if header.attributes & TRANSACTIONAL_BIT and state.transaction_first_offset < 0:
-            state.transaction_first_offset = base_offset
+            state.transaction_first_offset = self._open[header.producer_id] = base_offset
 
-    def note_marker(self, header: BatchHeader, coordinator_epoch: int) -> None:
-        """Remember that a transaction ended."""
+    def note_marker(self, header: BatchHeader, offset: int, marker: Marker) -> EndedTransaction | None:
+        """Remember a marker that has been written at an offset; the transaction it ended, if there was one here."""
         state = self._of_epoch(header)
-        state.coordinator_epoch = max(state.coordinator_epoch, coordinator_epoch)
+        state.coordinator_epoch = max(state.coordinator_epoch, marker.coordinator_epoch)
         state.transaction_first_offset = NO_OFFSET
         state.last_timestamp = max(state.last_timestamp, header.max_timestamp)
+        first_offset = self._open.pop(header.producer_id, None)
+        if first_offset is None:
+            return None
+        stable = next(iter(self._open.values()), offset + 1)
+        ended = EndedTransaction(header.producer_id, first_offset, offset, marker.committed, stable)
+        self._ended.append(ended)
+        return ended
+
+    def has_open(self, producer_id: int, epoch: int) -> bool:
+        """Whether a producer of this epoch has an open transaction."""
+        state = self._states.get(producer_id)
+        return state is not None and state.epoch == epoch and state.transaction_first_offset >= 0
 
     def _of_epoch(self, header: BatchHeader) -> ProducerState:
         state = self._states.get(header.producer_id)
@@ -182,12 +245,26 @@ class Producers:
         for producer_id in silent:
             del self._states[producer_id]
 
-    def first_unstable_offset(self) -> int | None:
+    @property
+    def is_unstable(self) -> bool:
+        """Whether any transaction is open, or its end perhaps not committed yet."""
+        return bool(self._open or self._ended)
+
+    def first_open_offset(self) -> int | None:
         """Where the oldest open transaction began."""
-        return min(
-            (state.transaction_first_offset for state in self._states.values() if state.transaction_first_offset >= 0),
-            default=None,
-        )
+        return next(iter(self._open.values()), None)
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """Where the oldest transaction began that is open, or whose end is not committed yet.
+
+        The high watermark must never be less than in the call before.
+        """
+        ended = self._ended
+        while ended and ended[0].last_offset < high_watermark:
+            ended.popleft()
+        if not ended:
+            return self.first_open_offset()
+        return min(chain((transaction.first_offset for transaction in ended), list(self._open.values())[:1]))
 
     def encode(self) -> bytes:
         """The snapshot file."""
@@ -225,6 +302,7 @@ class Producers:
         producers = cls()
         for entry in _SNAPSHOT_ENTRY.iter_unpack(body[_SNAPSHOT_COUNT.size :]):
             producers._restore(*entry)
+        producers._open = dict(sorted(producers._open.items(), key=lambda item: item[1]))
         return producers
 
     def _restore(
@@ -241,6 +319,8 @@ class Producers:
         state = self._states.setdefault(producer_id, ProducerState(epoch))
         state.coordinator_epoch = coordinator_epoch
         state.transaction_first_offset = transaction_first_offset
+        if transaction_first_offset >= 0:
+            self._open[producer_id] = transaction_first_offset
         state.last_timestamp = max(state.last_timestamp, timestamp)
         if last_sequence != NO_SEQUENCE:
             state.batches.append(ProducerBatch(last_sequence, last_offset, offset_delta, timestamp))

@@ -311,8 +311,10 @@ def _recover_segment(recovery: _Recovery, segment: Segment) -> tuple[int, bool]:
     except BadBatch as error:
         if segment.next_offset < point:
             raise
+        segment.trust_aborted_below(point)
         _cut_tail(recovery, segment, size, error)
         return segment.next_offset, False
+    segment.trust_aborted_below(point)
     _finish(segment, known)
     return segment.next_offset, True
 

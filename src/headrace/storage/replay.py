@@ -8,7 +8,7 @@ from headrace.protocol.records import decode_marker
 from .checkpoints import LEADER_EPOCHS
 from .disk import Disk, File
 from .epochs import Epochs
-from .producer_state import Producers
+from .producer_state import EndedTransaction, Producers
 from .scan import scan
 from .segment import SNAPSHOT_SUFFIX, Segment, offset_name
 
@@ -38,16 +38,17 @@ def load_producers(disk: Disk, directory: str, segments: Sequence[Segment], star
     return producers
 
 
-def note_batch(producers: Producers, header: BatchHeader, base_offset: int, file: File, position: int) -> None:
-    """Let producer states know of a batch in a file."""
+def note_batch(
+    producers: Producers, header: BatchHeader, base_offset: int, file: File, position: int
+) -> EndedTransaction | None:
+    """Let producer states know of a batch in a file; the transaction that it ended, if it did."""
     if header.producer_id == NO_PRODUCER:
-        return
+        return None
     if header.is_control:
         marker = decode_marker(file.pread(header.size, position))
-        if marker:
-            producers.note_marker(header, marker.coordinator_epoch)
-    else:
-        producers.note(header, base_offset)
+        return producers.note_marker(header, header.last_offset, marker) if marker else None
+    producers.note(header, base_offset)
+    return None
 
 
 def load_epochs(disk: Disk, directory: str, segments: Sequence[Segment], end: int) -> Epochs:
@@ -71,4 +72,6 @@ def batches_from(segments: Sequence[Segment], start: int, end: int) -> Iterator[
         file = segment.open()
         position = segment.position_of(start) if start > segment.base_offset else 0
         for at, header in scan(file, position, segment.size, floor=segment.base_offset):
+            if header.base_offset >= end:
+                return
             yield file, at, header

@@ -1,4 +1,4 @@
-"""One `<base offset>.log` file with its two indexes.
+"""One `<base offset>.log` file with its two indexes, and the index of aborted transactions (see `aborted`).
 
 A segment is cheap until used: it knows its size and offsets, and opens its file and loads its indexes when
 somebody reads or appends. The indexes are written when the segment ends, when the log is closed, and with every
@@ -14,6 +14,7 @@ from typing import Final
 
 from headrace.protocol.batch import NO_TIMESTAMP, BatchHeader
 
+from .aborted import AbortedIndex
 from .disk import Disk, File, StorageError, parent_of
 from .index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeEntry, TimeIndex
 from .scan import BadBatch, scan
@@ -43,6 +44,7 @@ class Segment:
     """A stretch of a log, `base_offset` up to `next_offset`, in one file."""
 
     __slots__ = (
+        "_aborted_saved",
         "_disk",
         "_index",
         "_index_saved",
@@ -50,6 +52,7 @@ class Segment:
         "_recent_positions",
         "_times",
         "_times_saved",
+        "aborted",
         "base_offset",
         "created_ms",
         "file",
@@ -86,6 +89,10 @@ class Segment:
         self.file: File | None = None
         self.writer: File | None = None
         self.used = False
+        self.aborted: AbortedIndex | None = None
+        """Loaded when needed: see `History.aborted`."""
+        self._aborted_saved: tuple[int, int] | None = None
+        """How many entries its file has, and up to where it speaks."""
         self._forget_indexes()
 
     def _forget_indexes(self) -> None:
@@ -112,6 +119,7 @@ class Segment:
     def begin(self) -> None:
         """Start with empty indexes: nothing has been noted yet."""
         self._index, self._times = OffsetIndex(), TimeIndex()
+        self.aborted = AbortedIndex()
 
     def open(self) -> File:
         """The segment's file, opened when it is not yet."""
@@ -205,6 +213,15 @@ class Segment:
             self.rebuild()
             return self._search(offset)
 
+    def bound_at(self, position: int) -> int:
+        """An offset that no batch before a position reaches; how far beyond the last of them, the index decides."""
+        if position < self.size:
+            index = self.index
+            number = bisect_left(index.positions, position)
+            if number < len(index):
+                return self.base_offset + index.offsets[number]
+        return self.next_offset
+
     def _search(self, offset: int) -> int:
         index = self.index
         number = index.floor(offset - self.base_offset)
@@ -249,6 +266,25 @@ class Segment:
             None if offsets is None else OffsetIndex.decode(offsets, self.size),
             None if times is None else TimeIndex.decode(times),
         )
+
+    def read_aborted(self) -> AbortedIndex | None:
+        """What the file of aborted transactions says, maybe not of the whole segment; None if missing or damaged."""
+        data = self._read(TRANSACTION_INDEX_SUFFIX)
+        found = None if data is None else AbortedIndex.decode(data, self.base_offset)
+        if found is not None and found.covered is not None:
+            self._aborted_saved = len(found), found.covered
+        return found
+
+    def trust_aborted_below(self, offset: int) -> None:
+        """Let the index of aborted transactions speak for less than what is below an offset.
+
+        Always for a batch less, so that the batch is read again and with it what is open where the segment ends.
+        """
+        aborted = self.aborted or self.read_aborted()
+        if aborted is not None:
+            aborted.cut(max(min(offset, self.next_offset) - 1, self.base_offset))
+            self.aborted = aborted
+            self._aborted_saved = None
 
     def read_index_files(self) -> tuple[bytes | None, bytes | None]:
         """The bytes of the index files; None for one that is missing."""
@@ -295,7 +331,7 @@ class Segment:
         self.size = position
 
     def _unsave(self) -> None:
-        """The files may hold entries that memory has dropped: write both anew."""
+        """The files may hold entries that memory has dropped: write them anew."""
         self._index_saved = self._times_saved = _UNSAVED
 
     def take(self, header: BatchHeader) -> None:
@@ -312,6 +348,7 @@ class Segment:
         index, times = self.index, self.times
         index.cut(offset - self.base_offset, position)
         times.cut(offset - self.base_offset)
+        self.trust_aborted_below(offset)
         self._unsave()
         self.save_indexes()
         file.truncate(position)
@@ -334,10 +371,11 @@ class Segment:
 
     def save_indexes(self) -> bool:
         """Write what the index files do not have yet; whether there was anything."""
+        has_saved = self._save_aborted()
         if self._index is None or self._times is None:
-            return False
+            return has_saved
         if self._index_saved == len(self._index) and self._times_saved == len(self._times):
-            return False
+            return has_saved
         if self._index_saved != len(self._index):
             keep = max(self._index_saved, 0)
             self._index_saved = _UNSAVED
@@ -350,11 +388,27 @@ class Segment:
             self._times_saved = len(self._times)
         return True
 
-    def save_cleaned_indexes(self) -> None:
+    def _save_aborted(self) -> bool:
+        aborted = self.aborted
+        if aborted is None:
+            return False
+        state = len(aborted), self.next_offset if aborted.covered is None else aborted.covered
+        if state == self._aborted_saved:
+            return False
+        self._aborted_saved = None
+        self._disk.write(self.prefix + TRANSACTION_INDEX_SUFFIX, aborted.encode(state[1]))
+        self._aborted_saved = state
+        return True
+
+    def save_cleaned_indexes(self, next_offset: int) -> None:
         """Write the indexes, complete and synced, under the names that `put_in_place` expects."""
+        assert self.aborted is not None
         self._add_time_entry()
         index, times = self.index, self.times
-        for path, data in zip(self.index_paths(), (index.encode(), times.encode()), strict=True):
+        self.next_offset = next_offset
+        self._aborted_saved = len(self.aborted), next_offset
+        files = (index.encode(), times.encode(), self.aborted.encode(next_offset))
+        for path, data in zip(self.index_paths(), files, strict=True):
             self._disk.write(path + CLEANED_SUFFIX, data)
             self._disk.sync_file(path + CLEANED_SUFFIX)
         self._index_saved, self._times_saved = len(index), len(times)
@@ -377,6 +431,8 @@ class Segment:
             return
         self.file = self.writer = None
         self._recent_last, self._recent_positions = array("q"), array("q")
+        if self._aborted_saved is not None:
+            self.aborted = None
         if self._index is None or self._times is None:
             return
         if self._index_saved == len(self._index) and self._times_saved == len(self._times):
@@ -384,7 +440,7 @@ class Segment:
 
     def files(self) -> list[str]:
         """Paths that may exist for this segment; the producers' snapshot at its base belongs to it."""
-        return [self.path, *self.index_paths(), self.prefix + TRANSACTION_INDEX_SUFFIX, self.snapshot_path]
+        return [self.path, *self.index_paths(), self.snapshot_path]
 
     @property
     def snapshot_path(self) -> str:
@@ -392,7 +448,7 @@ class Segment:
         return self.prefix + SNAPSHOT_SUFFIX
 
     def index_paths(self) -> list[str]:
-        return [self.prefix + INDEX_SUFFIX, self.prefix + TIME_INDEX_SUFFIX]
+        return [self.prefix + suffix for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)]
 
     def set_aside(self, *, keep_snapshot: bool = False) -> list[str]:
         """Rename the segment's files, so that another can have its name; the new paths."""

@@ -60,7 +60,8 @@ class Unsynced:
         self._steps.append(file.datasync)
 
     def add_path(self, path: str) -> None:
-        self._steps.append(partial(self._disk.sync_file, path))
+        """Have a file synced, if it is there then."""
+        self._steps.append(partial(_sync_file, self._disk, path))
 
     def add_directory(self, path: str) -> None:
         self._directories[path] = None
@@ -76,6 +77,14 @@ class Unsynced:
         steps += [partial(self._disk.sync_directory, path) for path in self._directories]
         self._steps, self._documents, self._directories = [], {}, {}
         return steps
+
+
+def _sync_file(disk: Disk, path: str) -> None:
+    try:
+        disk.sync_file(path)
+    except StorageError as error:
+        if not error.is_missing:
+            raise
 
 
 def _write_document(disk: Disk, path: str, data: bytes) -> None:

@@ -44,6 +44,7 @@ SETTINGS: Final = {
     "default.replication.factor": "3",
     "offsets.topic.num.partitions": "2",
     "offsets.topic.replication.factor": "3",
+    "transaction.state.log.num.partitions": "2",
 }
 """Of every broker, unless a test says otherwise: failures are noticed soon, so that runs can be short."""
 

@@ -15,6 +15,9 @@ from headrace.config import BrokerConfig
 from headrace.coordinator.expiry import forget_topic
 from headrace.coordinator.service import GroupCoordinator
 from headrace.coordinator.settings import GroupSettings
+from headrace.coordinator.transactions.service import TransactionCoordinator
+from headrace.coordinator.transactions.settings import TransactionSettings
+from headrace.coordinator.transactions.verifier import Verifier
 from headrace.protocol.api import ApiKey
 from headrace.protocol.encode import blank_response, encode_response
 from headrace.protocol.errors import CodedError
@@ -76,7 +79,9 @@ class World:
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self.loop = asyncio.new_event_loop()
-        self.config = BrokerConfig.parse({"offsets.topic.num.partitions": "2", **(settings or {})})
+        self.config = BrokerConfig.parse(
+            {"offsets.topic.num.partitions": "2", "transaction.state.log.num.partitions": "2", **(settings or {})}
+        )
         self.clock = SimulatedClock()
         self.scheduler = ManualScheduler(self.clock)
         self.disk = SimulatedDisk()
@@ -123,6 +128,17 @@ class World:
             new_id=lambda: str(next(self._numbers)),
         )
         self.groups.start()
+        self.transactions = TransactionCoordinator(
+            broker_id=1,
+            settings=TransactionSettings.of(self.config),
+            image=self.image,
+            controller=self.controller,
+            replicas=self.replicas,
+            clock=self.clock,
+            append_marker=self.replicas.append_marker,
+        )
+        self.replicas.verifier = Verifier(1, self.transactions, None)
+        self.transactions.start()
         self.context = Context(
             config=self.config,
             clock=self.clock,
@@ -130,6 +146,7 @@ class World:
             controller=self.controller,
             replicas=self.replicas,
             groups=self.groups,
+            transactions=self.transactions,
             active_controller=lambda: self.config.node_id,
         )
 
@@ -141,6 +158,7 @@ class World:
 
     def remove_topic(self, topic: Topic) -> None:
         self.replicas.remove_topic(topic)
+        self.transactions.forget_topic(topic.name)
         self.groups.spawn(forget_topic(self.groups, topic.name))
 
     def kill(self, *, load: bool = True) -> None:
@@ -156,6 +174,7 @@ class World:
         self.start()
 
     def close(self) -> None:
+        self.run(self.transactions.close())
         self.run(self.groups.close())
         self.settle()
         left = asyncio.all_tasks(self.loop)
@@ -219,7 +238,9 @@ class World:
 
     async def _serve(self, api_key: ApiKey, version: int, values: Mapping[str, Any]) -> Any:
         entity = through_the_wire(api_key, version, values)
-        info = RequestInfo(api_key, version, "tests", "User:ANONYMOUS", "127.0.0.1")
+        info = RequestInfo(
+            api_key, version, "tests", "User:ANONYMOUS", "127.0.0.1", connection=values.get("connection", 0)
+        )
         try:
             answer: Any = await HANDLERS[api_key](self.context, entity, info)
         except CodedError as error:

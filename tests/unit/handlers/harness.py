@@ -18,6 +18,8 @@ from headrace.cluster.sqlite import SqliteStore
 from headrace.config import BrokerConfig
 from headrace.coordinator.service import GroupCoordinator
 from headrace.coordinator.settings import GroupSettings
+from headrace.coordinator.transactions.service import TransactionCoordinator
+from headrace.coordinator.transactions.settings import TransactionSettings
 from headrace.net.clock import SystemClock
 from headrace.protocol.api import SUPPORTED, ApiKey
 from headrace.protocol.encode import encode_response
@@ -175,6 +177,7 @@ class Harness:
             controller=self.controller,
             replicas=cast(Any, self.replicas),
             groups=self._make_groups(),
+            transactions=self._make_transactions(),
             active_controller=lambda: 1,
         )
         self.run(self.controller.load())
@@ -189,6 +192,17 @@ class Harness:
             clock=SystemClock(),
             scheduler=self.loop,
             new_id=lambda: "id",
+        )
+
+    def _make_transactions(self) -> TransactionCoordinator:
+        return TransactionCoordinator(
+            broker_id=1,
+            settings=TransactionSettings.of(self.config),
+            image=self.image,
+            controller=self.controller,
+            replicas=cast(Any, self.replicas),
+            clock=SystemClock(),
+            append_marker=cast(Any, None),
         )
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:

@@ -44,9 +44,16 @@ def test_a_coordinator_is_found_in_every_version(world: World, version: int) -> 
 
 
 def test_coordinators_that_are_not_served_say_so(world: World) -> None:
-    for key_type, code in ((1, ErrorCode.coordinator_not_available), (2, ErrorCode.invalid_request)):
-        (found,) = world.ask(ApiKey.FIND_COORDINATOR, 6, key_type=key_type, coordinator_keys=["k"]).coordinators
-        assert (found.error_code, found.node_id) == (code, -1)
+    (found,) = world.ask(ApiKey.FIND_COORDINATOR, 6, key_type=2, coordinator_keys=["k"]).coordinators
+    assert (found.error_code, found.node_id) == (ErrorCode.invalid_request, -1)
+
+
+def test_transactional_ids_have_a_coordinator_too(world: World) -> None:
+    answer = world.ask(ApiKey.FIND_COORDINATOR, 6, key_type=1, coordinator_keys=["k", ""])
+    assert [(found.error_code, found.node_id) for found in answer.coordinators] == [
+        (ErrorCode.none, 1),
+        (ErrorCode.invalid_request, -1),
+    ]
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.JOIN_GROUP))

@@ -1,3 +1,5 @@
+from datetime import timedelta
+
 import pytest
 
 from headrace.protocol.api import ApiKey
@@ -27,8 +29,8 @@ def test_a_producer_that_lost_its_place_gets_a_new_id(broker: Harness, version: 
 @pytest.mark.parametrize(
     "values",
     [
-        {"transactional_id": "t"},
-        {"transactional_id": ""},
+        {"transactional_id": "", "transaction_timeout": timedelta(seconds=1)},
+        {"transactional_id": "t", "producer_id": 5, "producer_epoch": -1},
         {"transactional_id": None, "producer_id": 5, "producer_epoch": -1},
         {"transactional_id": None, "producer_id": -1, "producer_epoch": 0},
     ],

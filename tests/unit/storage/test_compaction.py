@@ -31,8 +31,12 @@ def end_segment(store: Store) -> None:
     sync(store.log)
 
 
+def stable(store: Store) -> int:
+    return store.log.last_stable_offset(store.log.log_end_offset)
+
+
 def clean(store: Store, most_keys: int = 1000) -> bool:
-    plan = compaction.plan(store.disk, store.log, now_ms=store.clock.now_ms(), high_watermark=store.log.log_end_offset)
+    plan = compaction.plan(store.disk, store.log, now_ms=store.clock.now_ms(), last_stable_offset=stable(store))
     if plan is None:
         return False
     return compaction.swap(compaction.rewrite(plan, most_keys), store.log)
@@ -85,7 +89,7 @@ def test_the_active_segment_and_what_is_not_committed_stay() -> None:
     store = store_of([("a", "1")], [("a", "2")])
     write(store, ("a", "3"))
     before = contents(store)
-    plan = compaction.plan(store.disk, store.log, now_ms=store.clock.now_ms(), high_watermark=1)
+    plan = compaction.plan(store.disk, store.log, now_ms=store.clock.now_ms(), last_stable_offset=1)
     assert plan is None
     clean(store)
     assert 1 in before
@@ -209,7 +213,7 @@ def test_a_producers_sequence_survives_the_loss_of_its_records() -> None:
 
 def test_a_truncated_log_is_not_given_old_segments() -> None:
     store = store_of([("a", "1")], [("a", "2")])
-    plan = compaction.plan(store.disk, store.log, now_ms=store.clock.now_ms(), high_watermark=1 << 60)
+    plan = compaction.plan(store.disk, store.log, now_ms=store.clock.now_ms(), last_stable_offset=1 << 60)
     assert plan is not None
     rewritten = compaction.rewrite(plan)
     store.log.truncate_to(1)

@@ -240,13 +240,14 @@ def test_a_follower_leaves_out_a_cut_batch_and_refuses_a_damaged_or_old_one() ->
 def test_a_marker_ends_a_transaction_here_and_after_a_restart(store: Store) -> None:
     batch = encode_batch(records(2), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     append(store.log, batch)
-    assert store.log.first_unstable_offset() == 0
+    assert store.log.last_stable_offset(2) == 0
     marker = encode_marker(committed=True, producer_id=7, producer_epoch=0, coordinator_epoch=5, timestamp=1)
     view = memoryview(marker)
     assert store.log.append_control(view, read_header(view), 0) == Appended(2, 2, False)
-    assert store.log.first_unstable_offset() is None
+    assert store.log.last_stable_offset(2) == 0
+    assert store.log.last_stable_offset(3) == 3
     store.kill()
-    assert store.log.first_unstable_offset() is None
+    assert store.log.last_stable_offset(3) == 3
     assert store.log.producers()[7].coordinator_epoch == 5
 
 

@@ -5,6 +5,7 @@ from crc32c import crc32c
 
 from headrace.protocol.batch import BatchHeader
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.records import Marker
 from headrace.storage.producer_state import ProducerBatch, Producers, check
 
 LARGEST = 2**31 - 1
@@ -101,11 +102,11 @@ def test_old_sequences_are_told_from_new_ones_across_the_wrap() -> None:
 
 def test_a_marker_ends_the_transaction_and_keeps_the_sequence() -> None:
     known = producers(header(0, attributes=0x10))
-    assert known.first_unstable_offset() == 0
-    known.note_marker(header(-1, attributes=0x30), coordinator_epoch=4)
+    assert known.first_unstable_offset(1) == 0
+    known.note_marker(header(-1, attributes=0x30), 1, Marker(True, 4))
     state = known.get(7)
     assert state is not None
-    assert known.first_unstable_offset() is None
+    assert known.first_unstable_offset(2) is None
     assert state.coordinator_epoch == 4
     assert decide(known, header(1)) is None
 
@@ -140,7 +141,7 @@ def test_a_snapshot_keeps_five_batches_oldest_first() -> None:
 
 def test_a_producer_without_batches_survives_a_snapshot() -> None:
     known = Producers()
-    known.note_marker(header(-1, epoch=2), coordinator_epoch=1)
+    known.note_marker(header(-1, epoch=2), 0, Marker(True, 1))
     restored = Producers.decode(known.encode())
     assert restored is not None
     state = restored.get(7)

@@ -11,11 +11,15 @@ from . import (
     groups,
     groups_admin,
     groups_offsets,
+    markers,
     metadata,
     offsets,
     producer_ids,
     reassignments,
     topics,
+    transactions,
+    transactions_admin,
+    txn_offsets,
 )
 
 HANDLERS: dict[ApiKey, Handler] = {
@@ -26,9 +30,13 @@ HANDLERS: dict[ApiKey, Handler] = {
     **groups.HANDLERS,
     **groups_admin.HANDLERS,
     **groups_offsets.HANDLERS,
+    **markers.HANDLERS,
     **metadata.HANDLERS,
     **offsets.HANDLERS,
     **producer_ids.HANDLERS,
     **reassignments.HANDLERS,
     **topics.HANDLERS,
+    **transactions.HANDLERS,
+    **transactions_admin.HANDLERS,
+    **txn_offsets.HANDLERS,
 }

@@ -5,7 +5,8 @@ Tells a client which APIs the broker serves, from `protocol.api.SUPPORTED`. Serv
 - A version that is not served is answered in the layout of v0, with UNSUPPORTED_VERSION and the range of this one
   API, so that the client can ask again: `unsupported_api_versions`.
 - v3 names the client's software; a malformed name or version is INVALID_REQUEST.
-- v4 allows features whose lowest level is 0. There are no features yet, so none are listed.
+- The cluster's feature `transaction.version` is at level 2 (KIP-890): clients that know it give each transaction an
+  epoch of its own. Its lowest level is 0, so that it is named as supported from v4 on only; it is in force for all.
 - Left out: v5, which checks cluster and node ids; no client needs it.
 """
 
@@ -16,18 +17,31 @@ from typing import Any, Final
 from headrace.protocol.api import SUPPORTED, ApiKey
 from headrace.protocol.encode import encode_response
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.replication.transactions import EPOCH_BUMPING
 
 from ..context import Context, RequestInfo
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _FIRST_WITH_SOFTWARE: Final = 3
+_FIRST_WITH_LOWEST_ZERO: Final = 4
+_SUPPORTED_FEATURES: Final = ({"name": "transaction.version", "min_version": 0, "max_version": EPOCH_BUMPING},)
+_FINALIZED_FEATURES: Final = (
+    {"name": "transaction.version", "max_version_level": EPOCH_BUMPING, "min_version_level": EPOCH_BUMPING},
+)
 
 
 async def handle_api_versions(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
     if info.version >= _FIRST_WITH_SOFTWARE:
         _check_software("ClientSoftwareName", request.client_software_name)
         _check_software("ClientSoftwareVersion", request.client_software_version)
-    return {"error_code": ErrorCode.none, "api_keys": _api_keys(), "throttle_time": 0}
+    return {
+        "error_code": ErrorCode.none,
+        "api_keys": _api_keys(),
+        "throttle_time": 0,
+        "supported_features": _SUPPORTED_FEATURES if info.version >= _FIRST_WITH_LOWEST_ZERO else (),
+        "finalized_features_epoch": 0,
+        "finalized_features": _FINALIZED_FEATURES,
+    }
 
 
 def unsupported_api_versions() -> bytes:

@@ -4,7 +4,8 @@ Partitions are read in the order of the request (or session) until `max_bytes` i
 returned whole whatever its size. When there are fewer than `min_bytes` the fetch waits on its partitions until
 there are, or until `max_wait` has passed; an append wakes it.
 
-- Readers see nothing at or beyond the high watermark (`read_committed`: the last stable offset).
+- Readers see nothing at or beyond the high watermark (`read_committed`: the last stable offset). `read_committed` gets
+  the aborted transactions with records in what it gets, and leaves those out itself.
 - v7 sessions (see `fetch_sessions`); v9 leader epochs are checked; v12 `last_fetched_epoch` finds divergence;
   v13 topic ids.
 - A replica id is refused (CLUSTER_AUTHORIZATION_FAILED) unless the connection is that broker's.
@@ -27,7 +28,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.fetch import FetchedPartition, FetchedTopic, Response, write_response
 from headrace.replication.nearby import NOBODY, reader_for
 from headrace.replication.partition import Partition
-from headrace.replication.purgatory import DelayedFetch
+from headrace.replication.purgatory import DelayedFetch, Watched
 from headrace.replication.replica_manager import ReplicaManager
 
 from ..connection import Parts, Slot
@@ -248,8 +249,11 @@ class Fetch:
         self._handler.waiting.discard(self._delayed)
         self._timer.cancel()
 
-    def _has_enough(self) -> bool:
-        if self._min_bytes <= 1:
+    def _has_enough(self, moved: Watched) -> bool:
+        """For `read_committed` nothing has come where the last stable offset stays behind an open transaction."""
+        if self._min_bytes <= 1 and (
+            not self._terms.committed_only or moved.last_stable_offset == moved.high_watermark
+        ):
             return True
         total = 0
         for interest in self._view.interests:
@@ -258,7 +262,7 @@ class Fetch:
                 total += partition.available(interest.offset, committed_only=self._terms.committed_only)
             except CodedError:
                 return True
-            if total >= self._min_bytes:
+            if total >= max(self._min_bytes, 1):
                 return True
         return False
 

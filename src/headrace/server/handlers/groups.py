@@ -3,9 +3,8 @@
 The life of a member of a classic group; the rules are in `coordinator.classic`. A JoinGroup or SyncGroup holds its
 connection until the group can answer, as with Kafka: clients keep a connection for their coordinator.
 
-- FindCoordinator makes the internal topic when the first group is looked for. v4 asks for many keys at once; v6 knows
-  share groups (key type 2), which are not served: INVALID_REQUEST. Transactional ids (key type 1) are
-  COORDINATOR_NOT_AVAILABLE until there is a coordinator for them.
+- FindCoordinator makes the internal topic when the first group, or the first transactional id (key type 1), is looked
+  for. v4 asks for many keys at once; v6 knows share groups (key type 2), which are not served: INVALID_REQUEST.
 - JoinGroup: v1 rebalance timeout (before, the session timeout counts as both); v4 a new member is given an id and must
   join again with it (MEMBER_ID_REQUIRED); v5 static members; v7 protocol type; v9 a static leader that returns is told
   to skip the assignment.
@@ -57,11 +56,9 @@ async def handle_find_coordinator(ctx: Context, request: Any, info: RequestInfo)
 
 async def _find(ctx: Context, key_type: int, key: str) -> dict[str, Any]:
     try:
-        if key_type == KeyType.TRANSACTION:
-            raise CodedError(ErrorCode.coordinator_not_available, "transactions are not available on this broker")
-        if key_type != KeyType.GROUP:
+        if key_type not in (KeyType.GROUP, KeyType.TRANSACTION):
             raise CodedError(ErrorCode.invalid_request, f"there is no coordinator for keys of type {key_type}")
-        node = await ctx.groups.find(key)
+        node = await (ctx.groups.find(key) if key_type == KeyType.GROUP else ctx.transactions.find(key))
     except CodedError as error:
         return {"error_code": error.code, "error_message": error.message, "node_id": -1, "host": "", "port": -1}
     return {

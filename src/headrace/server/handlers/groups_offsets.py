@@ -9,7 +9,7 @@ stands at every partition, as there is no other place for it.
 - v2-4 may bring a retention time of their own; v6 leader epoch; v7 instance id; v9 tells a missing group
   (GROUP_ID_NOT_FOUND, before ILLEGAL_GENERATION); v10 topic ids.
 - OffsetFetch answers -1 for what was never committed, also for a group that does not exist. v2 null topics for all;
-  v7 require_stable: every answer here is stable, until transactions bring offsets that are not; v8 many groups;
+  v7 require_stable: UNSTABLE_OFFSET_COMMIT where a transaction is open that has committed an offset; v8 many groups;
   v10 topic ids (UNKNOWN_TOPIC_ID).
 """
 
@@ -20,6 +20,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from headrace.coordinator.records import NONE, Committed, encode_offset
+from headrace.coordinator.service import UNSTABLE
 from headrace.coordinator.turns import in_turns
 from headrace.protocol.api import ApiKey
 from headrace.protocol.encode import write_count, write_topic
@@ -124,13 +125,14 @@ async def handle_offset_commit(ctx: Context, request: Any, info: RequestInfo) ->
 
 async def handle_offset_fetch(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     if info.version >= _FIRST_FETCH_WITH_GROUPS:
-        groups = [await _fetch_group(ctx, group, info) async for group in in_turns(request.groups or ())]
+        stable = request.require_stable
+        groups = [await _fetch_group(ctx, group, info, stable) async for group in in_turns(request.groups or ())]
         return {"throttle_time": 0, "groups": groups}
-    answer = await _fetch_group(ctx, request, info)
+    answer = await _fetch_group(ctx, request, info, getattr(request, "require_stable", False))
     return {"throttle_time": 0, "error_code": answer["error_code"], "topics": answer["topics"]}
 
 
-async def _fetch_group(ctx: Context, group: Any, info: RequestInfo) -> dict[str, Any]:
+async def _fetch_group(ctx: Context, group: Any, info: RequestInfo, stable_only: bool) -> dict[str, Any]:
     asked = group.topics
     if asked is None and info.version < _FIRST_FETCH_WITH_CODE:
         asked = ()
@@ -140,7 +142,11 @@ async def _fetch_group(ctx: Context, group: Any, info: RequestInfo) -> dict[str,
     answer: dict[str, Any] = {"group_id": group.group_id, "error_code": ErrorCode.none}
     try:
         found: Mapping[str, Mapping[int, Committed | None]] = await ctx.groups.fetch(
-            group.group_id, named, getattr(group, "member_id", None), getattr(group, "member_epoch", NONE)
+            group.group_id,
+            named,
+            getattr(group, "member_id", None),
+            getattr(group, "member_epoch", NONE),
+            stable_only=stable_only,
         )
     except CodedError as error:
         refused = [_refused(topic, error.code, by_id) for _, topic in topics or ()]
@@ -192,6 +198,8 @@ def _partitions(found: Mapping[int, Committed | None], asked: Any) -> list[dict[
 
 
 def _partition(index: int, committed: Committed | None, code: ErrorCode) -> dict[str, Any]:
+    if committed is UNSTABLE:
+        code = ErrorCode.unstable_offset_commit
     return {
         "partition_index": index,
         "committed_offset": NONE if committed is None else committed.offset,

@@ -7,15 +7,20 @@ order of the request. One partition's error never stops the others.
 - acks=1 waits for this broker alone, acks=all for the ISR (up to the request's timeout); both wait for the disk where
   the topic has `flush.messages=1`.
 - v7 zstd; v8 error messages; v13 topic ids (an unknown or zero id is UNKNOWN_TOPIC_ID).
-- Left out: transactional batches, until there is a coordinator for them.
+- A batch of a transaction needs a transactional id in the request (TRANSACTIONAL_ID_AUTHORIZATION_FAILED), and an open
+  transaction: see `produce_transactions`. INVALID_TXN_STATE, from v11 on TRANSACTION_ABORTABLE, says that it has none;
+  v12 adds partitions to the transaction by producing to them.
 """
 
+from asyncio import Task, get_running_loop
 from math import inf
 from struct import Struct
 from typing import Final
 
+import structlog
+
 from headrace.protocol.api import ApiKey
-from headrace.protocol.batch import TRANSACTIONAL_BIT, check_batch
+from headrace.protocol.batch import TRANSACTIONAL_BIT, BatchHeader, check_batch
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
 from headrace.protocol.produce import (
     FIRST_FLEXIBLE,
@@ -34,11 +39,14 @@ from headrace.storage.log import Appended
 
 from ..connection import Connection, Parts, Slot
 from ..dispatch import Request, response_head
+from .produce_transactions import FIRST_ADDING, NOTHING_TO_VERIFY, Beginning, Verified, ask, beginnings
 
 _LENGTH: Final = Struct(">i")
 _HEAD: Final = Struct(">ii")
 _FLEXIBLE_HEAD: Final = Struct(">iib")
 _ACKS: Final = (-1, 0, 1)
+
+log = structlog.get_logger(__name__)
 
 Answered = tuple[TopicRecords, list[PartitionAnswer]]
 
@@ -78,6 +86,12 @@ class Pending:
         self._slot = connection.open_slot()
         return None
 
+    def finish_in(self, slot: Slot) -> None:
+        """The same for a request whose place in the order of answers is known already."""
+        if not self._waiting:
+            slot.answer([response(*self._request, self._topics)])
+        self._slot = slot
+
 
 class ProduceHandler:
     """Serves Produce."""
@@ -85,15 +99,22 @@ class ProduceHandler:
     def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas
         self._clock = replicas.clock
+        self._tasks: set[Task[None]] = set()
+        """The requests that wait for the transaction coordinator."""
 
     def __call__(self, request: Request) -> Parts | None:
         version = request.version
         produce = parse_request(request.frame, request.body, version)
+        if produce.transactional_id is not None:
+            found = beginnings(self._replicas, produce, version)
+            if found and self._replicas.verifier is not None:
+                self._verify(request, produce, found)
+                return None
         if produce.acks == 0:
             return self._serve_without_answer(request, produce)
         topics = produce.topics
         if len(topics) == 1 and len(topics[0].partitions) == 1:
-            return self._serve_one(request, topics[0], produce.acks, produce.timeout_ms)
+            return self._serve_one(request, topics[0], produce)
         pending = Pending(request)
         for topic in topics:
             pending.add(topic, self._append_topic(topic, produce, version, pending))
@@ -106,12 +127,46 @@ class ProduceHandler:
                     raise ProtocolViolation(f"a record without acks could not be written: {answer.message}")
         return []
 
-    def _serve_one(self, request: Request, topic: TopicRecords, acks: int, timeout_ms: int) -> Parts | None:
+    def _verify(self, request: Request, produce: ProduceRequest, found: list[Beginning]) -> None:
+        """Go on when the coordinator has answered. The frame's bytes are another's by then, so they are copied."""
+        frame = memoryview(bytearray(request.frame))
+        produce = parse_request(frame, request.body, request.version)
+        request.connection.hold()
+        slot = request.connection.open_slot()
+        task = get_running_loop().create_task(self._append_verified(request, produce, found, slot))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _append_verified(
+        self, request: Request, produce: ProduceRequest, found: list[Beginning], slot: Slot
+    ) -> None:
+        connection, version = request.connection, request.version
+        assert produce.transactional_id is not None
+        assert self._replicas.verifier is not None
+        try:
+            verified = await ask(self._replicas.verifier, produce.transactional_id, found, version)
+            pending = Pending(request)
+            for topic in produce.topics:
+                pending.add(topic, self._append_topic(topic, produce, version, pending, verified))
+        except Exception:
+            log.exception("request failed", api=ApiKey.PRODUCE.name, version=version)
+            connection.close()
+            return
+        if connection.is_closed:
+            return
+        if produce.acks:
+            pending.finish_in(slot)
+        else:
+            slot.answer(None)
+        connection.release()
+
+    def _serve_one(self, request: Request, topic: TopicRecords, produce: ProduceRequest) -> Parts | None:
         version, correlation_id = request.version, request.correlation_id
+        acks, timeout_ms = produce.acks, produce.timeout_ms
         index, records = topic.partitions[0]
         try:
             partition = self._find(topic, index, acks, version)
-            appended, answer = self._append(partition, records, version)
+            appended, answer = self._append(partition, records, produce, version)
         except CodedError as error:
             failed = PartitionAnswer(index, error.code.value, message=error.message)
             return [response(version, correlation_id, [(topic, [failed])])]
@@ -131,14 +186,19 @@ class ProduceHandler:
         return None
 
     def _append_topic(
-        self, topic: TopicRecords, produce: ProduceRequest, version: int, pending: Pending | None
+        self,
+        topic: TopicRecords,
+        produce: ProduceRequest,
+        version: int,
+        pending: Pending | None,
+        verified: Verified = NOTHING_TO_VERIFY,
     ) -> list[PartitionAnswer]:
         acks, timeout_ms = produce.acks, produce.timeout_ms
         answers: list[PartitionAnswer] = []
         for index, records in topic.partitions:
             try:
                 partition = self._find(topic, index, acks, version)
-                appended, answer = self._append(partition, records, version)
+                appended, answer = self._append(partition, records, produce, version, verified)
             except CodedError as error:
                 answers.append(PartitionAnswer(index, error.code.value, message=error.message))
                 continue
@@ -172,18 +232,43 @@ class ProduceHandler:
         return inf if partition.followers is None else self._clock.monotonic() + timeout_ms / 1000
 
     def _append(
-        self, partition: Partition, records: memoryview | None, version: int
+        self,
+        partition: Partition,
+        records: memoryview | None,
+        produce: ProduceRequest,
+        version: int,
+        verified: Verified = NOTHING_TO_VERIFY,
     ) -> tuple[Appended, PartitionAnswer]:
         if records is None:
             raise CodedError(ErrorCode.invalid_record, "no record batch")
         header = check_batch(records)
-        if header.attributes & TRANSACTIONAL_BIT:
-            raise CodedError(ErrorCode.invalid_txn_state, "transactions are not available on this broker")
         now_ms = self._clock.now_ms()
-        appended = partition.append(records, header, now_ms=now_ms, version=version)
+        if header.attributes & TRANSACTIONAL_BIT:
+            self._check_transactional(header, produce)
+            appended = partition.append_transactional(
+                records,
+                header,
+                verified.of(partition),
+                now_ms=now_ms,
+                version=version,
+                from_zero=version >= FIRST_ADDING,
+            )
+        else:
+            appended = partition.append(records, header, now_ms=now_ms, version=version)
         append_time = now_ms if partition.rules.append_time else -1
         start = partition.log.log_start_offset
         return appended, PartitionAnswer(partition.index, 0, appended.base_offset, append_time, start)
+
+    def _check_transactional(self, header: BatchHeader, produce: ProduceRequest) -> None:
+        if self._replicas.verifier is None:
+            raise CodedError(ErrorCode.invalid_txn_state, "transactions are not available on this broker")
+        if produce.transactional_id is None:
+            raise CodedError(
+                ErrorCode.transactional_id_authorization_failed,
+                "a batch of a transaction needs a transactional id in its request",
+            )
+        if header.producer_id < 0:
+            raise CodedError(ErrorCode.invalid_record, "a batch of a transaction needs a producer id")
 
 
 def response(version: int, correlation_id: int, topics: list[Answered]) -> bytearray:

@@ -1,33 +1,50 @@
-"""InitProducerId, versions 0-5, for idempotent producers.
+"""InitProducerId, versions 0-5.
 
-A producer gets an id that no other ever had, with epoch 0.
+An idempotent producer gets an id that no other ever had, with epoch 0. One with a transactional id gets the id that
+goes with it, with a new epoch: whoever had it before is shut out, and what it had open is aborted first; meanwhile the
+new one is told CONCURRENT_TRANSACTIONS, and asks again.
 
-- v3 lets a producer that lost its place name its old id and epoch (KIP-360). Without a transaction there is nothing
-  to keep, so it gets a new id, as from Kafka. One of the two without the other is INVALID_REQUEST.
-- Left out: transactional ids. They are INVALID_REQUEST, which every client takes as final, instead of an error that
-  it would retry until it times out; they wait for the transaction coordinator, and so does v6.
+- v3 lets a producer that lost its place name its old id and epoch (KIP-360). Without a transactional id there is
+  nothing to keep, so it gets a new id, as from Kafka. One of the two without the other is INVALID_REQUEST.
+- A producer that was shut out is told INVALID_PRODUCER_EPOCH, from v4 on PRODUCER_FENCED.
+- A timeout above `transaction.max.timeout.ms` is INVALID_TRANSACTION_TIMEOUT.
+- Left out: v6, transactions that outlive their producer (KIP-939).
 """
 
+from datetime import timedelta
 from typing import Any, Final
 
+from headrace.coordinator.transactions.decisions import NOBODY, Producer
 from headrace.protocol.api import ApiKey
-from headrace.protocol.errors import ErrorCode
+from headrace.protocol.errors import CodedError, ErrorCode
 
 from ..context import Context, RequestInfo
+from .transactions import told
 
 NONE: Final = -1
+_FIRST_WITH_FENCED: Final = 4
+_MS: Final = timedelta(milliseconds=1)
 
 
-async def handle_init_producer_id(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+async def handle_init_producer_id(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     old_id = getattr(request, "producer_id", NONE)
     old_epoch = getattr(request, "producer_epoch", NONE)
-    if request.transactional_id is not None or (old_id == NONE) != (old_epoch == NONE):
-        return _answer(ErrorCode.invalid_request, NONE, NONE)
-    return _answer(ErrorCode.none, await ctx.controller.allocate_producer_id(), 0)
+    if (old_id == NONE) != (old_epoch == NONE):
+        return _answer(ErrorCode.invalid_request)
+    if request.transactional_id is None:
+        return _answer(ErrorCode.none, Producer(await ctx.controller.allocate_producer_id(), 0))
+    expected = None if old_id == NONE else Producer(old_id, old_epoch)
+    timeout_ms = request.transaction_timeout // _MS
+    try:
+        decision = await ctx.transactions.init_producer(request.transactional_id, timeout_ms, expected)
+    except CodedError as error:
+        return _answer(error.code)
+    code = told(decision.code, info.version, _FIRST_WITH_FENCED)
+    return _answer(code, decision.producer)
 
 
-def _answer(code: ErrorCode, producer_id: int, epoch: int) -> dict[str, Any]:
-    return {"throttle_time": 0, "error_code": code, "producer_id": producer_id, "producer_epoch": epoch}
+def _answer(code: ErrorCode, producer: Producer = NOBODY) -> dict[str, Any]:
+    return {"throttle_time": 0, "error_code": code, "producer_id": producer.id, "producer_epoch": producer.epoch}
 
 
 HANDLERS: Final = {ApiKey.INIT_PRODUCER_ID: handle_init_producer_id}

@@ -1,0 +1,201 @@
+"""Transactions for those who run a cluster: which there are, who writes in them, and how to end one that hangs."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from headrace.net.channel import Address, Channel
+from headrace.protocol.api import ApiKey
+from headrace.protocol.encode import encode_request
+from headrace.protocol.errors import ErrorCode
+from headrace.protocol.transactions import DescribedTransaction, read_described
+
+from .columnar.retry import PASSING, TryAgain, refused, retried
+from .errors import ClientError, unknown_topic
+from .operations import Operations
+
+T = TypeVar("T")
+
+_TRANSACTION: Final = 1
+_PASSING: Final = PASSING | {
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.not_coordinator,
+    ErrorCode.concurrent_transactions,
+}
+_FENCE_TIMEOUT_MS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedTransaction:
+    id: str
+    producer_id: int
+    state: str
+    coordinator: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveProducer:
+    """A producer that a partition remembers."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    last_timestamp: int
+    start_offset: int | None
+    """Where its open transaction begins, if it has one."""
+
+
+class TransactionOperations(Operations):
+    """The transactions of one cluster. Each method raises `ClientError`."""
+
+    def list_transactions(
+        self,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        longer_than_ms: int = -1,
+        pattern: str | None = None,
+    ) -> list[ListedTransaction]:
+        """What every broker knows, by transactional id."""
+        asked = {
+            "state_filters": list(states),
+            "producer_id_filters": list(producer_ids),
+            "duration_filter": longer_than_ms,
+            "transactional_id_pattern": pattern,
+        }
+        found: list[ListedTransaction] = []
+        for broker in self.view().brokers:
+            if broker.id not in self._addresses:
+                continue
+            answer = self._at(self._addresses[broker.id], lambda channel: channel.ask(ApiKey.LIST_TRANSACTIONS, asked))
+            _check(answer.error_code, "transactions")
+            if answer.unknown_state_filters:
+                raise ClientError(f"there is no state {', '.join(answer.unknown_state_filters)}", "INVALID_REQUEST")
+            found += [
+                ListedTransaction(
+                    id=each.transactional_id,
+                    producer_id=each.producer_id,
+                    state=each.transaction_state,
+                    coordinator=broker.id,
+                )
+                for each in answer.transaction_states
+            ]
+        return sorted(found, key=lambda each: each.id)
+
+    def describe_transaction(self, transactional_id: str) -> DescribedTransaction:
+        """What the coordinator of a transactional id knows of it."""
+
+        def attempt() -> DescribedTransaction:
+            with self._connections.lent(self._coordinator(transactional_id)) as channel:
+                api, version = ApiKey.DESCRIBE_TRANSACTIONS, channel.version_of(ApiKey.DESCRIBE_TRANSACTIONS)
+                values = {"transactional_ids": [transactional_id]}
+                channel.send(api, version, [encode_request(api, version, values)])
+                (found,) = read_described(channel.receive().body)
+            if found.error_code is ErrorCode.transactional_id_not_found:
+                raise ClientError(
+                    f"nobody has the transactional id '{transactional_id}'; `headrace txn list` shows those there are",
+                    "TRANSACTIONAL_ID_NOT_FOUND",
+                )
+            _check(found.error_code, f"transactional id '{transactional_id}'")
+            return found
+
+        return retried(self._settings, attempt, self._addresses.clear)
+
+    def fence(self, transactional_id: str) -> None:
+        """Shut out whoever has a transactional id; what it has open is aborted."""
+        values = {
+            "transactional_id": transactional_id,
+            "transaction_timeout": _FENCE_TIMEOUT_MS,
+            "producer_id": -1,
+            "producer_epoch": -1,
+        }
+
+        def attempt() -> None:
+            with self._connections.lent(self._coordinator(transactional_id)) as channel:
+                answer = channel.ask(ApiKey.INIT_PRODUCER_ID, values)
+            _check(answer.error_code, f"transactional id '{transactional_id}'")
+
+        retried(self._settings, attempt, self._addresses.clear)
+
+    def producers(self, topic: str, partition: int) -> list[ActiveProducer]:
+        """The producers that a partition remembers, those with an open transaction first."""
+        asked = {"topics": [{"name": topic, "partition_indexes": [partition]}]}
+        answer = self._at_leader(topic, partition, lambda channel: channel.ask(ApiKey.DESCRIBE_PRODUCERS, asked))
+        found = answer.topics[0].partitions[0]
+        _check(found.error_code, f"topic '{topic}' partition {partition}")
+        producers = [
+            ActiveProducer(
+                producer_id=each.producer_id,
+                producer_epoch=each.producer_epoch,
+                coordinator_epoch=each.coordinator_epoch,
+                last_timestamp=each.last_timestamp,
+                start_offset=each.current_txn_start_offset if each.current_txn_start_offset >= 0 else None,
+            )
+            for each in found.active_producers
+        ]
+        return sorted(producers, key=lambda each: (each.start_offset is None, each.start_offset))
+
+    def abort_hanging(self, topic: str, partition: int, start_offset: int) -> ActiveProducer:
+        """End the transaction that begins at an offset of a partition, there alone, whatever its coordinator thinks."""
+        found = [each for each in self.producers(topic, partition) if each.start_offset == start_offset]
+        if not found:
+            raise ClientError(
+                f"topic '{topic}' partition {partition}: no open transaction begins at offset {start_offset}; "
+                f"`headrace txn producers {topic} --partition {partition}` shows those there are",
+                "INVALID_TXN_STATE",
+            )
+        (producer,) = found
+        marker = {
+            "producer_id": producer.producer_id,
+            "producer_epoch": producer.producer_epoch,
+            "transaction_result": False,
+            "topics": [{"name": topic, "partition_indexes": [partition]}],
+            "coordinator_epoch": max(producer.coordinator_epoch, 0),
+        }
+        asked = {"markers": [marker]}
+        answer = self._at_leader(topic, partition, lambda channel: channel.ask(ApiKey.WRITE_TXN_MARKERS, asked))
+        _check(answer.markers[0].topics[0].partitions[0].error_code, f"topic '{topic}' partition {partition}")
+        return producer
+
+    def _coordinator(self, transactional_id: str) -> Address:
+        def attempt(channel: Channel) -> Address:
+            answer = channel.ask(ApiKey.FIND_COORDINATOR, {"key": transactional_id, "key_type": _TRANSACTION})
+            _check(answer.error_code, f"transactional id '{transactional_id}'")
+            return Address(answer.host, answer.port)
+
+        return self._with_any(attempt)
+
+    def _at_leader(self, topic: str, partition: int, work: Callable[[Channel], Any]) -> Any:
+        def attempt() -> Any:
+            with self._connections.lent(self._leader(topic, partition)) as channel:
+                return work(channel)
+
+        return retried(self._settings, attempt, self._addresses.clear)
+
+    def _leader(self, topic: str, partition: int) -> Address:
+        view = self.view()
+        found = [each for each in view.partitions if each.key == (topic, partition)]
+        if not found:
+            raise (
+                unknown_topic(topic)
+                if topic not in {p.topic for p in view.partitions}
+                else ClientError(f"topic '{topic}' has no partition {partition}", "UNKNOWN_TOPIC_OR_PART")
+            )
+        leader = found[0].leader
+        if leader is None or leader not in self._addresses:
+            raise TryAgain(refused(ErrorCode.leader_not_available, f"topic '{topic}' partition {partition}"))
+        return self._addresses[leader]
+
+    def _at(self, address: Address, work: Callable[[Channel], T]) -> T:
+        def attempt() -> T:
+            with self._connections.lent(address) as channel:
+                return work(channel)
+
+        return retried(self._settings, attempt, lambda: None)
+
+
+def _check(code: ErrorCode, what: str) -> None:
+    if code is ErrorCode.none:
+        return
+    error = refused(code, what)
+    raise TryAgain(error) if code in _PASSING else error

@@ -1,0 +1,232 @@
+"""What the coordinator decides: pure functions from what it knows of a transactional id to what becomes of it.
+
+Two protocols meet here (KIP-890). In the older one a producer keeps its epoch from one transaction to the next; in the
+newer one each end of a transaction gives it a new epoch, so that nothing that comes late fits a later transaction. A
+coordinator that ends a transaction itself, for a new producer or after the timeout, always raises the epoch.
+
+An epoch is never given to anybody while the transaction before it may still be open somewhere: requests that come
+while a transaction is being ended are CONCURRENT_TRANSACTIONS, and clients ask again.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from headrace.protocol.errors import ErrorCode
+from headrace.replication.transactions import EPOCH_BUMPING, TopicPartition
+
+from .model import LAST_EPOCH, NO_EPOCH, NO_ID, Transaction
+from .states import RESTING, Event, State
+
+
+class Producer(NamedTuple):
+    """A producer id and epoch, as requests name one."""
+
+    id: int
+    epoch: int
+
+
+NOBODY: Final = Producer(NO_ID, NO_EPOCH)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What comes of a request. What is written holds before the answer is given; a prepared transaction that was
+    written is followed by its markers."""
+
+    code: ErrorCode = ErrorCode.none
+    write: Transaction | None = None
+    producer: Producer = NOBODY
+    """What the client is told."""
+
+
+WANTS_ID: Final = Decision(ErrorCode.concurrent_transactions)
+"""The decision needs a producer id that no other ever had: ask again with one."""
+
+
+def init(
+    known: Transaction | None,
+    transactional_id: str,
+    expected: Producer | None,
+    timeout_ms: int,
+    now_ms: int,
+    new_id: int | None,
+) -> Decision:
+    """A producer takes the id, and shuts out who had it. One that had it itself names what it was: `expected`."""
+    if known is None:
+        if new_id is None:
+            return WANTS_ID
+        made = Transaction(
+            transactional_id=transactional_id,
+            producer_id=new_id,
+            producer_epoch=0,
+            timeout_ms=timeout_ms,
+            update_ms=now_ms,
+        )
+        return _granted(made)
+    if expected is not None and not _may_continue(known, expected):
+        return Decision(ErrorCode.producer_fenced)
+    if known.is_prepared:
+        return Decision(ErrorCode.concurrent_transactions)
+    if known.state is State.ONGOING:
+        return fence(known, now_ms, new_id)
+    return _take(known, expected, timeout_ms, now_ms, new_id)
+
+
+def _may_continue(known: Transaction, expected: Producer) -> bool:
+    """Whether this is the producer that has the id, or had it last and may not know what it has become."""
+    if expected.id == known.producer_id:
+        return expected.epoch in (known.producer_epoch, known.last_producer_epoch)
+    return expected.id == known.previous_producer_id and expected.epoch == known.last_producer_epoch == LAST_EPOCH
+
+
+def _take(known: Transaction, expected: Producer | None, timeout_ms: int, now_ms: int, new_id: int | None) -> Decision:
+    fresh: dict[str, Any] = {"timeout_ms": timeout_ms, "partitions": frozenset(), "start_ms": -1}
+    if expected is not None and expected.epoch != known.producer_epoch:
+        return _granted(known.moved(Event.INIT, now_ms, **fresh))  # it asks again: the answer was lost
+    last = NO_EPOCH if expected is None else known.producer_epoch
+    if not known.is_exhausted:
+        epoch = known.producer_epoch + 1
+        return _granted(known.moved(Event.INIT, now_ms, producer_epoch=epoch, last_producer_epoch=last, **fresh))
+    if new_id is None:
+        return WANTS_ID
+    previous = NO_ID if expected is None else known.producer_id
+    ids = {"producer_id": new_id, "previous_producer_id": previous}
+    return _granted(known.moved(Event.INIT, now_ms, producer_epoch=0, last_producer_epoch=last, **ids, **fresh))
+
+
+def _granted(write: Transaction) -> Decision:
+    return Decision(write=write, producer=Producer(write.producer_id, write.producer_epoch))
+
+
+def fence(known: Transaction, now_ms: int, new_id: int | None = None) -> Decision:
+    """Abort an open transaction whatever its producer wants: who asks is to try again once that is done."""
+    if known.is_exhausted and new_id is None:
+        return WANTS_ID
+    fenced = known.moved(Event.FENCE, now_ms)
+    return Decision(ErrorCode.concurrent_transactions, _prepared(fenced, Event.ABORT, now_ms, EPOCH_BUMPING, new_id))
+
+
+def add(
+    known: Transaction | None, producer: Producer, partitions: frozenset[TopicPartition], now_ms: int, version: int
+) -> Decision:
+    """Partitions become part of the transaction; the first ones begin it."""
+    refused = _refused(known, producer)
+    if refused is not None or known is None:
+        return Decision(refused or ErrorCode.invalid_producer_id_mapping)
+    if known.state is State.ONGOING and partitions <= known.partitions:
+        return Decision()
+    start_ms = known.start_ms if known.state is State.ONGOING else now_ms
+    together = known.partitions | partitions if known.state is State.ONGOING else partitions
+    changes = {"partitions": together, "start_ms": start_ms, "client_version": version}
+    return Decision(write=known.moved(Event.ADD, now_ms, **changes))
+
+
+def verify(
+    known: Transaction | None, producer: Producer, partitions: Iterable[TopicPartition]
+) -> Mapping[TopicPartition, ErrorCode]:
+    """Of each partition whether it is part of the producer's open transaction."""
+    refused = _refused(known, producer)
+    if refused is not None or known is None:
+        return dict.fromkeys(partitions, refused or ErrorCode.invalid_producer_id_mapping)
+    ours = known.partitions if known.state is State.ONGOING else frozenset()
+    return {where: ErrorCode.none if where in ours else ErrorCode.transaction_abortable for where in partitions}
+
+
+def _refused(known: Transaction | None, producer: Producer) -> ErrorCode | None:
+    """Why a producer cannot work in a transaction now."""
+    if known is None:
+        return ErrorCode.invalid_producer_id_mapping
+    if known.is_prepared and producer.id == known.next_producer_id != NO_ID:
+        return ErrorCode.concurrent_transactions
+    if known.producer_id != producer.id:
+        return ErrorCode.invalid_producer_id_mapping
+    if known.producer_epoch != producer.epoch:
+        return ErrorCode.producer_fenced
+    return ErrorCode.concurrent_transactions if known.is_prepared else None
+
+
+def end(
+    known: Transaction | None, producer: Producer, committed: bool, now_ms: int, version: int, new_id: int | None
+) -> Decision:
+    """The producer commits or aborts."""
+    if known is None:
+        return Decision(ErrorCode.invalid_producer_id_mapping)
+    event = Event.COMMIT if committed else Event.ABORT
+    if version >= EPOCH_BUMPING:
+        return _end_with_epoch(known, producer, event, now_ms, version, new_id)
+    if known.producer_id != producer.id:
+        return Decision(ErrorCode.invalid_producer_id_mapping)
+    if known.producer_epoch != producer.epoch:
+        return Decision(ErrorCode.producer_fenced)
+    if known.state is State.ONGOING:
+        return Decision(write=_prepared(known, event, now_ms, version, None), producer=producer)
+    if known.state is State.EMPTY or known.is_committed != committed:
+        return Decision(ErrorCode.invalid_txn_state)
+    return Decision(ErrorCode.concurrent_transactions if known.is_prepared else ErrorCode.none, producer=producer)
+
+
+def _end_with_epoch(
+    known: Transaction, producer: Producer, event: Event, now_ms: int, version: int, new_id: int | None
+) -> Decision:
+    """The newer protocol: the epoch tells which transaction is meant. The one before the current was ended already."""
+    wanted_commit = event is Event.COMMIT
+    if _was_ended(known, producer):
+        if known.state not in (State.EMPTY, State.ONGOING) and known.is_committed == wanted_commit:
+            now = Producer(known.producer_id, known.producer_epoch)
+            return Decision(ErrorCode.concurrent_transactions) if known.is_prepared else Decision(producer=now)
+        is_later = known.state in (State.EMPTY, State.ONGOING)
+        return Decision(ErrorCode.producer_fenced if is_later else ErrorCode.invalid_txn_state)
+    refused = _refused(known, producer)
+    if refused is not None:
+        return Decision(refused)
+    if wanted_commit and known.state is not State.ONGOING:
+        return Decision(ErrorCode.invalid_txn_state)
+    if known.is_exhausted and new_id is None:
+        return WANTS_ID
+    prepared = _prepared(known, event, now_ms, version, new_id)
+    return Decision(write=prepared, producer=_successor(prepared))
+
+
+def _was_ended(known: Transaction, producer: Producer) -> bool:
+    """Whether a producer names the epoch whose transaction was ended last."""
+    if not known.bumps_epochs:
+        return False
+    if producer.id == known.producer_id:
+        return producer.epoch == known.producer_epoch - 1
+    is_previous = producer.id == known.previous_producer_id != NO_ID
+    return is_previous and producer.epoch == LAST_EPOCH and known.producer_epoch == 0
+
+
+def _prepared(known: Transaction, event: Event, now_ms: int, version: int, new_id: int | None) -> Transaction:
+    changes: dict[str, Any] = {"client_version": version}
+    if version >= EPOCH_BUMPING:
+        changes |= {"producer_epoch": known.producer_epoch + 1, "last_producer_epoch": known.producer_epoch}
+        if known.is_exhausted and new_id is not None:
+            changes["next_producer_id"] = new_id
+    if known.state in RESTING:
+        changes |= {"start_ms": now_ms, "partitions": frozenset()}
+    return known.moved(event, now_ms, **changes)
+
+
+def _successor(prepared: Transaction) -> Producer:
+    if prepared.next_producer_id != NO_ID:
+        return Producer(prepared.next_producer_id, 0)
+    return Producer(prepared.producer_id, prepared.producer_epoch)
+
+
+def complete(known: Transaction, now_ms: int) -> Transaction:
+    """Every partition knows how the transaction ended. Where its producer id is used up the next one takes over."""
+    changes: dict[str, Any] = {"partitions": frozenset(), "next_producer_id": NO_ID}
+    if known.next_producer_id != NO_ID:
+        changes |= {
+            "producer_id": known.next_producer_id,
+            "producer_epoch": 0,
+            "previous_producer_id": known.producer_id,
+        }
+    return known.moved(Event.TOLD, now_ms, **changes)
+
+
+def is_expired(known: Transaction, now_ms: int, expiration_ms: int) -> bool:
+    """Whether an id was not used for so long that it is forgotten."""
+    return known.state in RESTING and now_ms - known.update_ms >= expiration_ms

@@ -1,0 +1,308 @@
+"""The transaction coordinator of one broker: finds the shard of a transactional id, decides, writes, answers.
+
+It is asked by clients, by brokers that verify what they append (`transactions.verifier`), and by the clock: what has
+lasted too long is aborted, ids that nobody uses are forgotten.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+
+from headrace.cluster.control import Control
+from headrace.cluster.image import BrokerNode, ClusterImage
+from headrace.net.clock import Clock
+from headrace.net.peers import Peers
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.replication.partition import Partition
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.transactions import EPOCH_BUMPING, TopicPartition, TransactionMarker
+
+from . import decisions
+from .decisions import WANTS_ID, Decision, Producer
+from .markers import AppendMarker, MarkerSender
+from .model import Transaction
+from .settings import TransactionSettings
+from .shard import TransactionShard
+from .shards import TRANSACTION_TOPIC, Shards, check_id
+
+log = structlog.get_logger(__name__)
+
+PATIENCE_SECONDS: Final = 0.1
+"""How long a request waits for the transaction before it to be ended, instead of being told to come again."""
+_IDS_PER_TURN: Final = 500
+OLDER, NEWER = 0, EPOCH_BUMPING
+"""The two protocols, by the transaction.version that their producers go by."""
+
+Codes = Mapping[TopicPartition, ErrorCode]
+Decide = Callable[[Transaction | None, int | None], Decision]
+"""From what is known, and a new producer id if one was asked for."""
+
+
+class LateRequest(Exception):  # noqa: N818 - named for what was found
+    """A request on a connection that its client has given up: it must not be carried out."""
+
+
+class TransactionCoordinator:
+    """Speaks for the transactional ids of the shards that this broker leads."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        settings: TransactionSettings,
+        image: ClusterImage,
+        controller: Control,
+        replicas: ReplicaManager,
+        clock: Clock,
+        append_marker: AppendMarker,
+        peers: Peers | None = None,
+    ) -> None:
+        self.settings = settings
+        self._image = image
+        self._controller = controller
+        self._clock = clock
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        self.shards = Shards(
+            settings=settings,
+            image=image,
+            controller=controller,
+            replicas=replicas,
+            clock=clock,
+            prepared=self._tell,
+            spawn=self.spawn,
+        )
+        self._markers = MarkerSender(
+            broker_id=broker_id, image=image, append=append_marker, peers=peers, spawn=self.spawn
+        )
+
+    # Life
+
+    def start(self) -> None:
+        """Begin to load what is here."""
+        self.shards.start()
+
+    async def close(self) -> None:
+        """Speak for nobody any more, and send no more markers: who leads the shards next goes on with them."""
+        self._is_closed = True
+        self.shards.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let work run beside the requests, until it ends or the coordinator closes."""
+        if self._is_closed:
+            work.close()
+            return
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def leads(self, partition: Partition) -> None:
+        """See `replication.Leadership`."""
+        if not self._is_closed:
+            self.shards.leads(partition)
+
+    def leads_no_more(self, partition: Partition) -> None:
+        """See `replication.Leadership`."""
+        self.shards.leads_no_more(partition)
+
+    def forget_topic(self, name: str) -> None:
+        """A topic was deleted: if it was the internal one nobody has a transactional id any more."""
+        if name == TRANSACTION_TOPIC:
+            self.shards.close()
+
+    async def find(self, transactional_id: str) -> BrokerNode:
+        """The broker that speaks for an id."""
+        node = self._image.brokers.get(await self.shards.leader(transactional_id))
+        if node is None:
+            raise CodedError(ErrorCode.coordinator_not_available, "the transaction's partition has no leader")
+        return node
+
+    # Requests
+
+    async def init_producer(self, transactional_id: str, timeout_ms: int, expected: Producer | None) -> Decision:
+        """InitProducerId with a transactional id."""
+        check_id(transactional_id)
+        if not 0 < timeout_ms <= self.settings.max_timeout_ms:
+            raise CodedError(
+                ErrorCode.invalid_transaction_timeout,
+                f"transaction.timeout.ms is {timeout_ms}; transaction.max.timeout.ms is {self.settings.max_timeout_ms}",
+            )
+        return await self._decide(
+            transactional_id,
+            lambda known, new_id: decisions.init(
+                known, transactional_id, expected, timeout_ms, self._clock.now_ms(), new_id
+            ),
+        )
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Iterable[TopicPartition],
+        *,
+        version: int = OLDER,
+        connection: int = 0,
+    ) -> ErrorCode:
+        """Make partitions part of the transaction, which they begin if there is none."""
+        check_id(transactional_id)
+        wanted = frozenset(partitions)
+        if version < NEWER:
+            self._check_not_late(transactional_id, producer, connection)
+        decision = await self._decide(
+            transactional_id,
+            lambda known, _: decisions.add(known, producer, wanted, self._clock.now_ms(), version),
+        )
+        return decision.code
+
+    async def verify(self, transactional_id: str, producer: Producer, partitions: Sequence[TopicPartition]) -> Codes:
+        """Of each partition whether it is part of the producer's open transaction."""
+        check_id(transactional_id)
+        shard = self.shards.of(transactional_id)
+        codes = decisions.verify(shard.get(transactional_id), producer, partitions)
+        await shard.committed(transactional_id)
+        return codes
+
+    async def end(
+        self, transactional_id: str, producer: Producer, *, committed: bool, version: int = OLDER, connection: int = 0
+    ) -> Decision:
+        """EndTxn: the answer comes when the outcome is certain, the partitions are told after it."""
+        check_id(transactional_id)
+        if version < NEWER:
+            self._check_not_late(transactional_id, producer, connection)
+        decision = await self._decide(
+            transactional_id,
+            lambda known, new_id: decisions.end(known, producer, committed, self._clock.now_ms(), version, new_id),
+            waits=False,
+        )
+        if decision.code is ErrorCode.none:
+            self._note_end(transactional_id, producer, connection)
+        return decision
+
+    def _check_not_late(self, transactional_id: str, producer: Producer, connection: int) -> None:
+        """Producers of the older protocol use an epoch for many transactions, so that a request that was held up
+        somewhere could end, or begin, one that it was not meant for (KAFKA-17754). But who gives up on a request closes
+        its connection: what comes on an older connection than the last end of a transaction came on was given up.
+        """
+        entry = self.shards.of(transactional_id).entries.get(transactional_id)
+        if entry is None or entry.ended_by is None:
+            return
+        *ended, newest = entry.ended_by
+        if ended == [*producer] and connection < newest and not entry.transaction.is_prepared:
+            raise LateRequest(f"a request for transactional id {transactional_id!r} comes too late")
+
+    def _note_end(self, transactional_id: str, producer: Producer, connection: int) -> None:
+        entry = self.shards.of(transactional_id).entries.get(transactional_id)
+        if entry is not None:
+            entry.ended_by = (*producer, connection)
+
+    async def _decide(self, transactional_id: str, decide: Decide, *, waits: bool = True) -> Decision:
+        """Decide, write, and return the decision once it is committed.
+
+        Between the look at what is known and the write of what follows nothing else happens. Where the transaction
+        before is still being ended, a request that `waits` is decided anew when that is done, if that is soon.
+        """
+        new_id: int | None = None
+        while True:
+            shard = self.shards.of(transactional_id)
+            decision = decide(shard.get(transactional_id), new_id)
+            if decision is WANTS_ID:
+                new_id = await self._controller.allocate_producer_id()
+                continue
+            if decision.write is not None:
+                shard.write(decision.write)
+            await shard.committed(transactional_id)
+            if not (waits and decision.code is ErrorCode.concurrent_transactions):
+                return decision
+            waits = False
+            if not await self._settled(shard, transactional_id):
+                return decision
+
+    async def _settled(self, shard: TransactionShard, transactional_id: str) -> bool:
+        """Whether the transaction that is being ended was, before patience ended."""
+        entry = shard.entries.get(transactional_id)
+        if entry is None or not entry.transaction.is_prepared:
+            return entry is not None
+        done, _ = await asyncio.wait([shard.settled(transactional_id)], timeout=PATIENCE_SECONDS)
+        return bool(done)
+
+    # Ends
+
+    def _tell(self, shard: TransactionShard, transaction: Transaction) -> None:
+        """The end of a transaction is certain: tell its partitions, then note that all know."""
+        marker = TransactionMarker(
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            coordinator_epoch=shard.leader_epoch,
+            committed=transaction.is_committed,
+            transaction_version=EPOCH_BUMPING if transaction.bumps_epochs else 1,
+        )
+        name = transaction.transactional_id
+        self._markers.send(
+            marker,
+            transaction.partitions,
+            lambda: self._complete(shard, transaction),
+            lambda: not self._is_closed and shard.get(name) is transaction,
+        )
+
+    def _complete(self, shard: TransactionShard, transaction: Transaction) -> None:
+        try:
+            shard.write(decisions.complete(transaction, self._clock.now_ms()))
+        except CodedError as error:
+            shard.give_up(error)
+
+    async def abort_overdue(self) -> int:
+        """Abort every transaction that has lasted longer than its timeout; how many there were."""
+        count = 0
+        async for shard, transaction in self._unhurried():
+            now_ms = self._clock.now_ms()
+            if transaction.is_overdue(now_ms) and await self._abort(shard, transaction):
+                log.info(
+                    "a transaction has timed out", id=transaction.transactional_id, after_ms=transaction.timeout_ms
+                )
+                count += 1
+        return count
+
+    async def _abort(self, shard: TransactionShard, transaction: Transaction) -> bool:
+        decision = decisions.fence(transaction, self._clock.now_ms())
+        try:
+            if decision is WANTS_ID:
+                new_id = await self._controller.allocate_producer_id()
+                decision = decisions.fence(transaction, self._clock.now_ms(), new_id)
+            if decision.write is None or shard.get(transaction.transactional_id) is not transaction:
+                return False
+            shard.write(decision.write)
+        except CodedError as error:
+            log.warning("a transaction could not be aborted", id=transaction.transactional_id, reason=error.message)
+            return False
+        return True
+
+    async def expire(self) -> int:
+        """Forget the ids that were not used for `transactional.id.expiration.ms`; how many there were."""
+        count = 0
+        async for shard, transaction in self._unhurried():
+            if not decisions.is_expired(transaction, self._clock.now_ms(), self.settings.expiration_ms):
+                continue
+            try:
+                shard.forget(transaction.transactional_id)
+            except CodedError as error:
+                log.warning("an id could not be forgotten", id=transaction.transactional_id, reason=error.message)
+                continue
+            count += 1
+        return count
+
+    async def _unhurried(self) -> AsyncIterator[tuple[TransactionShard, Transaction]]:
+        """Every transaction, with turns for others in between; none that was changed meanwhile."""
+        looked_at = 0
+        for shard in self.shards.active():
+            for name in list(shard.entries):
+                looked_at += 1
+                if looked_at % _IDS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                transaction = shard.get(name)
+                if transaction is not None:
+                    yield shard, transaction

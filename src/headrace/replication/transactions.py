@@ -1,0 +1,94 @@
+"""Where transactions and logs meet: what a log's side needs of the transaction coordinator, and gives to it.
+
+The coordinator ends a transaction by a `TransactionMarker` on each of its partitions (`ReplicaManager.append_marker` on
+their leaders). The log's side asks back through a `TransactionVerifier`, so that nothing is appended as part of a
+transaction that the coordinator does not know to be open.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from headrace.protocol.errors import CodedError, ErrorCode
+
+TopicPartition = tuple[str, int]
+
+EPOCH_BUMPING: Final = 2
+"""The `transaction.version` from which on each marker has a producer epoch that no batch before it had."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionMarker:
+    """What ends a transaction on a partition. From `transaction_version` 2 on `producer_epoch` is the one after that
+    of the transaction's batches: nothing of it can be appended later."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    committed: bool
+    transaction_version: int = 1
+
+
+class TransactionVerifier(Protocol):
+    """The transaction coordinator, as those see it who append for a producer."""
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        add: bool,
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """For each partition whether it is part of the producer's open transaction; with `add` it becomes so.
+
+        Codes are those of AddPartitionsToTxn: `none`, or TRANSACTION_ABORTABLE where the partition is not in it,
+        INVALID_PRODUCER_EPOCH or PRODUCER_FENCED, INVALID_PRODUCER_ID_MAPPING, CONCURRENT_TRANSACTIONS,
+        COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, NETWORK_EXCEPTION. Never raises.
+        """
+        ...
+
+
+class Verification:
+    """Leave to begin a transaction on a partition: good until that is done, or a marker for the producer comes."""
+
+    __slots__ = ("producer_epoch",)
+
+    def __init__(self, producer_epoch: int) -> None:
+        self.producer_epoch = producer_epoch
+
+
+class Verifications:
+    """Who is being verified on one partition.
+
+    What the coordinator said of a transaction holds no more once a marker has ended it: a batch that was verified
+    before and comes to be appended after would begin a transaction that nobody ends.
+    """
+
+    __slots__ = ("_by_producer",)
+
+    def __init__(self) -> None:
+        self._by_producer: dict[int, Verification] = {}
+
+    def begin(self, producer_id: int, producer_epoch: int) -> Verification:
+        """To be had before the coordinator is asked; those who ask at the same time for one producer share it."""
+        known = self._by_producer.get(producer_id)
+        if known is None or known.producer_epoch != producer_epoch:
+            known = self._by_producer[producer_id] = Verification(producer_epoch)
+        return known
+
+    def check(self, producer_id: int, verification: Verification | None) -> None:
+        """`CodedError` unless a transaction may begin with this."""
+        if verification is None or self._by_producer.get(producer_id) is not verification:
+            raise CodedError(
+                ErrorCode.invalid_txn_state, f"the batch of producer {producer_id} is not part of an open transaction"
+            )
+
+    def end(self, producer_id: int) -> None:
+        """The transaction has begun, or ended, or is not to be."""
+        self._by_producer.pop(producer_id, None)
+
+    def clear(self) -> None:
+        """This broker leads no more, or anew: others may have written markers meanwhile."""
+        self._by_producer.clear()

@@ -1,0 +1,116 @@
+"""What Produce does for a transaction before anything is appended: the coordinator is asked whether it is open.
+
+A batch that begins a transaction on its partition has to be part of one that the coordinator knows to be open, else a
+late one could begin what nobody ends (KIP-890). Up to v11 the producer has told the coordinator before, and it is only
+asked; from v12 on the question itself adds the partition. Batches of a transaction that has begun here already are not
+asked about. Nothing else of the connection is served meanwhile, so that a producer's batches keep their order.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from headrace.protocol.batch import HEADER_SIZE, TRANSACTIONAL_BIT, BatchHeader, read_header
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.produce import FIRST_WITH_IDS, ProduceRequest, TopicRecords
+from headrace.replication.partition import Partition
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.transactions import TopicPartition, TransactionVerifier, Verification
+
+FIRST_WITH_ABORTABLE: Final = 11
+FIRST_ADDING: Final = 12
+_TRY_AGAIN: Final = frozenset(
+    {
+        ErrorCode.network_exception,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+    }
+)
+
+
+class Beginning(NamedTuple):
+    """A batch that would begin a transaction on its partition."""
+
+    partition: Partition
+    header: BatchHeader
+    verification: Verification
+
+
+class Verified:
+    """What the coordinator said of the partitions of a request."""
+
+    __slots__ = ("_codes", "_verifications")
+
+    def __init__(
+        self,
+        verifications: Mapping[TopicPartition, Verification],
+        codes: Mapping[TopicPartition, ErrorCode],
+    ) -> None:
+        self._verifications = verifications
+        self._codes = codes
+
+    def of(self, partition: Partition) -> Verification | None:
+        """What a transaction may begin with there; None where it needs nothing, `CodedError` where it may not."""
+        key = (partition.topic, partition.index)
+        code = self._codes.get(key, ErrorCode.none)
+        if code is not ErrorCode.none:
+            raise CodedError(code, f"the transaction coordinator refuses {key[0]}-{key[1]}: {code.name}")
+        return self._verifications.get(key)
+
+
+NOTHING_TO_VERIFY: Final = Verified({}, {})
+
+
+def beginnings(replicas: ReplicaManager, produce: ProduceRequest, version: int) -> list[Beginning]:
+    """The batches of a request that the coordinator has to be asked about. Whatever else is wrong shows later."""
+    return [found for topic in produce.topics for found in _of_topic(replicas, topic, version)]
+
+
+def _of_topic(replicas: ReplicaManager, topic: TopicRecords, version: int) -> Iterator[Beginning]:
+    name = replicas.name_of(topic.id or b"") if version >= FIRST_WITH_IDS else topic.name
+    for index, records in topic.partitions:
+        if name is None or records is None or len(records) < HEADER_SIZE:
+            continue
+        header = read_header(records)
+        if not header.attributes & TRANSACTIONAL_BIT or header.producer_id < 0:
+            continue
+        try:
+            partition = replicas.partition(name, index)
+            if not partition.is_internal and partition.needs_verification(header):
+                verification = partition.verifications.begin(header.producer_id, header.producer_epoch)
+                yield Beginning(partition, header, verification)
+        except CodedError:
+            continue
+
+
+async def ask(
+    verifier: TransactionVerifier, transactional_id: str, found: Sequence[Beginning], version: int
+) -> Verified:
+    """Ask the coordinator about all of them; one question where they are of one producer, as they should be."""
+    by_producer: dict[tuple[int, int], list[TopicPartition]] = {}
+    verifications: dict[TopicPartition, Verification] = {}
+    for partition, header, verification in found:
+        key = (partition.topic, partition.index)
+        by_producer.setdefault((header.producer_id, header.producer_epoch), []).append(key)
+        verifications[key] = verification
+    codes: dict[TopicPartition, ErrorCode] = {}
+    for (producer_id, epoch), partitions in by_producer.items():
+        answered = await verifier.verify(transactional_id, producer_id, epoch, partitions, add=version >= FIRST_ADDING)
+        for key in partitions:
+            codes[key] = told(answered.get(key, ErrorCode.invalid_txn_state), version)
+    for partition, header, _ in found:
+        if codes[partition.topic, partition.index] is not ErrorCode.none:
+            partition.verifications.end(header.producer_id)
+    return Verified(verifications, codes)
+
+
+def told(code: ErrorCode, version: int) -> ErrorCode:
+    """What a producer is told where the coordinator answered that: one that its version knows, and does the right thing
+    with. NOT_ENOUGH_REPLICAS makes any of them try again."""
+    if code in _TRY_AGAIN or (code is ErrorCode.concurrent_transactions and version < FIRST_ADDING):
+        return ErrorCode.not_enough_replicas
+    if code is ErrorCode.producer_fenced:
+        return ErrorCode.invalid_producer_epoch
+    if code is ErrorCode.transaction_abortable and version < FIRST_WITH_ABORTABLE:
+        return ErrorCode.invalid_txn_state
+    return code

@@ -1,0 +1,164 @@
+"""AddPartitionsToTxn, versions 0-5, AddOffsetsToTxn, 0-4, and EndTxn, 0-5: the life of a transaction.
+
+The rules are in `coordinator.transactions`. Answers come once what they say is committed; who ends a transaction is
+answered when its outcome is certain, and the partitions are told after that.
+
+- AddPartitionsToTxn: all partitions of a request or none; where one does not exist the others are
+  OPERATION_NOT_ATTEMPTED. v4 and v5 are for brokers, who ask for many transactions at once, or only verify; clients
+  are not told of them, and get CLUSTER_AUTHORIZATION_FAILED. v5 says TRANSACTION_ABORTABLE of a partition that is not
+  in the transaction; v4 says INVALID_TXN_STATE.
+- AddOffsetsToTxn adds the group's partition of `__consumer_offsets`. With EndTxn v5 there is no need for it.
+- EndTxn: from v5 on the producer is given a new epoch with each end (KIP-890), which tells transactions apart. Before,
+  what comes on an older connection than the last end did is not carried out, and the connection closed: its client
+  has given it up, see `TransactionCoordinator`.
+- A producer that was shut out is told INVALID_PRODUCER_EPOCH in the first two versions of each, then PRODUCER_FENCED.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from headrace.coordinator.partitions import OFFSETS_TOPIC, partition_of
+from headrace.coordinator.transactions.decisions import Producer
+from headrace.coordinator.transactions.service import NEWER, OLDER, LateRequest
+from headrace.protocol.api import ApiKey
+from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
+from headrace.replication.transactions import TopicPartition
+
+from ..context import Context, RequestInfo
+
+_FIRST_WITH_FENCED: Final = 2
+_FIRST_BATCHED: Final = 4
+_FIRST_WITH_ABORTABLE: Final = 5
+_FIRST_WITH_EPOCHS: Final = 5
+
+Codes = Mapping[TopicPartition, ErrorCode]
+
+
+def told(code: ErrorCode, version: int, first_with_fenced: int = _FIRST_WITH_FENCED) -> ErrorCode:
+    """The code in the words of a version."""
+    if code is ErrorCode.producer_fenced and version < first_with_fenced:
+        return ErrorCode.invalid_producer_epoch
+    return code
+
+
+async def handle_add_partitions(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
+    if info.version >= _FIRST_BATCHED:
+        return await _add_for_brokers(ctx, request, info)
+    topics = request.v3_and_below_topics or ()
+    partitions = [(topic.name, index) for topic in topics for index in topic.partitions or ()]
+    codes = _missing(ctx, partitions)
+    if not codes:
+        producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+        code = await _add(ctx, request.v3_and_below_transactional_id, producer, partitions, info, OLDER)
+        codes = dict.fromkeys(partitions, told(code, info.version))
+    return {"throttle_time": 0, "results_by_topic_v3_and_below": _by_topic(codes)}
+
+
+async def _add(
+    ctx: Context,
+    transactional_id: str,
+    producer: Producer,
+    partitions: Iterable[TopicPartition],
+    info: RequestInfo,
+    version: int,
+) -> ErrorCode:
+    try:
+        return await ctx.transactions.add_partitions(
+            transactional_id, producer, partitions, version=version, connection=info.connection
+        )
+    except LateRequest as error:
+        raise ProtocolViolation(str(error)) from error
+    except CodedError as error:
+        return error.code
+
+
+def _missing(ctx: Context, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
+    """Nothing where all partitions exist; else the codes of all of them."""
+    missing = {where for where in partitions if not _exists(ctx, *where)}
+    if not missing:
+        return {}
+    return {
+        where: ErrorCode.unknown_topic_or_partition if where in missing else ErrorCode.operation_not_attempted
+        for where in partitions
+    }
+
+
+def _exists(ctx: Context, name: str, index: int) -> bool:
+    topic = ctx.image.topic(name)
+    return topic is not None and 0 <= index < len(topic.partitions)
+
+
+async def _add_for_brokers(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
+    if info.peer_broker is None:
+        raise CodedError(ErrorCode.cluster_authorization_failed)
+    results = [
+        {
+            "transactional_id": each.transactional_id,
+            "topic_results": _by_topic(await _add_or_verify(ctx, each, info)),
+        }
+        for each in request.transactions or ()
+    ]
+    return {"throttle_time": 0, "error_code": ErrorCode.none, "results_by_transaction": results}
+
+
+async def _add_or_verify(ctx: Context, each: Any, info: RequestInfo) -> Codes:
+    partitions = [(topic.name, index) for topic in each.topics or () for index in topic.partitions or ()]
+    producer = Producer(each.producer_id, each.producer_epoch)
+    if not each.verify_only:
+        return dict.fromkeys(partitions, await _add(ctx, each.transactional_id, producer, partitions, info, NEWER))
+    try:
+        codes = await ctx.transactions.verify(each.transactional_id, producer, partitions)
+    except CodedError as error:
+        return dict.fromkeys(partitions, error.code)
+    if info.version >= _FIRST_WITH_ABORTABLE:
+        return codes
+    older = {ErrorCode.transaction_abortable: ErrorCode.invalid_txn_state}
+    return {where: older.get(code, code) for where, code in codes.items()}
+
+
+def _by_topic(codes: Codes) -> list[dict[str, Any]]:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for (name, index), code in codes.items():
+        topics.setdefault(name, []).append({"partition_index": index, "partition_error_code": code})
+    return [{"name": name, "results_by_partition": results} for name, results in topics.items()]
+
+
+async def handle_add_offsets(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
+    producer = Producer(request.producer_id, request.producer_epoch)
+    topic = ctx.image.topic(OFFSETS_TOPIC)
+    if topic is None:
+        await ctx.groups.find(request.group_id)
+        topic = ctx.image.topic(OFFSETS_TOPIC)
+    if topic is None:
+        raise CodedError(ErrorCode.coordinator_not_available)
+    where = (OFFSETS_TOPIC, partition_of(request.group_id, len(topic.partitions)))
+    code = await _add(ctx, request.transactional_id, producer, [where], info, OLDER)
+    return {"throttle_time": 0, "error_code": told(code, info.version)}
+
+
+async def handle_end(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
+    try:
+        decision = await ctx.transactions.end(
+            request.transactional_id,
+            Producer(request.producer_id, request.producer_epoch),
+            committed=request.committed,
+            version=NEWER if info.version >= _FIRST_WITH_EPOCHS else OLDER,
+            connection=info.connection,
+        )
+    except LateRequest as error:
+        raise ProtocolViolation(str(error)) from error
+    except CodedError as error:
+        return {"throttle_time": 0, "error_code": error.code, "producer_id": -1, "producer_epoch": -1}
+    return {
+        "throttle_time": 0,
+        "error_code": told(decision.code, info.version),
+        "producer_id": decision.producer.id,
+        "producer_epoch": decision.producer.epoch,
+    }
+
+
+HANDLERS: Final = {
+    ApiKey.ADD_PARTITIONS_TO_TXN: handle_add_partitions,
+    ApiKey.ADD_OFFSETS_TO_TXN: handle_add_offsets,
+    ApiKey.END_TXN: handle_end,
+}

@@ -1,0 +1,79 @@
+"""DescribeTransactions, version 0, and ListTransactions, 0-2.
+
+- DescribeTransactions is asked of the broker that speaks for an id, as FindCoordinator tells; an id that nobody has is
+  TRANSACTIONAL_ID_NOT_FOUND.
+- ListTransactions tells of the ids that this broker speaks for; who wants all asks every broker. Names of states that
+  do not exist come back as unknown. v1 filters by how long a transaction has lasted, v2 by an expression (RE2's, of the
+  whole id). COORDINATOR_LOAD_IN_PROGRESS while some are being read, as a list that lacks them would look complete.
+"""
+
+from collections import defaultdict
+from typing import Any, Final
+
+from headrace.coordinator.transactions import admin
+from headrace.protocol.api import ApiKey
+from headrace.protocol.errors import CodedError, ErrorCode
+
+from ..context import Context, RequestInfo
+
+
+async def handle_describe(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+    states = [await _described(ctx, transactional_id) for transactional_id in request.transactional_ids or ()]
+    return {"throttle_time": 0, "transaction_states": states}
+
+
+async def _described(ctx: Context, transactional_id: str) -> dict[str, Any]:
+    try:
+        found = await admin.describe(ctx.transactions, transactional_id)
+    except CodedError as error:
+        return {
+            "error_code": error.code,
+            "transactional_id": transactional_id,
+            "transaction_state": "",
+            "transaction_timeout": 0,
+            "transaction_start_time": 0,
+            "producer_id": 0,
+            "producer_epoch": 0,
+            "topics": (),
+        }
+    topics: dict[str, list[int]] = defaultdict(list)
+    for topic, index in sorted(found.partitions):
+        topics[topic].append(index)
+    return {
+        "error_code": ErrorCode.none,
+        "transactional_id": transactional_id,
+        "transaction_state": found.state.value,
+        "transaction_timeout": found.timeout_ms,
+        "transaction_start_time": found.start_ms,
+        "producer_id": found.producer_id,
+        "producer_epoch": found.producer_epoch,
+        "topics": [{"topic": name, "partitions": indexes} for name, indexes in topics.items()],
+    }
+
+
+async def handle_list(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+    asked = request.state_filters or ()
+    found = admin.list_transactions(
+        ctx.transactions,
+        states=asked,
+        producer_ids=request.producer_id_filters or (),
+        longer_than_ms=getattr(request, "duration_filter", admin.ANY_DURATION),
+        pattern=getattr(request, "transactional_id_pattern", None),
+        now_ms=ctx.clock.now_ms(),
+    )
+    return {
+        "throttle_time": 0,
+        "error_code": ErrorCode.none,
+        "unknown_state_filters": [name for name in asked if name not in admin.STATES],
+        "transaction_states": [
+            {
+                "transactional_id": transaction.transactional_id,
+                "producer_id": transaction.producer_id,
+                "transaction_state": transaction.state.value,
+            }
+            for transaction in found
+        ],
+    }
+
+
+HANDLERS: Final = {ApiKey.DESCRIBE_TRANSACTIONS: handle_describe, ApiKey.LIST_TRANSACTIONS: handle_list}

@@ -1,0 +1,115 @@
+"""Transactions of a whole cluster: all or nothing for readers of committed records, whoever dies meanwhile."""
+
+import asyncio
+
+import pytest
+
+from headrace.testing.cluster import Machine
+from headrace.testing.loop import run_virtual
+
+from .runs import TOPIC, Plan, Run
+from .transacting import NEWER, OLDER, TRANSACTION_TOPIC, TransactionalProducer, committed_values
+
+PARTITIONS = 3
+SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
+
+
+class Transactions:
+    """A cluster with producers of both protocols, and the reckoning."""
+
+    def __init__(self, seed: int, count: int = 25) -> None:
+        self.run = Run(Plan(seed=seed, partitions=PARTITIONS, settings=SETTINGS))
+        self.cluster = self.run.cluster
+        self.producers: list[TransactionalProducer] = []
+        self._count = count
+        self._work: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        await self.run.start()
+        for name, newer in (("older-1", OLDER), ("newer-1", NEWER), ("older-2", OLDER), ("newer-2", NEWER)):
+            producer = TransactionalProducer(self.cluster, name, TOPIC, newer=newer, timeout_ms=10_000)
+            self.producers.append(producer)
+            self._work.append(asyncio.ensure_future(producer.run(self._count, range(PARTITIONS))))
+
+    @property
+    def is_done(self) -> bool:
+        return all(task.done() for task in self._work)
+
+    async def end(self) -> None:
+        """Everyone ends; what was committed is on every partition once, what was aborted on none."""
+        await asyncio.gather(*self._work)
+        await self.cluster.until(self.cluster.is_whole, "every partition is whole", 90)
+        seen = [await committed_values(self.run.client, TOPIC, index) for index in range(PARTITIONS)]
+        for values in seen:
+            assert len(values) == len(set(values)), "a record was seen twice"
+        for producer in self.producers:
+            for value, told in producer.told.items():
+                on = [value in values for values in seen]
+                assert all(on) or not any(on), f"{value} was torn: {on}"
+                assert told is None or all(on) == told, f"{value} is {on}, its producer was told {told}"
+            producer.client.close()
+        await self.run.end()
+
+    def told(self) -> int:
+        return sum(told is not None for producer in self.producers for told in producer.told.values())
+
+
+async def again(machine: Machine) -> None:
+    """Let a machine be away for a while."""
+    await asyncio.sleep(3)
+    await machine.start()
+
+
+def test_without_faults_every_transaction_ends_as_it_was_meant_to() -> None:
+    async def main() -> None:
+        work = Transactions(seed=1)
+        await work.start()
+        await work.end()
+        assert work.told() == 100
+
+    run_virtual(main, seed=1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("power", [False, True], ids=["kill", "power"])
+def test_transactions_survive_their_coordinators(seed: int, power: bool) -> None:
+    async def main() -> None:
+        work = Transactions(seed)
+        cluster = work.cluster
+        await work.start()
+        await asyncio.sleep(1)
+        for round_ in range(6):
+            if work.is_done:
+                break
+            if cluster.topics().get(TRANSACTION_TOPIC) is None:
+                await asyncio.sleep(1)
+                continue
+            victim = cluster.leader(TRANSACTION_TOPIC, round_ % 2)
+            victim.lose_power() if power else victim.kill()
+            await again(victim)
+            await cluster.until(cluster.is_whole, "every partition is whole", 90)
+            await asyncio.sleep(cluster.rng.uniform(0, 1))
+        await work.end()
+        assert work.told() > 50
+
+    run_virtual(main, seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_coordinator_that_was_paused_past_its_session_tears_nothing(seed: int) -> None:
+    async def main() -> None:
+        work = Transactions(seed)
+        cluster = work.cluster
+        await work.start()
+        await cluster.until(lambda: TRANSACTION_TOPIC in cluster.topics(), "there is a coordinator")
+        for round_ in range(4):
+            if work.is_done:
+                break
+            victim = cluster.leader(TRANSACTION_TOPIC, round_ % 2)
+            victim.pause()
+            await asyncio.sleep(5)
+            victim.resume()
+            await cluster.until(cluster.is_whole, "every partition is whole", 90)
+        await work.end()
+
+    run_virtual(main, seed=seed)

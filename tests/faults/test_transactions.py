@@ -1,0 +1,143 @@
+"""Requests of a transaction that come late, or whose answer is lost: nothing is torn, doubled, or left hanging.
+
+The client is librdkafka, of the older protocol: an epoch serves many transactions there, so that the broker has to
+tell what comes late from what is meant. The newer protocol is in `tests/cluster/test_simulated_transactions.py`.
+"""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from headrace.protocol.api import ApiKey
+from headrace.testing import Broker
+from tests.proxy import Fate, Proxy
+
+pytestmark = pytest.mark.slow
+
+TOPIC = "t"
+PATIENCE = 60.0
+SETTINGS = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
+    "transaction.state.log.num.partitions": 2,
+}
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    proxy = Proxy()
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def broker(proxy: Proxy) -> Iterator[Broker]:
+    with Broker({**SETTINGS, "listeners": "PLAINTEXT://127.0.0.1:0", **_through(proxy)}) as broker:
+        proxy.upstream = ("127.0.0.1", int(broker.bootstrap.rpartition(":")[2]))
+        broker.create_topic(TOPIC, 2)
+        yield broker
+
+
+def _through(proxy: Proxy) -> dict[str, object]:
+    return {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}
+
+
+def producer_of(proxy: Proxy, timeout_ms: int = 30_000) -> Producer:
+    producer = Producer(
+        {
+            "bootstrap.servers": f"127.0.0.1:{proxy.port}",
+            "transactional.id": "x",
+            "transaction.timeout.ms": timeout_ms,
+            "socket.timeout.ms": 1_000,
+            "message.timeout.ms": 10_000,
+            "reconnect.backoff.max.ms": 200,
+            "request.timeout.ms": 1_000,
+            "log_level": 0,
+            "linger.ms": 0,
+        }
+    )
+    producer.init_transactions(PATIENCE)
+    return producer
+
+
+def write(producer: Producer, value: str) -> None:
+    producer.begin_transaction()
+    for index in range(2):
+        producer.produce(TOPIC, value, partition=index)
+    producer.flush(PATIENCE)
+
+
+def committed(proxy: Proxy) -> list[str]:
+    """What readers of committed records see, once they can read all there is."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": f"127.0.0.1:{proxy.port}",
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "log_level": 0,
+        }
+    )
+    places = [TopicPartition(TOPIC, index, 0) for index in range(2)]
+    consumer.assign(places)
+    values: list[str] = []
+    deadline = time.monotonic() + PATIENCE
+    while not _is_read(consumer, places):
+        assert time.monotonic() < deadline, "readers are held back by a transaction that nobody ends"
+        values += [(m.value() or b"").decode() for m in consumer.consume(100, 0.2) if not m.error()]
+    consumer.close()
+    return sorted(values)
+
+
+def _is_read(consumer: Consumer, places: list[TopicPartition]) -> bool:
+    ends = [consumer.get_watermark_offsets(place, 10, cached=False)[1] for place in places]
+    return all(place.offset >= end for place, end in zip(consumer.position(places), ends, strict=True))
+
+
+def test_an_end_that_comes_late_decides_no_later_transaction(broker: Broker, proxy: Proxy) -> None:
+    del broker
+    producer = producer_of(proxy)
+    write(producer, "first")
+    late = proxy.plan(ApiKey.END_TXN, Fate.HOLD)
+    producer.commit_transaction(PATIENCE)
+    assert late.struck == 1
+    write(producer, "second")
+    proxy.release()
+    assert late.delivered.wait(PATIENCE)
+    producer.abort_transaction(PATIENCE)
+    write(producer, "third")
+    producer.commit_transaction(PATIENCE)
+    assert committed(proxy) == ["first", "first", "third", "third"]
+
+
+def test_a_batch_that_comes_after_the_abort_leaves_nothing_hanging(broker: Broker, proxy: Proxy) -> None:
+    del broker
+    producer = producer_of(proxy)
+    write(producer, "first")
+    producer.commit_transaction(PATIENCE)
+    late = proxy.plan(ApiKey.PRODUCE, Fate.HOLD)
+    producer.begin_transaction()
+    producer.produce(TOPIC, "late", partition=0)
+    producer.flush(0.5)
+    producer.abort_transaction(PATIENCE)
+    proxy.release()
+    assert late.delivered.wait(PATIENCE)
+    write(producer, "second")
+    producer.commit_transaction(PATIENCE)
+    assert committed(proxy) == ["first", "first", "second", "second"]
+
+
+@pytest.mark.parametrize(
+    "api_key", [ApiKey.PRODUCE, ApiKey.END_TXN, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.INIT_PRODUCER_ID], ids=str
+)
+def test_lost_answers_double_nothing(broker: Broker, proxy: Proxy, api_key: ApiKey) -> None:
+    del broker
+    if api_key is ApiKey.INIT_PRODUCER_ID:
+        proxy.plan(api_key, Fate.LOSE_ANSWER)
+    producer = producer_of(proxy)
+    plan = proxy.plan(api_key, Fate.LOSE_ANSWER, times=2)
+    for value in ("first", "second", "third"):
+        write(producer, value)
+        producer.commit_transaction(PATIENCE)
+    assert plan.struck == (0 if api_key is ApiKey.INIT_PRODUCER_ID else 2)
+    assert committed(proxy) == sorted(["first", "second", "third"] * 2)
