@@ -11,6 +11,8 @@ from headrace.web.openapi import documented
 from headrace.web.routes import Mounted, Routes
 from headrace.web.server import Listen, serve
 
+from .consumer_routes import consumer_routes
+from .consumers import Consumers
 from .credentials import Clients
 from .group_routes import group_routes
 from .health import Health, health_routes
@@ -34,6 +36,7 @@ class Services:
         self.settings = settings
         self.clients = Clients(settings)
         """Clients of callers; `clients.of(request)`."""
+        self.consumers = Consumers()
 
     def own(self) -> Client:
         """The gateway's own client."""
@@ -55,6 +58,7 @@ def make_application(settings: Settings, guard: Guard | None = None, mounts: Seq
     async def life() -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(services.clients.close)
+            stack.push_async_callback(services.consumers.close)
             for part in parts:
                 await stack.enter_async_context(part.life)
             yield
@@ -70,6 +74,7 @@ def _own_routes(services: Services) -> list[Routes]:
         read_routes(clients),
         topic_routes(clients),
         group_routes(clients),
+        consumer_routes(clients, services.consumers),
         cluster_routes(clients),
         health_routes(Health(clients)),
     ]

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from typing import Any
 
 import pytest
 
@@ -277,3 +278,49 @@ def test_without_a_cluster_requests_say_so_and_probes_tell() -> None:
         assert (reply.status, reply.headers["retry-after"]) == (503, "1")
 
     conversation("127.0.0.1:1", talk, patience=0.1)
+
+
+async def join(ask: Asker, group: str, topic: str, **more: Any) -> str:
+    wanted = {"topics": [topic], "auto_offset_reset": "earliest", **more}
+    reply = await ask("POST", f"/api/v1/consumer-groups/{group}/members", wanted)
+    assert reply.status == 201, reply.body
+    return str(reply.json["base_uri"]).removeprefix("http://localhost")
+
+
+def test_a_member_polls_commits_and_goes_and_the_next_goes_on(bootstrap: str) -> None:
+    async def talk(ask: Asker) -> None:
+        await make(ask, "shared", 2)
+        await ask("POST", MESSAGES.format("shared"), {"records": [{"value": i, "partition": i % 2} for i in range(6)]})
+        member = await join(ask, "readers", "shared")
+        first = (await ask("GET", f"{member}/messages?limit=4&wait_ms=10000")).json["records"]
+        assert len(first) == 4
+        assert (await ask("POST", f"{member}/offsets")).status == 204
+        second = (await ask("GET", f"{member}/messages?wait_ms=10000")).json["records"]
+        assert len(second) == 2
+        assert (await ask("DELETE", member)).status == 204
+        assert (await ask("GET", f"{member}/messages")).status == 404
+        other = await join(ask, "readers", "shared")
+        again = (await ask("GET", f"{other}/messages?wait_ms=10000")).json["records"]
+        assert {r["value"] for r in again} == {r["value"] for r in second}
+        assert {r["value"] for r in [*first, *second]} == set(range(6))
+        await ask("POST", f"{other}/positions", {"offsets": [{"topic": "shared", "partition": 1, "offset": 0}]})
+        assert (await ask("GET", f"{other}/messages?wait_ms=10000&limit=1")).json["records"][0]["value"] == 1
+
+    conversation(bootstrap, talk)
+
+
+def test_two_members_share_a_topic_and_one_gone_leaves_it_to_the_other(bootstrap: str) -> None:
+    async def talk(ask: Asker) -> None:
+        await make(ask, "halves", 2)
+        one = await join(ask, "pair", "halves")
+        two = await join(ask, "pair", "halves")
+        shared: dict[str, int] = {}
+        while sorted(shared.values()) != [1, 1]:
+            for member in (one, two):
+                await ask("GET", f"{member}/messages?wait_ms=500")
+                shared[member] = len((await ask("GET", member)).json["assignment"])
+        await ask("DELETE", one)
+        while len((await ask("GET", two)).json["assignment"]) != 2:
+            await ask("GET", f"{two}/messages?wait_ms=500")
+
+    conversation(bootstrap, talk)
