@@ -18,6 +18,8 @@ from .group_routes import group_routes
 from .health import Health, health_routes
 from .publish_routes import publish_routes
 from .publishing import Publisher
+from .push.manager import Manager
+from .push.routes import push_routes
 from .read_routes import read_routes
 from .settings import Settings
 from .topic_routes import cluster_routes, topic_routes
@@ -37,6 +39,7 @@ class Services:
         self.clients = Clients(settings)
         """Clients of callers; `clients.of(request)`."""
         self.consumers = Consumers()
+        self.push = Manager(self.clients)
 
     def own(self) -> Client:
         """The gateway's own client."""
@@ -59,6 +62,7 @@ def make_application(settings: Settings, guard: Guard | None = None, mounts: Seq
         async with AsyncExitStack() as stack:
             stack.push_async_callback(services.clients.close)
             stack.push_async_callback(services.consumers.close)
+            await stack.enter_async_context(services.push.runs())
             for part in parts:
                 await stack.enter_async_context(part.life)
             yield
@@ -75,6 +79,7 @@ def _own_routes(services: Services) -> list[Routes]:
         topic_routes(clients),
         group_routes(clients),
         consumer_routes(clients, services.consumers),
+        push_routes(clients, services.push),
         cluster_routes(clients),
         health_routes(Health(clients)),
     ]
