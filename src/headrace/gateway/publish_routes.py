@@ -73,7 +73,7 @@ RAW_HEADERS: Final = {
     "X-Partition-Key": Query(Text(most=8192), None, "The key of a raw body: decides its partition."),
     "X-Partition": Query(PARTITION, None, "The partition of a raw body."),
     "X-Timestamp": Query(TIMESTAMP, None, "The time of a raw body, milliseconds since 1970."),
-    "X-Header-…": Query(Text(most=8192), None, "Headers of a raw body, by what follows the prefix, in lower case."),
+    "X-Header-*": Query(Text(most=8192), None, "Headers of a raw body, by what follows the prefix, in lower case."),
 }
 _HEADERS: Final = {
     **RAW_HEADERS,
