@@ -19,6 +19,7 @@ from .rawjson import Raw, is_json
 
 FORMATS: Final = ("auto", "json", "text", "base64")
 RAW_MEMBERS: Final = frozenset({"value"})
+_encode: Final = json.JSONEncoder(ensure_ascii=False).encode
 _TEXT: Final = Text(most=10 << 20)
 _HEADER: Final = Object(
     {"name": Text(most=1000), "value": Nullable(_TEXT), "value_base64": Nullable(_TEXT)}, required=("name",)
@@ -132,8 +133,8 @@ def shown(topic: str, partition: int, record: Record, form: str = "auto") -> str
     ]
     parts.append(_shown_key(record.key, form))
     parts.append(_shown_value(record, form))
-    headers = [_shown_header(name, value) for name, value in record.headers]
-    return f'{",".join(part for part in parts if part)},"headers":{json.dumps(headers, ensure_ascii=False)}}}'
+    headers = _encode([_shown_header(*each) for each in record.headers]) if record.headers else "[]"
+    return f'{",".join(parts)},"headers":{headers}}}'
 
 
 def _shown_key(key: bytes | None, form: str) -> str:
@@ -142,7 +143,7 @@ def _shown_key(key: bytes | None, form: str) -> str:
     text = None if form == "base64" else _text(key)
     if text is None:
         return f'"key_base64":"{base64.b64encode(key).decode()}"'
-    return f'"key":{json.dumps(text, ensure_ascii=False)}'
+    return f'"key":{_encode(text)}'
 
 
 def _shown_value(record: Record, form: str) -> str:
@@ -155,7 +156,7 @@ def _shown_value(record: Record, form: str) -> str:
         raise _unlike(record, "JSON")
     text = None if form == "base64" else _text(value)
     if text is not None:
-        return f'"value_text":{json.dumps(text, ensure_ascii=False)}'
+        return f'"value_text":{_encode(text)}'
     if form == "text":
         raise _unlike(record, "UTF-8 text")
     return f'"value_base64":"{base64.b64encode(value).decode()}"'

@@ -15,6 +15,8 @@ JSON: Final = b"application/json"
 MOST_BODY: Final = 10 << 20
 """Bytes of a request's body, also after decompression."""
 _GZIP_WINDOW: Final = 31
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""Made once: `json.dumps` with options makes an encoder for each call."""
 
 
 class Answer(NamedTuple):
@@ -49,8 +51,7 @@ class BadBody(Exception):  # noqa: N818 - named for the state found
 
 def json_answer(value: Any, status: int = 200, headers: HeaderList = (), content_type: bytes = JSON) -> Answer:
     """A value as JSON."""
-    body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-    return Answer(status, body, content_type, headers)
+    return Answer(status, _encode(value).encode("utf-8", "replace"), content_type, headers)
 
 
 class Request:
