@@ -11,6 +11,7 @@ from headrace.client.probe import Address, parse_bootstrap
 
 from .console import bad_input, examples, say, say_json
 from .listening import exit_with, friendly_bind, stop_with_stdin
+from .logs import FormatOption, LevelOption, LogFormat, LogLevel, configure_logs
 from .options import DEFAULT_BOOTSTRAP, Bootstrap, Json, address, bootstrap_list
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ def gateway(
         ),
     ] = None,
     json: Json = False,
+    log_format: FormatOption = LogFormat.TEXT,
+    log_level: LevelOption = LogLevel.INFO,
     with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
 ) -> None:
     """Serve HTTP for a cluster, in the foreground: REST, streams, request and reply, push.
@@ -113,6 +116,7 @@ def gateway(
     cluster does. Credentials of callers are handed to the brokers, which decide.
     """
     listen = address(http, "--http")
+    configure_logs(log_format, log_level)
     if with_stdin:
         stop_with_stdin()
     from headrace.gateway.app import run_gateway

@@ -1,5 +1,6 @@
 """Push against a broker and receivers that misbehave."""
 
+import asyncio
 import base64
 import hmac
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from headrace.gateway.push.addresses import Refused, Rules, parse_callback
 from headrace.gateway.push.filters import matches
 from headrace.gateway.push.model import Subscription, pause_ms
+from headrace.gateway.push.sending import Sender
 from headrace.protocol.records import Record
 from tests.unit.gateway.asgi import Asker, conversation
 from tests.unit.gateway.receiver import CUT, HANG, Delivered, Receiver
@@ -252,3 +254,19 @@ def test_pauses_double_up_to_the_most_and_heed_the_callback() -> None:
     assert pause_ms(subscription, 1, 0.0) == 50
     assert pause_ms(subscription, 1, 0.0, retry_after=5) == 5000
     assert pause_ms(subscription, 1, 0.0, retry_after=86400) == 10_000
+
+
+def test_a_delivery_is_refused_where_the_name_leads_inside_by_then() -> None:
+    async def main() -> None:
+        async with Receiver() as receiver:
+            refused = await Sender(Rules())(receiver.url, {}, b"x", 1.0)
+            assert (refused.status, "not public" in refused.reason) == (0, True)
+            assert not receiver.seen
+            allowed = Sender(Rules(["127.0.0.1"]))
+            assert [(await allowed(receiver.url, {}, b"x", 1.0)).status for _ in range(3)] == [200] * 3
+            await receiver.stop()
+            await receiver.start()
+            assert (await allowed(receiver.url, {}, b"x", 1.0)).status == 200
+            allowed.close()
+
+    asyncio.run(main())

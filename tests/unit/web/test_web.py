@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.web import messages
 from headrace.web.application import Application
 from headrace.web.messages import Answer, BadBody, Request, Stream, gunzip, json_answer
 from headrace.web.openapi import document, documented, page
@@ -212,3 +213,17 @@ def test_the_document_is_served() -> None:
     assert "/orders/{id}" in spec["paths"]
     html = asyncio.run(Asker(application)("GET", "/docs"))
     assert html.headers["content-security-policy"].startswith("default-src 'none'")
+
+
+def test_bodies_on_their_way_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "RECEIVING", messages.Receiving(1000))
+    parts = [{"type": "http.request", "body": b"x" * 600, "more_body": True}] * 3
+
+    async def receive() -> dict[str, Any]:
+        return parts.pop()
+
+    request = Request(scope_of("POST", "/", {}), receive)
+    with pytest.raises(BadBody) as caught:
+        asyncio.run(request.body())
+    assert caught.value.status == 503
+    assert messages.RECEIVING.held == 0
