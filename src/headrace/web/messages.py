@@ -1,0 +1,142 @@
+"""A request as a handler gets it, and what it may answer with."""
+
+import json
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from typing import Any, Final, NamedTuple
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+HeaderList = Sequence[tuple[bytes, bytes]]
+
+JSON: Final = b"application/json"
+MOST_BODY: Final = 10 << 20
+"""Bytes of a request's body, also after decompression."""
+_GZIP_WINDOW: Final = 31
+
+
+class Answer(NamedTuple):
+    """A whole answer. Headers come besides those that every answer has."""
+
+    status: int
+    body: bytes = b""
+    content_type: bytes = JSON
+    headers: HeaderList = ()
+
+
+class Stream(NamedTuple):
+    """An answer whose parts are sent as they come; `chunks` is closed when the caller leaves."""
+
+    status: int
+    chunks: AsyncIterator[bytes]
+    content_type: bytes
+    headers: HeaderList = ()
+
+
+class Disconnected(Exception):  # noqa: N818 - named for what happened
+    """The caller left before its request was whole."""
+
+
+class BadBody(Exception):  # noqa: N818 - named for the state found
+    """The body is too large (413), in an encoding we do not take (415), or damaged (400)."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+def json_answer(value: Any, status: int = 200, headers: HeaderList = (), content_type: bytes = JSON) -> Answer:
+    """A value as JSON."""
+    body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return Answer(status, body, content_type, headers)
+
+
+class Request:
+    """One request. `params` and `query` have been read by the shapes that their operation declares."""
+
+    __slots__ = ("_receive", "headers", "method", "params", "path", "query", "scope")
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.scope = scope
+        self.method: str = scope.get("method", "GET")
+        self.path: str = scope["path"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        """By lower-case name; of a header that came twice the last."""
+        self.params: Mapping[str, Any] = {}
+        self.query: Mapping[str, Any] = {}
+        self._receive = receive
+
+    def header(self, name: bytes) -> str | None:
+        """A header's text; None where there is none."""
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    @property
+    def client(self) -> str:
+        """The address the request came from."""
+        peer = self.scope.get("client")
+        return str(peer[0]) if peer else ""
+
+    @property
+    def media_type(self) -> str:
+        """What the body is said to be, without parameters; empty where nothing is said."""
+        return self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
+
+    async def body(self, limit: int = MOST_BODY) -> bytes:
+        """The whole body, unpacked; `BadBody` as soon as it is more than `limit` bytes."""
+        encoding = self.headers.get(b"content-encoding")
+        if encoding is None or encoding == b"identity":
+            return await self._raw(limit)
+        if encoding.lower() != b"gzip":
+            raise BadBody(415, f"a body can be sent as it is or with gzip, not '{encoding.decode('latin-1')}'")
+        return gunzip(await self._raw(limit), limit)
+
+    async def disconnected(self) -> None:
+        """Returns once the caller has left; to be awaited only after the body has been read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def _raw(self, limit: int) -> bytes:
+        declared = self.headers.get(b"content-length", b"")
+        if len(declared) > 15 or (declared.isdigit() and int(declared) > limit):
+            raise _too_large(limit)
+        message = await self._receive()
+        body: bytes = message.get("body", b"")
+        if not message.get("more_body"):
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+            if len(body) > limit:
+                raise _too_large(limit)
+            return body
+        return await self._rest(bytearray(body), limit)
+
+    async def _rest(self, received: bytearray, limit: int) -> bytes:
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+            received += message.get("body", b"")
+            if len(received) > limit:
+                raise _too_large(limit)
+            if not message.get("more_body"):
+                return bytes(received)
+
+
+def gunzip(data: bytes, limit: int) -> bytes:
+    """What was compressed, stopped at `limit` bytes however small the input."""
+    unpacker = zlib.decompressobj(wbits=_GZIP_WINDOW)
+    try:
+        unpacked = unpacker.decompress(data, limit + 1)
+    except zlib.error as error:
+        raise BadBody(400, f"the body is not gzip: {error}") from error
+    if len(unpacked) > limit:
+        raise _too_large(limit)
+    if not unpacker.eof:
+        raise BadBody(400, "the gzip body is cut short")
+    return unpacked
+
+
+def _too_large(limit: int) -> BadBody:
+    return BadBody(413, f"a body has at most {limit} bytes, also after decompression")
