@@ -58,7 +58,7 @@ def mode_not_set(subject: str) -> RegistryError:
 
 
 def incompatible(subject: str, reasons: str) -> RegistryError:
-    message = f"Schema being registered is incompatible with an earlier schema for subject \"{subject}\", details: "
+    message = f'Schema being registered is incompatible with an earlier schema for subject "{subject}", details: '
     return RegistryError(409, 409, message + reasons)
 
 

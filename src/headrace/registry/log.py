@@ -48,7 +48,8 @@ class MemoryLog:
         position = 0
         while True:
             async with self._grown:
-                await self._grown.wait_for(lambda: len(self.entries) > position)
+                while len(self.entries) <= position:
+                    await self._grown.wait()
             for entry in self.entries[position:]:
                 yield entry
                 position += 1

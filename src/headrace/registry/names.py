@@ -48,4 +48,4 @@ def scopes(subject: str) -> tuple[str, ...]:
 def is_valid(subject: str) -> bool:
     """Whether a schema may be registered under this name."""
     name = split(subject)[1]
-    return 0 < len(name) and len(subject) <= MAX_SUBJECT and name.isprintable()
+    return len(name) > 0 and len(subject) <= MAX_SUBJECT and name.isprintable()

@@ -136,11 +136,19 @@ class State:
         context.by_key.setdefault(change.schema.key, schema_id)
         schema = context.by_id.setdefault(schema_id, change.schema)
         entry = Version(subject=change.subject, version=number, id=schema_id, schema=schema)
-        entries[number] = entry
         context.uses.setdefault(schema_id, set()).add((change.subject, number))
+        self._supersede(entries, entry)
+        entries[number] = entry
         for target in _targets(entry):
             self.referrers.setdefault(target, set()).add((change.subject, number))
         return Outcome(accepted=True, version=entry)
+
+    def _supersede(self, entries: dict[int, Version], entry: Version) -> None:
+        """A schema registered again after a soft deletion replaces its hidden version, unless that is referred to."""
+        for number, old in list(entries.items()):
+            hidden = old.deleted and old.id == entry.id and number < entry.version
+            if hidden and (old.subject, number) not in self.referrers:
+                self._forget(entries.pop(number))
 
     def _delete(self, change: Delete) -> Outcome:
         entries = self.subjects.get(change.subject, {})
@@ -153,6 +161,8 @@ class State:
                 entries[number] = replace(entries[number], deleted=True)
         if not entries:
             del self.subjects[change.subject]
+            self.configs.pop(change.subject, None)
+            self.modes.pop(change.subject, None)
         return DONE
 
     def _forget(self, entry: Version) -> None:
@@ -188,7 +198,8 @@ def _touches(change: Change) -> Iterable[str]:
             referred = [referrers_key(beside(change.subject, r.subject)) for r in change.schema.references]
             return [subject_key(change.subject), context_key(context_of(change.subject)), *referred]
         case Delete():
-            return [subject_key(change.subject), context_key(context_of(change.subject))]
+            settings = [config_key(change.subject), mode_key(change.subject)] if change.permanent else []
+            return [subject_key(change.subject), context_key(context_of(change.subject)), *settings]
         case SetConfig():
             return [config_key(change.scope)]
         case SetMode():

@@ -360,7 +360,7 @@ class _Printer:
             shown["namespace"] = own
         if node.doc is not None:
             shown["doc"] = node.doc
-        shown |= self._body(node, own) | node.extra
+        shown |= {**self._body(node, own), **node.extra}
         if node.aliases:
             shown["aliases"] = [a.rpartition(".")[2] if a.rpartition(".")[0] == own else a for a in node.aliases]
         return shown
@@ -384,7 +384,7 @@ class _Printer:
             shown["order"] = f.order
         if f.aliases:
             shown["aliases"] = list(f.aliases)
-        return shown | f.extra
+        return {**shown, **f.extra}
 
 
 def _sorted_extras(value: Any) -> Any:

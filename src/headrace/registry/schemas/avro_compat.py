@@ -84,7 +84,7 @@ class _Resolution:
     def _named(self, reader: Named, writer: Named, path: str) -> list[str]:
         if reader.kind != writer.kind:
             return [_mismatch(reader, writer, path)]
-        problems = [] if _same_name(reader, writer) else [_name_mismatch(reader, writer, path)]
+        problems = [] if _same_name(reader, writer) else [_name_mismatch(writer, path)]
         if isinstance(reader, Fixed) and isinstance(writer, Fixed):
             return problems + _sizes(reader, writer, path)
         if isinstance(reader, Enum) and isinstance(writer, Enum):
@@ -124,7 +124,7 @@ def _mismatch(reader: Node, writer: Node, path: str) -> str:
     return _problem("TYPE_MISMATCH", description, detail)
 
 
-def _name_mismatch(reader: Named, writer: Named, path: str) -> str:
+def _name_mismatch(writer: Named, path: str) -> str:
     description = f"The name of the schema has changed (path '{path}/name')"
     return _problem("NAME_MISMATCH", description, f"expected: {writer.name}")
 

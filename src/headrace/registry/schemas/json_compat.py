@@ -371,9 +371,7 @@ def _additional(
             yield from comparison.compare(inside(before.place, old), inside(after.place, new), where)
 
 
-def _unevaluated(
-    comparison: Comparison, before: Shape, after: Shape, path: str, keyword: str
-) -> Iterator[Difference]:
+def _unevaluated(comparison: Comparison, before: Shape, after: Shape, path: str, keyword: str) -> Iterator[Difference]:
     name = re.sub(r"([A-Z])", r"_\1", keyword).upper()
     old, new = before.keywords.get(keyword), after.keywords.get(keyword)
     where = _under(path, keyword)

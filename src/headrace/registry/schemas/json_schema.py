@@ -7,7 +7,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urldefrag, urljoin
 
 from ..errors import InvalidSchemaError
-from .model import Dependency, Parsed, Wording
+from .model import Dependency, Parsed, Wording, sentence
 
 DRAFT_7: Final = "http://json-schema.org/draft-07/schema"
 _NEWER: Final = ("2019-09", "2020-12")
@@ -112,7 +112,7 @@ class JsonSchema:
         from .json_compat import differences
 
         found = differences(original=writer.model, update=reader.model)
-        return [f'{{errorType:"{d.kind}", description:"{wording(_sentence(d.kind, d.path))}"}}' for d in found]
+        return [f'{{errorType:"{d.kind}", description:"{wording(sentence(d))}"}}' for d in found]
 
 
 def load(text: str) -> Any:
@@ -207,8 +207,3 @@ def _check(value: Any, draft: str) -> None:
     except SchemaError as error:
         where = "/".join(map(str, error.absolute_path))
         raise InvalidSchemaError(f"at #/{where}: {error.message[:300]}") from error
-
-
-def _sentence(kind: str, path: str) -> str:
-    words = kind.lower().replace("_", " ")
-    return f"{words} at path '{path}' in the %new schema, compared with the %old schema"

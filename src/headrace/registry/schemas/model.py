@@ -54,3 +54,9 @@ class Difference:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.path}"
+
+
+def sentence(difference: Difference) -> str:
+    """A difference in words, with places for 'new' and 'old'."""
+    words = difference.kind.lower().replace("_", " ")
+    return f"{words} at path '{difference.path}' in the %new schema, compared with the %old schema"

@@ -50,10 +50,10 @@ class _Comparison:
         old, new = self._original.full, self._update.full
         if old.package != new.package:
             yield Difference(kind="PACKAGE_CHANGED", path="#/")
-        yield from self._messages(old, new, old.package, new.package, "#", old.message_type, new.message_type)
+        yield from self._messages(old.message_type, new.message_type, old.package, new.package, "#")
 
     def _messages(
-        self, old: Any, new: Any, old_scope: str, new_scope: str, path: str, olds: Sequence[Any], news: Sequence[Any]
+        self, olds: Sequence[Any], news: Sequence[Any], old_scope: str, new_scope: str, path: str
     ) -> Iterator[Difference]:
         by_name = {m.name: m for m in news if not m.options.map_entry}
         for message in olds:
@@ -73,7 +73,7 @@ class _Comparison:
         self._open.add((old_name, new_name))
         yield from _moved_into_oneofs(old, new, path)
         yield from self._fields(old, new, path)
-        yield from self._messages(old, new, old_name, new_name, path, old.nested_type, new.nested_type)
+        yield from self._messages(old.nested_type, new.nested_type, old_name, new_name, path)
         self._open.discard((old_name, new_name))
 
     def _fields(self, old: Any, new: Any, path: str) -> Iterator[Difference]:
@@ -98,12 +98,9 @@ class _Comparison:
         elif was is not None and now is not None:
             if kind == "map":
                 for a, b in zip(was.descriptor.field, now.descriptor.field, strict=True):
-                    yield from self._entry_part(a, b, path)
+                    yield from self._field(a, b, path)
             else:
                 yield from self._named(was, now, path)
-
-    def _entry_part(self, old: Any, new: Any, path: str) -> Iterator[Difference]:
-        yield from self._field(old, new, path)
 
     def _scalars(self, old: Any, new: Any, path: str) -> Iterator[Difference]:
         group = _GROUPS[old.type]

@@ -1,4 +1,4 @@
-"""Protobuf as one of the registry's types: .proto text, or a file's descriptor in base64 as Python's clients send it."""
+"""Protobuf as one of the registry's types: .proto text, or a descriptor in base64 as Python's clients send it."""
 
 import base64
 import binascii
@@ -10,7 +10,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.message import DecodeError
 
 from ..errors import InvalidSchemaError
-from .model import Dependency, Parsed, Wording
+from .model import Dependency, Parsed, Wording, sentence
 from .proto_print import print_proto
 from .proto_text import parse_proto
 from .proto_types import Types, collect, reachable, resolved
@@ -58,8 +58,7 @@ class Protobuf:
         from .proto_compat import differences
 
         found = differences(original=writer.model, update=reader.model)
-        sentences = ((d, f"{d.kind.lower().replace('_', ' ')} at path '{d.path}' in the %new schema") for d in found)
-        return [f'{{errorType:"{d.kind}", description:"{wording(s)}, compared with the old one"}}' for d, s in sentences]
+        return [f'{{errorType:"{d.kind}", description:"{wording(sentence(d))}"}}' for d in found]
 
 
 def read(text: str, name: str) -> tuple[Any, bool]:
