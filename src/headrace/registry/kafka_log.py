@@ -1,12 +1,14 @@
 """The registry's log in a topic: one partition, nothing ever deleted, read and written over the wire.
 
-The client's calls block, so that two threads make them: one reads, one waits for acknowledgements. A record counts once
-it is read back, which it is only below the high watermark.
+The client's calls block, so that two threads make them: one reads, one waits for acknowledgements. Questions about the
+log's end have a client of their own, since a client that is polled keeps them waiting. A record counts once it is read
+back, which it is only below the high watermark.
 """
 
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -16,36 +18,52 @@ from .log import Entry, LogUnavailableError
 
 TOPIC: Final = "_headrace_schemas"
 _SETTINGS: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+_PRODUCER: Final = {"acks": "all", "enable.idempotence": True, "linger.ms": 0, "message.timeout.ms": 20_000}
+_CONSUMER: Final = {
+    "group.id": "headrace-schema-registry",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "allow.auto.create.topics": False,
+    "fetch.wait.max.ms": 500,
+    "fetch.error.backoff.ms": 100,
+}
 _AT_ONCE: Final = 500
 _POLL_SECONDS: Final = 0.5
-_QUESTION_SECONDS: Final = 10.0
+_QUESTION_SECONDS: Final = 5.0
 
 
 class KafkaLog:
     """A topic as a log. `client` are librdkafka's settings: where the cluster is, and who the gateway is there."""
 
     def __init__(self, client: Mapping[str, Any], topic: str = TOPIC, *, replicas: int = -1) -> None:
-        self._client = dict(client)
+        self._client = {"client.id": "headrace-registry", "log_level": 2, "error_cb": _quiet, **client}
         self._topic = topic
         self._replicas = replicas
         self._stop = threading.Event()
-        self._producer = Producer(
-            {**self._client, "acks": "all", "enable.idempotence": True, "linger.ms": 0, "message.timeout.ms": 20_000}
-        )
-        self._consumer = Consumer(
-            {
-                **self._client,
-                "group.id": "headrace-schema-registry",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": "error",
-                "allow.auto.create.topics": False,
-                "fetch.wait.max.ms": 500,
-                "fetch.error.backoff.ms": 100,
-            }
-        )
-        self._acknowledging = threading.Thread(target=self._acknowledge, name="registry acks", daemon=True)
-        self._acknowledging.start()
+        self._producer: Any = None
+        self._consumer: Any = None
+        self._asking: Any = None
+        self._opened: asyncio.Event | None = None
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator["KafkaLog"]:
+        """The log can be used while the block runs; brokers need not be there yet."""
+        self._stop.clear()
+        self._opened = asyncio.Event()
+        self._producer = Producer({**self._client, **_PRODUCER})
+        self._consumer = Consumer({**self._client, **_CONSUMER})
+        self._asking = Consumer({**self._client, **_CONSUMER})
+        acknowledging = threading.Thread(target=self._acknowledge, name="registry acks", daemon=True)
+        acknowledging.start()
+        try:
+            yield self
+        finally:
+            self._stop.set()
+            await asyncio.to_thread(acknowledging.join)
+            await asyncio.to_thread(self._producer.flush, 1.0)
+            await asyncio.to_thread(self._consumer.close)
+            await asyncio.to_thread(self._asking.close)
 
     async def append(self, key: bytes, value: bytes) -> None:
         loop = asyncio.get_running_loop()
@@ -61,7 +79,9 @@ class KafkaLog:
         await written
 
     async def follow(self) -> AsyncIterator[Entry]:
+        assert self._opened is not None
         await asyncio.to_thread(self._open)
+        self._opened.set()
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[list[Entry] | Exception] = asyncio.Queue()
         reading = threading.Thread(target=self._read, args=(loop, queue), name="registry reader", daemon=True)
@@ -78,14 +98,9 @@ class KafkaLog:
             await asyncio.to_thread(reading.join)
 
     async def end(self) -> int:
+        assert self._opened is not None
+        await self._opened.wait()
         return (await asyncio.to_thread(self._watermarks))[1]
-
-    async def close(self) -> None:
-        """Ends the threads and the connections; `follow` must have ended."""
-        self._stop.set()
-        await asyncio.to_thread(self._acknowledging.join)
-        await asyncio.to_thread(self._producer.flush, 1.0)
-        await asyncio.to_thread(self._consumer.close)
 
     def _open(self) -> None:
         """The topic is there, whole, and read from its first record. Waits for brokers that are still on their way."""
@@ -118,7 +133,7 @@ class KafkaLog:
     def _watermarks(self) -> tuple[int, int]:
         try:
             place = TopicPartition(self._topic, 0)
-            found = self._consumer.get_watermark_offsets(place, timeout=_QUESTION_SECONDS, cached=False)
+            found = self._asking.get_watermark_offsets(place, timeout=_QUESTION_SECONDS, cached=False)
         except (KafkaException, RuntimeError) as error:
             raise LogUnavailableError(f"asking for the end of {self._topic}: {error}") from error
         if found is None:
@@ -140,6 +155,10 @@ class KafkaLog:
     def _acknowledge(self) -> None:
         while not self._stop.is_set():
             self._producer.poll(_POLL_SECONDS)
+
+
+def _quiet(_: KafkaError) -> None:
+    """The client tries again by itself; what matters comes back as the result of a call."""
 
 
 def _settle(written: asyncio.Future[None], error: KafkaError | None) -> None:

@@ -5,11 +5,10 @@ are not known are ignored, as Confluent's registry does.
 """
 
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 from headrace.web.messages import Answer, Request, Stream
-from headrace.web.routes import Handler, Mounted, Routes
+from headrace.web.routes import Handler, Routes
 
 from ..service import Registry
 from .common import body_of, explaining, render, replies
@@ -62,8 +61,3 @@ class Api:
             return answer
 
         return remembered
-
-
-def mounted(api: Api, life: AbstractAsyncContextManager[object]) -> Mounted:
-    """The registry as a part of a gateway; `life` follows the log while it is served."""
-    return Mounted(routes=(api.routes(),), life=life)
