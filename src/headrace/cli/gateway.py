@@ -34,14 +34,21 @@ def gateway(
     if with_stdin:
         stop_with_stdin()
 
-    def ready(bound: Address) -> None:
+    def ready(host: str, port: int) -> None:
+        bound = Address(host, port)
         if json:
             say_json({"ready": True, "http": f"http://{bound}"})
         else:
             say(f"headrace ready http=http://{bound}")
 
     from headrace.gateway.app import run_gateway
+    from headrace.gateway.settings import Settings
+    from headrace.net.channel import Address as Broker
+    from headrace.web.guard import Guard
+    from headrace.web.server import Listen
 
+    settings = Settings(bootstrap=tuple(Broker(*each) for each in brokers))
+    guard = Guard(hosts=[listen.host])
     with friendly_bind(listen, "--http"):
-        code = run_gateway(brokers, listen, ready)
+        code = run_gateway(settings, Listen(host=listen.host, port=listen.port), ready, guard)
     exit_with(code)

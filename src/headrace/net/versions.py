@@ -5,6 +5,7 @@ The ends are chosen, not merely what can be encoded:
 - Produce from 12 on, EndTxn from 5 and InitProducerId from 5 are the second transaction protocol, where a broker adds
   partitions by itself and each transaction has an epoch of its own; AddPartitionsToTxn from 4 is for brokers.
 - CreateTopics before 4 must be told how many replicas there are to be.
+- DeleteTopics from 6 names topics by their ids too; LeaveGroup before 3 knows one member only.
 - OffsetFetch from 8 and FindCoordinator from 4 ask for many groups at once; OffsetCommit from 10 needs topic ids.
 """
 
@@ -26,15 +27,24 @@ SPOKEN: Final[dict[int, tuple[int, int]]] = {
     ApiKey.OFFSET_COMMIT: (2, 8),
     ApiKey.OFFSET_FETCH: (1, 7),
     ApiKey.FIND_COORDINATOR: (0, 3),
+    ApiKey.JOIN_GROUP: (2, 9),
+    ApiKey.HEARTBEAT: (0, 4),
+    ApiKey.LEAVE_GROUP: (3, 5),
+    ApiKey.SYNC_GROUP: (0, 5),
+    ApiKey.DESCRIBE_GROUPS: (0, 5),
+    ApiKey.LIST_GROUPS: (0, 5),
     ApiKey.SASL_HANDSHAKE: (1, 1),
     ApiKey.API_VERSIONS: (0, 3),
     ApiKey.CREATE_TOPICS: (4, 7),
+    ApiKey.DELETE_TOPICS: (1, 5),
     ApiKey.INIT_PRODUCER_ID: (0, 4),
     ApiKey.ADD_PARTITIONS_TO_TXN: (0, 3),
     ApiKey.END_TXN: (0, 3),
     ApiKey.SASL_AUTHENTICATE: (0, 2),
     ApiKey.DESCRIBE_CONFIGS: (1, 4),
     ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
+    ApiKey.CREATE_PARTITIONS: (0, 3),
+    ApiKey.DELETE_GROUPS: (0, 2),
     ApiKey.ELECT_LEADERS: (1, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 1),

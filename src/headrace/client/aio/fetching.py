@@ -1,0 +1,191 @@
+"""Reading: records of one partition from an offset on, with a long poll; offsets by time."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from headrace.protocol.api import ApiKey
+from headrace.protocol.batch import HEADER_SIZE, LOG_OVERHEAD, crc_matches, read_header
+from headrace.protocol.encode import encode_request
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.fetched import PartitionRecords, parse_fetch
+from headrace.protocol.records import Record, decode_marker, decode_records
+
+from .cluster import Cluster
+from .retrying import retried
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+READ_COMMITTED: Final = 1
+_NAMED: Final = 12
+"""The last version of Fetch in which topics have their names."""
+_FETCH_MAX_BYTES: Final = 64 << 20
+
+
+class Page(NamedTuple):
+    """What a fetch brought. `next_offset` is where to go on, also past records that are not shown."""
+
+    records: list[Record]
+    next_offset: int
+    high_watermark: int
+    log_start_offset: int
+
+
+class Place(NamedTuple):
+    """Where to read."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+async def fetch(
+    cluster: Cluster,
+    place: Place,
+    *,
+    max_bytes: int = 1 << 20,
+    wait_ms: int = 0,
+    min_bytes: int = 1,
+    isolation: int = READ_COMMITTED,
+) -> Page:
+    """Records from an offset on; waits at the broker for `min_bytes` of them."""
+
+    async def attempt() -> Page:
+        node = await cluster.leader(place.topic, place.partition)
+        pages = await fetch_from(cluster, node, [place], max_bytes, wait_ms, min_bytes, isolation)
+        page = pages[place.topic, place.partition]
+        if isinstance(page, CodedError):
+            raise believed(page)
+        return page
+
+    return await retried(attempt, cluster.patience, lambda: cluster.forget(place.topic))
+
+
+def believed(error: CodedError) -> CodedError:
+    """A broker may not have heard yet of a topic that others know."""
+    if error.code is ErrorCode.unknown_topic_or_partition:
+        return CodedError(ErrorCode.leader_not_available, error.message)
+    return error
+
+
+async def fetch_from(
+    cluster: Cluster,
+    node: int,
+    places: Iterable[Place],
+    max_bytes: int,
+    wait_ms: int,
+    min_bytes: int = 1,
+    isolation: int = READ_COMMITTED,
+) -> dict[tuple[str, int], Page | CodedError]:
+    """One fetch from one broker, of several partitions; each has its own error."""
+    asked = {(place.topic, place.partition): place.offset for place in places}
+    values = _request(asked, max_bytes, wait_ms, min_bytes, isolation)
+    async with cluster.lent(node) as connection:
+        version = connection.version_of(ApiKey.FETCH, _NAMED)
+        body = [encode_request(ApiKey.FETCH, version, values)]
+        data = await connection.ask_bytes(ApiKey.FETCH, version, body, wait_ms / 1000)
+        answer = parse_fetch(data, version)
+    if answer.code:
+        raise CodedError(ErrorCode(answer.code), "the broker refuses to be read from")
+    found: dict[tuple[str, int], Page | CodedError] = {}
+    for part in answer.partitions:
+        place = str(part.topic), part.partition
+        found[place] = _page(part, asked[place])
+    return found
+
+
+def _request(
+    asked: Mapping[tuple[str, int], int], max_bytes: int, wait_ms: int, min_bytes: int, isolation: int
+) -> dict[str, Any]:
+    topics: dict[str, list[dict[str, int]]] = {}
+    for (topic, partition), offset in asked.items():
+        entry = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": max_bytes}
+        topics.setdefault(topic, []).append(entry)
+    return {
+        "max_wait": wait_ms,
+        "min_bytes": min_bytes,
+        "max_bytes": _FETCH_MAX_BYTES,
+        "isolation_level": isolation,
+        "topics": [{"topic": topic, "partitions": partitions} for topic, partitions in topics.items()],
+        "forgotten_topics_data": [],
+    }
+
+
+def _page(part: PartitionRecords, offset: int) -> Page | CodedError:
+    if part.code:
+        code = ErrorCode(part.code)
+        return CodedError(code, _reason(code, part, offset))
+    try:
+        records, next_offset = unpack(part.records, offset, part.aborted)
+    except CodedError as error:
+        return error
+    return Page(records, next_offset, part.high_watermark, part.log_start_offset)
+
+
+def _reason(code: ErrorCode, part: PartitionRecords, offset: int) -> str:
+    if code is ErrorCode.offset_out_of_range:
+        return f"there is no offset {offset} in partition {part.partition} of topic '{part.topic!s}'"
+    return ""
+
+
+def unpack(data: memoryview, offset: int, aborted: Iterable[tuple[int, int]]) -> tuple[list[Record], int]:
+    """The records from an offset on, and where to go on; those of aborted transactions are left out."""
+    found: list[Record] = []
+    beginnings = sorted((first, producer) for producer, first in aborted)
+    dropped: set[int] = set()
+    at, next_offset = 0, offset
+    while len(data) - at >= HEADER_SIZE:
+        header = read_header(data, at)
+        if len(data) - at < header.size or header.size < HEADER_SIZE:
+            break
+        batch = data[at : at + header.size]
+        if not crc_matches(batch, header.crc):
+            raise CodedError(ErrorCode.corrupt_message, f"the batch at offset {header.base_offset} is damaged")
+        while beginnings and beginnings[0][0] <= header.last_offset:
+            dropped.add(beginnings.pop(0)[1])
+        if header.is_control:
+            marker = decode_marker(batch)
+            if marker is not None and not marker.committed:
+                dropped.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in dropped):
+            found += [record for record in decode_records(batch) if record.offset >= offset]
+        next_offset = max(next_offset, header.last_offset + 1)
+        at += header.size
+    return found, next_offset
+
+
+assert LOG_OVERHEAD < HEADER_SIZE
+
+
+async def list_offsets(
+    cluster: Cluster, topic: str, at: Mapping[int, int], isolation: int = READ_COMMITTED
+) -> dict[int, tuple[int, int]]:
+    """The offset and timestamp of each partition at a time, `EARLIEST` or `LATEST`; -1 where a time has no record."""
+
+    async def attempt() -> dict[int, tuple[int, int]]:
+        by_node: dict[int, list[dict[str, int]]] = {}
+        for partition, timestamp in at.items():
+            node = await cluster.leader(topic, partition)
+            by_node.setdefault(node, []).append({"partition_index": partition, "timestamp": timestamp})
+        found: dict[int, tuple[int, int]] = {}
+        for node, partitions in by_node.items():
+            found |= await _ask_offsets(cluster, node, topic, partitions, isolation)
+        return found
+
+    return await retried(attempt, cluster.patience, lambda: cluster.forget(topic))
+
+
+async def _ask_offsets(
+    cluster: Cluster, node: int, topic: str, partitions: list[dict[str, int]], isolation: int
+) -> dict[int, tuple[int, int]]:
+    values = {
+        "replica_id": -1,
+        "isolation_level": isolation,
+        "topics": [{"name": topic, "partitions": partitions}],
+    }
+    answer = await (await cluster.to_node(node)).ask(ApiKey.LIST_OFFSETS, values)
+    found = {}
+    for each in answer.topics[0].partitions:
+        if each.error_code is not ErrorCode.none:
+            raise believed(CodedError(each.error_code, f"partition {each.partition_index} of topic '{topic}'"))
+        found[int(each.partition_index)] = int(each.offset), int(each.timestamp)
+    return found

@@ -1,0 +1,334 @@
+"""Writing: what is sent at the same time goes out together, and a retry appears once.
+
+Each partition has a lane. A lane has one batch under way; what is sent meanwhile waits and makes the next batch, so
+batches grow with the load and nothing waits when there is none. Batches of lanes that are ready in the same turn of
+the event loop go to each leader in one Produce request.
+
+A batch that is retried keeps its producer id and sequence number: the broker writes it once. When the outcome of a
+batch stays unknown the producer id is given up, and lanes start again under a new one.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from headrace.net.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
+from headrace.protocol.api import ApiKey
+from headrace.protocol.decode import decode_response
+from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
+from headrace.protocol.produce_request import produce_parts
+from headrace.protocol.records import Record, encode_batch
+
+from .cluster import Cluster, Purpose, checked
+from .retrying import PASSING, Pauses, retried
+
+ALL: Final = -1
+_TIMEOUT_MS: Final = 10_000
+_BATCH_BYTES: Final = 512 * 1024
+"""Of records that are gathered; one record may be larger."""
+_RECORD_OVERHEAD: Final = 32
+_SEQUENCES: Final = 2**31
+_EXPIRED_ID: Final = frozenset(
+    {ErrorCode.unknown_producer_id, ErrorCode.out_of_order_sequence_number, ErrorCode.invalid_producer_epoch}
+)
+
+
+class Written(NamedTuple):
+    """Where records went; `base_offset` is -1 when nobody was asked to tell."""
+
+    base_offset: int
+    append_time: int
+    """-1 where the topic keeps the producer's own times."""
+
+
+class Identity(NamedTuple):
+    """By whom and as how-many-eth a batch is written; see `once`."""
+
+    producer_id: int = -1
+    epoch: int = -1
+    sequence: int = -1
+
+
+NOBODY: Final = Identity()
+
+
+class _Waiting(NamedTuple):
+    records: Sequence[Record]
+    size: int
+    done: asyncio.Future[Written]
+
+
+class _Batch(NamedTuple):
+    topic: str
+    partition: int
+    payload: bytearray
+    acks: int
+
+
+class _Lane:
+    __slots__ = ("acks", "epoch", "is_busy", "partition", "producer_id", "queue", "sequence", "topic")
+
+    def __init__(self, topic: str, partition: int, acks: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.acks = acks
+        self.queue: deque[_Waiting] = deque()
+        self.is_busy = False
+        self.producer_id = -1
+        self.epoch = -1
+        self.sequence = 0
+
+
+class Producer:
+    """Writes for one user. Each call returns when its records are written, or raises why they are not."""
+
+    def __init__(self, cluster: Cluster, *, patience: float = 30.0) -> None:
+        self._cluster = cluster
+        self._patience = patience
+        self._loop = asyncio.get_running_loop()
+        self._lanes: dict[tuple[str, int, int], _Lane] = {}
+        self._ready: list[_Lane] = []
+        self._is_scheduled = False
+        self._identity: asyncio.Task[tuple[int, int]] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._tasks)
+
+    def send(self, topic: str, partition: int, records: Sequence[Record], acks: int = ALL) -> asyncio.Future[Written]:
+        """Write records to a partition, in their order and next to each other; their offsets and times are ours."""
+        key = topic, partition, acks
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = _Lane(topic, partition, acks)
+        done: asyncio.Future[Written] = self._loop.create_future()
+        lane.queue.append(_Waiting(records, _size(records), done))
+        if not lane.is_busy and len(lane.queue) == 1:
+            self._wake(lane)
+        return done
+
+    async def send_once(self, topic: str, partition: int, records: Sequence[Record], identity: Identity) -> Written:
+        """Write a batch under an identity that no other batch has: however often, it is in the log once."""
+        payload = encode_batch(
+            records,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            base_sequence=identity.sequence,
+        )
+        return await self._persist(_Batch(topic, partition, payload, ALL))
+
+    async def close(self) -> None:
+        """Wait for what is under way."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._identity is not None:
+            self._identity.cancel()
+
+    # Gathering
+
+    def _wake(self, lane: _Lane) -> None:
+        self._ready.append(lane)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Send what is ready, one request to each leader; lanes whose leader must be asked for go one by one."""
+        self._is_scheduled = False
+        ready, self._ready = self._ready, []
+        by_node: dict[tuple[int, int], list[_Lane]] = {}
+        for lane in ready:
+            lane.is_busy = True
+            view = self._cluster.known(lane.topic)
+            node = view.leaders[lane.partition] if view is not None and lane.partition < len(view.leaders) else -1
+            by_node.setdefault((node, lane.acks), []).append(lane)
+        for (node, acks), lanes in by_node.items():
+            self._run(self._send_lanes(node, acks, lanes))
+
+    def _run(self, work: Any) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send_lanes(self, node: int, acks: int, lanes: list[_Lane]) -> None:
+        """One request for all; what it does not settle is pursued lane by lane."""
+        try:
+            identity = await self._identify() if acks == ALL else NOBODY
+        except Exception as error:
+            for lane in lanes:
+                self._settle(lane, _drain(lane), error)
+            return
+        taken = [(lane, *self._take(lane, identity)) for lane in lanes]
+        batches = [batch for _, _, batch in taken]
+        try:
+            outcomes = await self._produce(node, acks, batches) if node >= 0 else {}
+        except (ConnectionLost, AuthenticationRefused, VersionNotServed, ProtocolViolation) as error:
+            outcomes = {(batch.topic, batch.partition): error for batch in batches}
+        for lane, waiting, batch in taken:
+            outcome = outcomes.get((lane.topic, lane.partition), ConnectionLost("there is no leader for now"))
+            if isinstance(outcome, Written):
+                self._settle(lane, waiting, outcome)
+            else:
+                self._run(self._pursue(lane, waiting, batch, _believed(outcome)))
+
+    def _take(self, lane: _Lane, identity: Identity) -> tuple[list[_Waiting], _Batch]:
+        """The next batch of a lane, numbered on from its last."""
+        waiting = _gathered(lane.queue)
+        if lane.producer_id != identity.producer_id:
+            lane.producer_id, lane.epoch, lane.sequence = identity.producer_id, identity.epoch, 0
+        records = [record for each in waiting for record in each.records]
+        payload = encode_batch(
+            records,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            base_sequence=lane.sequence if identity.producer_id >= 0 else -1,
+        )
+        return waiting, _Batch(lane.topic, lane.partition, payload, lane.acks)
+
+    async def _pursue(self, lane: _Lane, waiting: list[_Waiting], batch: _Batch, first: Exception) -> None:
+        """Try a batch again until it is settled."""
+        try:
+            outcome: Written | Exception = await self._persist(batch, first)
+        except Exception as error:
+            outcome = error
+        if isinstance(outcome, CodedError) and outcome.code is ErrorCode.message_too_large and len(waiting) > 1:
+            await self._send_apart(lane, waiting)
+            return
+        self._settle(lane, waiting, outcome)
+
+    async def _send_apart(self, lane: _Lane, waiting: list[_Waiting]) -> None:
+        """What is too large together is tried one by one; nothing of it was written."""
+        lane.queue.extendleft(reversed(waiting[1:]))
+        records = waiting[0].records
+        identity = Identity(lane.producer_id, lane.epoch, lane.sequence) if lane.producer_id >= 0 else NOBODY
+        try:
+            outcome: Written | Exception = await self.send_once(lane.topic, lane.partition, records, identity)
+        except Exception as error:
+            outcome = error
+        self._settle(lane, waiting[:1], outcome)
+
+    def _settle(self, lane: _Lane, waiting: list[_Waiting], outcome: Written | Exception) -> None:
+        count = sum(len(each.records) for each in waiting)
+        if isinstance(outcome, Written):
+            lane.sequence = (lane.sequence + count) % _SEQUENCES
+            offset = outcome.base_offset
+            for each in waiting:
+                if not each.done.done():
+                    each.done.set_result(Written(offset, outcome.append_time))
+                offset += len(each.records) if offset >= 0 else 0
+        else:
+            self._give_up(outcome)
+            for each in waiting:
+                if not each.done.done():
+                    each.done.set_exception(outcome)
+        lane.is_busy = False
+        if lane.queue:
+            self._wake(lane)
+        elif lane.acks != ALL:
+            del self._lanes[lane.topic, lane.partition, lane.acks]
+
+    def _give_up(self, error: Exception) -> None:
+        """Whether the batch was written is not known, so its sequence number is of no use any more."""
+        if not isinstance(error, CodedError) or error.code in _EXPIRED_ID:
+            self._identity = None
+
+    # Who we are
+
+    async def _identify(self) -> Identity:
+        if self._identity is None or (self._identity.done() and self._identity.exception() is not None):
+            self._identity = self._loop.create_task(self._init_producer_id())
+        producer_id, epoch = await asyncio.shield(self._identity)
+        return Identity(producer_id, epoch, 0)
+
+    async def _init_producer_id(self) -> tuple[int, int]:
+        async def attempt() -> tuple[int, int]:
+            values = {"transactional_id": None, "transaction_timeout": 60_000}
+            answer = checked(await (await self._cluster.any()).ask(ApiKey.INIT_PRODUCER_ID, values))
+            return int(answer.producer_id), int(answer.producer_epoch)
+
+        return await retried(attempt, self._patience, lambda: None)
+
+    # Sending
+
+    async def _persist(self, batch: _Batch, first: Exception | None = None) -> Written:
+        """Send a batch again and again until it is written or refused for good."""
+        pauses = Pauses(self._patience)
+        error = first
+        while True:
+            if error is None:
+                try:
+                    node = await self._cluster.leader(batch.topic, batch.partition)
+                    outcome = (await self._produce(node, batch.acks, [batch]))[batch.topic, batch.partition]
+                    if isinstance(outcome, Written):
+                        return outcome
+                    error = _believed(outcome)
+                except (ConnectionLost, CodedError) as caught:
+                    error = caught
+            if not isinstance(error, ConnectionLost) and getattr(error, "code", None) not in PASSING:
+                raise error
+            self._cluster.forget(batch.topic)
+            await pauses.after(error, is_uncertain=True)
+            error = None
+
+    async def _produce(
+        self, node: int, acks: int, batches: Iterable[_Batch]
+    ) -> dict[tuple[str, int], Written | Exception]:
+        """One Produce request; what each partition said."""
+        topics: dict[str, list[tuple[int, bytearray]]] = {}
+        for batch in batches:
+            topics.setdefault(batch.topic, []).append((batch.partition, batch.payload))
+        cluster = self._cluster
+        connection = cluster.ready(node, Purpose.PRODUCE) or await cluster.to_node(node, Purpose.PRODUCE)
+        version = connection.version_of(ApiKey.PRODUCE)
+        body = produce_parts(version, topics, acks=acks, timeout_ms=_TIMEOUT_MS)
+        if acks == 0:
+            connection.send(ApiKey.PRODUCE, version, body, is_answered=False)
+            return {(topic, partition): Written(-1, -1) for topic, some in topics.items() for partition, _ in some}
+        answer = await connection.ask_bytes(ApiKey.PRODUCE, version, body)
+        return _outcomes(answer, version)
+
+
+def _believed(error: Exception) -> Exception:
+    """A broker may not have heard yet of a topic that others know."""
+    if isinstance(error, CodedError) and error.code is ErrorCode.unknown_topic_or_partition:
+        return CodedError(ErrorCode.leader_not_available, error.message)
+    return error
+
+
+def _outcomes(data: memoryview, version: int) -> dict[tuple[str, int], Written | Exception]:
+    found: dict[tuple[str, int], Written | Exception] = {}
+    for topic in decode_response(ApiKey.PRODUCE, version, data).responses:
+        for part in topic.partition_responses:
+            place = topic.name, int(part.index)
+            if part.error_code is ErrorCode.none:
+                found[place] = Written(int(part.base_offset), _milliseconds(part.log_append_time))
+            else:
+                found[place] = CodedError(part.error_code, getattr(part, "error_message", None) or "")
+    return found
+
+
+def _milliseconds(time: Any) -> int:
+    if time is None:
+        return -1
+    return round(time.timestamp() * 1000) if hasattr(time, "timestamp") else int(time)
+
+
+def _gathered(queue: deque[_Waiting]) -> list[_Waiting]:
+    taken = [queue.popleft()]
+    size = taken[0].size
+    while queue and size + queue[0].size <= _BATCH_BYTES:
+        taken.append(queue.popleft())
+        size += taken[-1].size
+    return taken
+
+
+def _drain(lane: _Lane) -> list[_Waiting]:
+    waiting = list(lane.queue)
+    lane.queue.clear()
+    return waiting
+
+
+def _size(records: Sequence[Record]) -> int:
+    return sum(len(record.key or b"") + len(record.value or b"") + _RECORD_OVERHEAD for record in records)

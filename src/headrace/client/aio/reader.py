@@ -1,0 +1,138 @@
+"""Reading several partitions at once from where one is in each, with one long poll."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from headrace.net.errors import ConnectionLost
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.records import Record
+
+from .cluster import Cluster
+from .fetching import EARLIEST, LATEST, READ_COMMITTED, Page, Place, fetch_from, list_offsets
+from .retrying import MOVED, PASSING, Pauses
+
+Partition = tuple[str, int]
+RESETS: Final = {"earliest": EARLIEST, "latest": LATEST}
+
+
+class Found(NamedTuple):
+    """A record and where it stands."""
+
+    topic: str
+    partition: int
+    record: Record
+
+
+class Reader:
+    """Positions in partitions that move as records are taken. `reset` is where to go on when an offset is gone.
+
+    The order of records of a partition is kept; which partition comes first changes from call to call.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        positions: Mapping[Partition, int],
+        *,
+        reset: str = "earliest",
+        isolation: int = READ_COMMITTED,
+        max_bytes: int = 1 << 20,
+    ) -> None:
+        self.positions = dict(positions)
+        self._cluster = cluster
+        self._reset = reset
+        self._isolation = isolation
+        self._max_bytes = max_bytes
+        self._held: dict[Partition, list[Record]] = {}
+        """What was fetched and not taken yet."""
+
+    async def take(self, most: int, wait_ms: int) -> list[Found]:
+        """Up to `most` records; waits for the first of them."""
+        if not any(self._held.values()):
+            await self._fill(wait_ms)
+        taken: list[Found] = []
+        for place in list(self._held):
+            records = self._held.pop(place)
+            part, rest = records[: most - len(taken)], records[most - len(taken) :]
+            if part:
+                self.positions[place] = part[-1].offset + 1
+                taken += [Found(*place, record) for record in part]
+            if rest:
+                self._held[place] = rest
+        return taken
+
+    def seek(self, place: Partition, offset: int) -> None:
+        """Go on from another offset."""
+        self._held.pop(place, None)
+        self.positions[place] = offset
+
+    async def _fill(self, wait_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_ms / 1000
+        pauses = Pauses(max(wait_ms / 1000, self._cluster.patience))
+        while True:
+            left = max(int((deadline - loop.time()) * 1000), 0)
+            try:
+                if await self._fetch(left) or left == 0:
+                    return
+            except ConnectionLost as error:
+                for topic, _ in self.positions:
+                    self._cluster.forget(topic)
+                await pauses.after(error)
+            except CodedError as error:
+                if error.code not in PASSING:
+                    raise
+                await pauses.after(error)
+
+    async def _fetch(self, wait_ms: int) -> bool:
+        """One round over all leaders, until one of them brings something."""
+        by_node: dict[int, list[Place]] = {}
+        for (topic, partition), offset in self.positions.items():
+            node = await self._cluster.leader(topic, partition)
+            by_node.setdefault(node, []).append(Place(topic, partition, offset))
+        if not by_node:
+            await asyncio.sleep(wait_ms / 1000)
+            return False
+        rounds = {asyncio.ensure_future(self._fetch_from(node, places, wait_ms)) for node, places in by_node.items()}
+        try:
+            return await _first_true(rounds)
+        finally:
+            for each in rounds:
+                each.cancel()
+            await asyncio.gather(*rounds, return_exceptions=True)
+
+    async def _fetch_from(self, node: int, places: list[Place], wait_ms: int) -> bool:
+        pages = await fetch_from(self._cluster, node, places, self._max_bytes, wait_ms, isolation=self._isolation)
+        brought = False
+        for place, page in pages.items():
+            if isinstance(page, Page):
+                if page.records:
+                    self._held[place] = page.records
+                    brought = True
+                else:
+                    self.positions[place] = page.next_offset
+            else:
+                await self._mend(place, page)
+        return brought
+
+    async def _mend(self, place: Partition, error: CodedError) -> None:
+        topic, partition = place
+        if error.code is ErrorCode.offset_out_of_range:
+            found = await list_offsets(self._cluster, topic, {partition: RESETS[self._reset]}, self._isolation)
+            self.positions[place] = found[partition][0]
+            return
+        if error.code in MOVED or error.code is ErrorCode.unknown_topic_or_partition:
+            self._cluster.forget(topic)
+            error = CodedError(ErrorCode.leader_not_available, error.message)
+        raise error
+
+
+async def _first_true(rounds: set[asyncio.Task[bool]]) -> bool:
+    """Whether one says yes; returns with the first that does, raises the first error."""
+    pending = rounds
+    while pending:
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        if sum(each.result() for each in done):
+            return True
+    return False

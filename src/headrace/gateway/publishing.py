@@ -1,0 +1,161 @@
+"""Publishing: which partition each record goes to, written together, told one by one."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from headrace.client.aio import once
+from headrace.client.aio.client import Client
+from headrace.client.aio.producer import ALL, Written
+from headrace.protocol.errors import CodedError
+from headrace.protocol.partitioner import partition_for
+from headrace.protocol.records import Record
+from headrace.web.problem import Problem, bad_request
+
+from .translate import translate
+
+ACKS: Final = {"all": ALL, "-1": ALL, "1": 1, "0": 0}
+_STICKY: Final = 32
+"""Records without a key that go to one partition before it is another's turn: they share batches."""
+
+
+class Outcome(NamedTuple):
+    """Where a record went, or why it did not."""
+
+    partition: int
+    offset: int = -1
+    timestamp: int = -1
+    problem: Problem | None = None
+
+
+class Wanted(NamedTuple):
+    """A record, and the partition it asks for."""
+
+    record: Record
+    partition: int | None = None
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Publisher:
+    """Publishes for all callers."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    async def one(self, client: Client, topic: str, wanted: Wanted, acks: int, key: str | None) -> Outcome:
+        """One record; raises why it was not written."""
+        view = client.cluster.known(topic) or await client.cluster.topic(topic)
+        partition = self._partition(wanted, view.leaders, topic, key)
+        if key is not None:
+            (outcome,) = await self._once(client, topic, {partition: [wanted.record]}, key)
+            if outcome.problem is not None:
+                raise outcome.problem
+            return outcome
+        written = await client.producer.send(topic, partition, (wanted.record,), acks)
+        return _outcome(partition, written, 0, wanted.record)
+
+    async def many(
+        self, client: Client, topic: str, wanted: Sequence[Wanted], acks: int, key: str | None
+    ) -> list[Outcome]:
+        """Records in their order; each partition's are written all or not at all."""
+        view = await client.cluster.topic(topic)
+        places = [self._partition(each, view.leaders, topic, key) for each in wanted]
+        by_partition: dict[int, list[Record]] = {}
+        for each, partition in zip(wanted, places, strict=True):
+            by_partition.setdefault(partition, []).append(each.record)
+        if key is not None:
+            outcomes = await self._once(client, topic, by_partition, key)
+        else:
+            outcomes = await self._plainly(client, topic, by_partition, acks)
+        taken = iter_by(outcomes)
+        return [taken[partition].pop(0) for partition in places]
+
+    def _partition(self, wanted: Wanted, leaders: Sequence[int], topic: str, key: str | None) -> int:
+        """Where a record goes: where it asks to, where its key leads, or anywhere there is a leader."""
+        asked, record_key = wanted.partition, wanted.record.key
+        if asked is not None:
+            if asked >= len(leaders):
+                raise Problem(
+                    404,
+                    f"topic '{topic}' has partitions 0 to {len(leaders) - 1}, not {asked}",
+                    code="unknown-partition",
+                )
+            return asked
+        if record_key is not None:
+            return partition_for(record_key, len(leaders))
+        if key is not None:
+            return once.partition_of(key, len(leaders))
+        self._count += 1
+        if len(leaders) == 1:
+            return 0
+        led = [index for index, node in enumerate(leaders) if node >= 0] or range(len(leaders))
+        return led[self._count // _STICKY % len(led)]
+
+    async def _plainly(
+        self, client: Client, topic: str, by_partition: dict[int, list[Record]], acks: int
+    ) -> list[Outcome]:
+        sends = [client.producer.send(topic, partition, records, acks) for partition, records in by_partition.items()]
+        results = await asyncio.gather(*sends, return_exceptions=True)
+        return _outcomes(by_partition, results)
+
+    async def _once(self, client: Client, topic: str, by_partition: dict[int, list[Record]], key: str) -> list[Outcome]:
+        cluster, principal = client.cluster, client.principal
+        sends = [
+            client.producer.send_once(
+                topic, partition, records, once.identity(cluster.cluster_id, principal, topic, key, records)
+            )
+            for partition, records in by_partition.items()
+        ]
+        results = await asyncio.gather(*sends, return_exceptions=True)
+        return _outcomes(by_partition, [_reused(each) for each in results])
+
+
+def iter_by(outcomes: Sequence[Outcome]) -> dict[int, list[Outcome]]:
+    """Outcomes by partition, each list in order."""
+    found: dict[int, list[Outcome]] = {}
+    for outcome in outcomes:
+        found.setdefault(outcome.partition, []).append(outcome)
+    return found
+
+
+def _reused(result: Written | BaseException) -> Written | BaseException:
+    if isinstance(result, CodedError) and result.code in once.USED_FOR_ANOTHER:
+        detail = "this Idempotency-Key was used for another body; take a new key for a new message"
+        return Problem(422, detail, code="idempotency-key-reused")
+    return result
+
+
+def _outcomes(by_partition: dict[int, list[Record]], results: Sequence[Written | BaseException]) -> list[Outcome]:
+    found = []
+    for (partition, records), result in zip(by_partition.items(), results, strict=True):
+        if isinstance(result, Written):
+            found += [_outcome(partition, result, i, record) for i, record in enumerate(records)]
+        else:
+            problem = _problem(result)
+            found += [Outcome(partition, problem=problem) for _ in records]
+    return found
+
+
+def _outcome(partition: int, written: Written, index: int, record: Record) -> Outcome:
+    timestamp = written.append_time if written.append_time >= 0 else record.timestamp
+    offset = written.base_offset + index if written.base_offset >= 0 else -1
+    return Outcome(partition, offset, timestamp)
+
+
+def _problem(error: BaseException) -> Problem:
+    if isinstance(error, Problem):
+        return error
+    problem = translate(error) if isinstance(error, Exception) else None
+    if problem is None:
+        raise error
+    return problem
+
+
+def require_sane_key(key: str | None) -> None:
+    """An idempotency key is text of a sensible length."""
+    if key is not None and not (0 < len(key) <= 255 and key.isprintable()):
+        raise bad_request("an Idempotency-Key has 1 to 255 printable characters")
