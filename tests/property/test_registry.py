@@ -29,7 +29,9 @@ registrations = st.tuples(
 deletions = st.tuples(st.just("delete"), st.sampled_from(SUBJECTS), st.integers(1, 4), st.booleans())
 subject_deletions = st.tuples(st.just("delete subject"), st.sampled_from(SUBJECTS), st.none(), st.booleans())
 levels = st.tuples(st.just("config"), st.sampled_from(("", *SUBJECTS)), st.sampled_from(["NONE", "FULL"]), st.none())
-modes = st.tuples(st.just("mode"), st.sampled_from(("", *SUBJECTS)), st.sampled_from(["READONLY", "READWRITE"]), st.none())
+modes = st.tuples(
+    st.just("mode"), st.sampled_from(("", *SUBJECTS)), st.sampled_from(["READONLY", "READWRITE"]), st.none()
+)
 requests = st.one_of(registrations, registrations, registrations, deletions, subject_deletions, levels, modes)
 steps = st.lists(
     st.one_of(

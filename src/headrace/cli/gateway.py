@@ -42,6 +42,7 @@ def gateway(
             say(f"headrace ready http=http://{bound}")
 
     from headrace.gateway.app import run_gateway
+    from headrace.gateway.schemas import mount_registry
     from headrace.gateway.settings import Settings
     from headrace.net.channel import Address as Broker
     from headrace.web.guard import Guard
@@ -50,5 +51,5 @@ def gateway(
     settings = Settings(bootstrap=tuple(Broker(*each) for each in brokers))
     guard = Guard(hosts=[listen.host])
     with friendly_bind(listen, "--http"):
-        code = run_gateway(settings, Listen(host=listen.host, port=listen.port), ready, guard)
+        code = run_gateway(settings, Listen(host=listen.host, port=listen.port), ready, guard, [mount_registry])
     exit_with(code)

@@ -3,6 +3,8 @@
 Each case: what changes, the old body of the file, the new one, whether new readers read old data, and the other way.
 """
 
+from itertools import pairwise
+
 Case = tuple[str, str, str, bool, bool]
 NUMBERS = ("int32", "int64", "uint32", "uint64", "bool")
 
@@ -17,15 +19,14 @@ def field(kind: str) -> str:
 
 GROUPS = (NUMBERS, ("sint32", "sint64"), ("string", "bytes"), ("fixed32", "sfixed32"), ("fixed64", "sfixed64"))
 ALIKE: list[Case] = [
-    (f"{old} becomes {new}", field(old), field(new), True, True)
-    for group in GROUPS
-    for old, new in zip(group, group[1:], strict=False)
+    (f"{old} becomes {new}", field(old), field(new), True, True) for group in GROUPS for old, new in pairwise(group)
 ]
+UNLIKE = "int32 sint32, int32 string, int32 fixed32, int64 double, fixed32 fixed64, fixed32 float, fixed64 double, "
+UNLIKE += "float double, string bool, sint64 sfixed64"
 APART: list[Case] = [
     (f"{old} becomes {new}", field(old), field(new), False, False)
-    for old, new in (("int32", "sint32"), ("int32", "string"), ("int32", "fixed32"), ("int64", "double"), ("fixed32", "fixed64"),
-                     ("fixed32", "float"), ("fixed64", "double"), ("float", "double"), ("string", "bool"), ("sint64", "sfixed64"))
-]  # fmt: skip
+    for old, new in (pair.split() for pair in UNLIKE.split(", "))
+]
 TWO_FIELDS = m("string a = 1; string b = 2;")
 ONEOF = m("oneof o { string a = 1; string b = 2; }")
 
@@ -54,7 +55,8 @@ CASES: list[Case] = [
     ("a nested message is added", field("string"), m("string a = 1; message N { }"), True, False),
     ("a field's message is renamed",
      m("message S { } message T { } S a = 1;"), m("message S { } message T { } T a = 1;"), False, False),
-    ("a field's message is written with its full name", m("message S { } S a = 1;"), m("message S { } .M.S a = 1;"), True, True),
+    ("a field's message is written with its full name",
+     m("message S { } S a = 1;"), m("message S { } .M.S a = 1;"), True, True),
     ("a field's message gets a field",
      m("message S { int32 x = 1; } S a = 1;"), m("message S { int32 x = 1; int32 y = 2; } S a = 1;"), True, True),
     ("a field's message changes a type",
@@ -90,11 +92,15 @@ CASES: list[Case] = [
 ]  # fmt: skip
 
 PROTO2: list[Case] = [
-    ("proto2: an optional field is added", m("optional int32 a = 1;"), m("optional int32 a = 1; optional int32 b = 2;"), True, True),
-    ("proto2: a required field is added", m("optional int32 a = 1;"), m("optional int32 a = 1; required int32 b = 2;"), False, False),
+    ("proto2: an optional field is added",
+     m("optional int32 a = 1;"), m("optional int32 a = 1; optional int32 b = 2;"), True, True),
+    ("proto2: a required field is added",
+     m("optional int32 a = 1;"), m("optional int32 a = 1; required int32 b = 2;"), False, False),
     ("proto2: required becomes optional", m("required int32 a = 1;"), m("optional int32 a = 1;"), False, False),
-    ("proto2: a default changes", m("optional int32 a = 1 [default = 1];"), m("optional int32 a = 1 [default = 2];"), True, True),
-    ("proto2: extensions are declared", m("optional int32 a = 1;"), m("optional int32 a = 1; extensions 100 to 199;"), True, True),
+    ("proto2: a default changes",
+     m("optional int32 a = 1 [default = 1];"), m("optional int32 a = 1 [default = 2];"), True, True),
+    ("proto2: extensions are declared",
+     m("optional int32 a = 1;"), m("optional int32 a = 1; extensions 100 to 199;"), True, True),
     ("proto2: a group gets a field",
      m("optional group G = 1 { optional int32 x = 1; }"),
      m("optional group G = 1 { optional int32 x = 1; optional int32 y = 2; }"), True, True),

@@ -83,8 +83,7 @@ def accepted(level: str, *versions: tuple[str, ...]) -> list[bool]:
     for names in versions:
         try:
             judged = judge.register(state, LIBRARY, "s", Posted(text=avro(names)), normalize=False)
-        except RegistryError as error:
-            assert error.status == 409
+        except RegistryError:
             found.append(False)
         else:
             assert isinstance(judged, Proposal)

@@ -20,10 +20,20 @@ _MOST_KEPT: Final = 10_000
 
 
 class Api:
-    """All that is served of one registry. `cluster_id` asks the cluster for its id."""
+    """All that is served of one registry.
 
-    def __init__(self, registry: Registry, *, cluster_id: Callable[[], Awaitable[str]] | None = None) -> None:
+    `cluster_id` asks the cluster for its id. `admit` raises the problem that refuses a request, whatever it asks for.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        cluster_id: Callable[[], Awaitable[str]] | None = None,
+        admit: Callable[[Request], Awaitable[None]] | None = None,
+    ) -> None:
         self._registry = registry
+        self._admit = admit
         self._parts = (Subjects(registry), Schemas(registry, cluster_id), Settings(registry))
         self._known: dict[tuple[bytes, bytes], Answer] = {}
         self._known_at = -1
@@ -37,10 +47,21 @@ class Api:
             strict_query=False,
         )
         for method, path, summary, handler, query, body in (row for part in self._parts for row in part.table()):
-            serve = self._remembering(handler) if method == "GET" else explaining(handler)
+            serve = self._admitting(self._remembering(handler) if method == "GET" else explaining(handler))
             more = {"name": handler.__name__, "query": query, "body": body_of(body), "answers": replies()}
             routes.add(method, path, summary, serve, **more)
         return routes
+
+    def _admitting(self, handler: Handler) -> Handler:
+        admit = self._admit
+        if admit is None:
+            return handler
+
+        async def admitted(request: Request) -> Answer | Stream:
+            await admit(request)
+            return await handler(request)
+
+        return admitted
 
     def _remembering(self, handler: Handler) -> Handler:
         """Answers again what was answered to the same question, while nothing has changed."""

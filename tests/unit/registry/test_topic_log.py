@@ -8,9 +8,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from headrace.client.admin import Admin
-from headrace.registry.kafka_log import TOPIC, KafkaLog
+from headrace.client.aio.client import Client
+from headrace.net.channel import Address
+from headrace.net.connect import Manner
 from headrace.registry.library import Library, Posted
 from headrace.registry.service import Registry
+from headrace.registry.topic_log import SETTINGS, TOPIC, TopicLog
 from headrace.testing import Broker
 
 from .registering import register
@@ -28,8 +31,10 @@ def broker() -> Iterator[Broker]:
 
 @asynccontextmanager
 async def gateway(bootstrap: str, library: Library) -> AsyncIterator[Registry]:
-    log = KafkaLog({"bootstrap.servers": bootstrap})
-    async with log.connected(), Registry(log, library).running() as registry:
+    host, port = bootstrap.split(":")
+    manner = Manner(client_id="registry", connect_timeout=5, request_timeout=15)
+    client = Client([Address(host, int(port))], manner)
+    async with client, Registry(TopicLog(lambda: client), library).running() as registry:
         yield registry
 
 
@@ -74,4 +79,4 @@ def test_the_topic_keeps_every_record_for_ever(broker: Broker) -> None:
 
     asyncio.run(one())
     settings = Admin(broker.bootstrap).topic_overrides(TOPIC)
-    assert settings == {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+    assert settings == SETTINGS
