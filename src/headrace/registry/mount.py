@@ -8,8 +8,9 @@ from headrace.web.messages import Request
 from headrace.web.routes import Mounted
 
 from .api.routes import Api
+from .records import TOPIC
 from .service import Registry
-from .topic_log import TOPIC, TopicLog
+from .topic_log import TopicLog
 
 Admit = Callable[[Request], Awaitable[None]]
 """Lets a request pass, or raises the problem that refuses it."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 FORMAT: Final = 1
+TOPIC: Final = "_headrace_schemas"
+"""Where the records are kept."""
 
 Json = Mapping[str, Any]
 

@@ -18,8 +18,8 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record
 
 from .log import Entry, LogUnavailableError
+from .records import TOPIC
 
-TOPIC: Final = "_headrace_schemas"
 SETTINGS: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 _WAIT_MS: Final = 5_000
 _AT_ONCE: Final = 4 << 20

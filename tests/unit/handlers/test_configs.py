@@ -45,7 +45,7 @@ def test_a_topic_is_described_in_every_version(version: int) -> None:
     broker.topic("t", cleanup_policy="compact,delete")
     result = describe(broker, TOPIC, "t", version, include_synonyms=True, include_documentation=True)
     configs = {config.name: config for config in result.configs}
-    assert (result.error_code, result.resource_name, len(configs)) == (ErrorCode.none, "t", 26)
+    assert (result.error_code, result.resource_name, len(configs)) == (ErrorCode.none, "t", 28)
     policy, retention, size = (configs[n] for n in ("cleanup.policy", "retention.ms", "segment.bytes"))
     assert (policy.value, policy.config_source) == ("compact,delete", 1)
     assert (retention.value, retention.config_source) == ("7200000", 4)

@@ -12,8 +12,9 @@ from headrace.client.aio.client import Client
 from headrace.net.channel import Address
 from headrace.net.connect import Manner
 from headrace.registry.library import Library, Posted
+from headrace.registry.records import TOPIC
 from headrace.registry.service import Registry
-from headrace.registry.topic_log import SETTINGS, TOPIC, TopicLog
+from headrace.registry.topic_log import SETTINGS, TopicLog
 from headrace.testing import Broker
 
 from .registering import register

@@ -6,6 +6,7 @@ order of the request. One partition's error never stops the others.
 - acks=0 has no answer; an error closes the connection, which is all such a client can notice.
 - acks=1 waits for this broker alone, acks=all for the ISR (up to the request's timeout); both wait for the disk where
   the topic has `flush.messages=1`.
+- A topic with `headrace.schema.validation` refuses records without a registered schema (INVALID_RECORD, v8 says which).
 - v7 zstd; v8 error messages; v13 topic ids (an unknown or zero id is UNKNOWN_TOPIC_ID).
 - Left out: transactional batches, until there is a coordinator for them.
 """
@@ -16,7 +17,7 @@ from typing import Final
 
 from headrace.protocol.api import ApiKey
 from headrace.protocol.batch import TRANSACTIONAL_BIT, check_batch
-from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
+from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation, RecordsRefused
 from headrace.protocol.produce import (
     FIRST_FLEXIBLE,
     FIRST_WITH_IDS,
@@ -34,6 +35,7 @@ from headrace.storage.log import Appended
 
 from ..connection import Connection, Parts, Slot
 from ..dispatch import Request, response_head
+from ..schema_book import SchemaBook
 
 _LENGTH: Final = Struct(">i")
 _HEAD: Final = Struct(">ii")
@@ -82,8 +84,9 @@ class Pending:
 class ProduceHandler:
     """Serves Produce."""
 
-    def __init__(self, replicas: ReplicaManager) -> None:
+    def __init__(self, replicas: ReplicaManager, schemas: SchemaBook) -> None:
         self._replicas = replicas
+        self._schemas = schemas
         self._clock = replicas.clock
 
     def __call__(self, request: Request) -> Parts | None:
@@ -113,8 +116,7 @@ class ProduceHandler:
             partition = self._find(topic, index, acks, version)
             appended, answer = self._append(partition, records, version)
         except CodedError as error:
-            failed = PartitionAnswer(index, error.code.value, message=error.message)
-            return [response(version, correlation_id, [(topic, [failed])])]
+            return [response(version, correlation_id, [(topic, [failed(index, error)])])]
         end = appended.last_offset + 1
         if partition.is_acknowledged(end, acks):
             return [one_response(version, correlation_id, topic, answer)]
@@ -124,8 +126,7 @@ class ProduceHandler:
             if error is None:
                 slot.answer([one_response(version, correlation_id, topic, answer)])
             else:
-                failed = PartitionAnswer(index, error.code.value, message=error.message)
-                slot.answer([response(version, correlation_id, [(topic, [failed])])])
+                slot.answer([response(version, correlation_id, [(topic, [failed(index, error)])])])
 
         partition.wait(end, acks, committed, self._deadline(partition, timeout_ms))
         return None
@@ -140,7 +141,7 @@ class ProduceHandler:
                 partition = self._find(topic, index, acks, version)
                 appended, answer = self._append(partition, records, version)
             except CodedError as error:
-                answers.append(PartitionAnswer(index, error.code.value, message=error.message))
+                answers.append(failed(index, error))
                 continue
             answers.append(answer)
             end = appended.last_offset + 1
@@ -180,11 +181,19 @@ class ProduceHandler:
         header = check_batch(records)
         if header.attributes & TRANSACTIONAL_BIT:
             raise CodedError(ErrorCode.invalid_txn_state, "transactions are not available on this broker")
+        if partition.rules.checked_fields:
+            self._schemas.check(partition.topic, partition.rules.checked_fields, records)
         now_ms = self._clock.now_ms()
         appended = partition.append(records, header, now_ms=now_ms, version=version)
         append_time = now_ms if partition.rules.append_time else -1
         start = partition.log.log_start_offset
         return appended, PartitionAnswer(partition.index, 0, appended.base_offset, append_time, start)
+
+
+def failed(index: int, error: CodedError) -> PartitionAnswer:
+    """What a partition answers that could not be written to."""
+    refused = error.records if isinstance(error, RecordsRefused) else ()
+    return PartitionAnswer(index, error.code.value, message=error.message, refused=refused)
 
 
 def response(version: int, correlation_id: int, topics: list[Answered]) -> bytearray:
