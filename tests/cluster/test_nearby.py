@@ -57,10 +57,7 @@ class Reader:
 
     def was_sent_to(self, broker: int) -> bool:
         self._consumer.poll(0)
-        return any(
-            f"preferred replica {broker}" in line.lower() or f"to broker {broker}" in line.lower()
-            for line in self.debug
-        )
+        return any(f"to {broker} (leader is" in line and "preferred replica updated" in line for line in self.debug)
 
     def close(self) -> None:
         self._consumer.close()

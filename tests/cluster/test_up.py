@@ -7,6 +7,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -81,9 +82,10 @@ class Command:
         return code
 
     def close(self) -> None:
-        for process in [*self.family(), *([] if self.process.poll() is not None else [self.process])]:
-            if process.is_running() if isinstance(process, psutil.Process) else True:
+        for process in self.family():
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
+        self.process.kill()
         self.process.wait(10)
 
 

@@ -168,7 +168,7 @@ class Partition:
     @property
     def least_isr(self) -> int:
         """The smallest ISR with which anything is committed."""
-        return min(self.rules.min_insync_replicas, len(self.state.replicas))
+        return self.state.least_isr(self.rules.min_insync_replicas)
 
     @property
     def is_short_of_replicas(self) -> bool:
@@ -302,7 +302,6 @@ class Partition:
         self, offset: int, max_bytes: int, *, committed_only: bool, current_leader_epoch: int, last_fetched_epoch: int
     ) -> FetchedPartition:
         """What a consumer's fetch at an offset answers; never beyond the high watermark."""
-        self.check_leads()
         self.check_epoch(current_leader_epoch)
         diverging = self._diverging(offset, last_fetched_epoch, ErrorCode.offset_out_of_range)
         end = self.last_stable_offset if committed_only else self.high_watermark
@@ -386,9 +385,13 @@ class Partition:
             return EpochEnd(self.leader_epoch, self.log.log_end_offset)
         return self._diverging(position.offset, position.last_fetched_epoch, ErrorCode.unknown_leader_epoch)
 
-    def read_for_follower(self, position: Position, max_bytes: int) -> FetchedPartition:
-        """What comes from a follower's position on, to the end of the log."""
-        self.check_leads()
+    def read_for_follower(self, broker: int, position: Position, max_bytes: int) -> FetchedPartition:
+        """What comes from a follower's position on, to the end of the log.
+
+        One that this leader has not heard of yet is refused, so that it tells its position again: a position that
+        was answered counts as told.
+        """
+        self._follower(broker)
         self.check_epoch(position.leader_epoch)
         log = self.log
         offset = position.offset

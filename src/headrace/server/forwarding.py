@@ -173,11 +173,22 @@ def _no_configs_altered(entity: Any, error: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _no_leaders_elected(entity: Any, error: dict[str, Any]) -> dict[str, Any]:
+    """Version 0 has a place for errors with each partition only."""
+    return {
+        "replica_election_results": [
+            {"topic": topic.topic, "partition_result": [{"partition_id": index, **error} for index in topic.partitions]}
+            for topic in entity.topic_partitions or ()
+        ]
+    }
+
+
 _REFUSALS: Final[dict[int, Callable[[Any, dict[str, Any]], dict[str, Any]]]] = {
     ApiKey.CREATE_TOPICS: _no_topics_created,
     ApiKey.DELETE_TOPICS: _no_topics_deleted,
     ApiKey.CREATE_PARTITIONS: _no_partitions_created,
     ApiKey.ALTER_CONFIGS: _no_configs_altered,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _no_configs_altered,
+    ApiKey.ELECT_LEADERS: _no_leaders_elected,
 }
 """For APIs whose answers have no place for an error of the whole."""

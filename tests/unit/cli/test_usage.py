@@ -55,7 +55,8 @@ def test_no_arguments_show_the_commands(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["up", "--brokers", "3"], "clusters are not available yet"),
+        (["up", "--brokers", "0"], "greater than or equal to 1"),
+        (["up", "--brokers", "3", "--set", "node.id=4"], "use --brokers"),
         (["up", "--kafka-port", "9000", "--http-port", "9000"], "both 9000"),
         (["up", "--set", "log.dirs=/x"], "use --data"),
         (["broker", "--listen", "nowhere"], "'nowhere' is not HOST:PORT"),

@@ -68,7 +68,7 @@ def test_only_the_settings_asked_for_are_described(broker: Harness) -> None:
     broker.topic("t")
     result = describe(broker, TOPIC, "t", keys=["retention.ms", "no.such"])
     assert values(result) == {"retention.ms": "604800000"}
-    assert len(describe(broker, TOPIC, "t", keys=[]).configs) == 26
+    assert len(describe(broker, TOPIC, "t", keys=[]).configs) == 28
     (config,) = result.configs
     assert (config.synonyms, config.documentation) == ((), None)
 

@@ -113,6 +113,10 @@ def plain() -> dict[str, Any]:
         "acks": 1,
         "timeout": 1,
         "topic_data": (),
+        "resources": (),
+        "election_type": 0,
+        "topic_partitions": None,
+        "validate_only": False,
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.net.peers import PeerUnreachable
 from headrace.protocol.api import SUPPORTED, ApiKey
-from headrace.protocol.encode import encode_request, encode_response
+from headrace.protocol.encode import blank_response, encode_request, encode_response
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.peer import InternalApi, Message
 from headrace.server.context import RequestInfo
@@ -265,7 +265,7 @@ REQUESTS: dict[ApiKey, dict[str, Any]] = {
     ("api_key", "version"),
     [
         (api_key, version)
-        for api_key in sorted(CONTROLLER_APIS & SUPPORTED.keys())
+        for api_key in REQUESTS
         for version in range(SUPPORTED[api_key].min, SUPPORTED[api_key].max + 1)
     ],
 )
@@ -277,3 +277,21 @@ def test_a_refusal_names_all_that_was_asked_for(api_key: ApiKey, version: int) -
     (items,) = (value for value in values.values() if isinstance(value, list))
     assert [item.get("name") or item["resource_name"] for item in items] == ["a", "b"]
     assert all(item["error_code"] is ErrorCode.not_controller for item in items)
+
+
+def test_a_refused_election_names_every_partition() -> None:
+    request = {"election_type": 0, "topic_partitions": [{"topic": "a", "partitions": [0, 1]}], "timeout": 1000}
+    for version in range(SUPPORTED[ApiKey.ELECT_LEADERS].min, SUPPORTED[ApiKey.ELECT_LEADERS].max + 1):
+        entity = decode_body(43, version, memoryview(encode_request(43, version, request)))
+        info = RequestInfo(ApiKey.ELECT_LEADERS, version, None, "User:a", "h")
+        values = refusal(info, entity, ErrorCode.not_controller, "none")
+        assert encode_response(43, version, values)
+        (topic,) = values["replica_election_results"]
+        assert [p["error_code"] for p in topic["partition_result"]] == [ErrorCode.not_controller] * 2
+
+
+@pytest.mark.parametrize("api_key", sorted(CONTROLLER_APIS & SUPPORTED.keys() - REQUESTS.keys()))
+def test_every_other_refusal_has_a_place_for_the_whole(api_key: ApiKey) -> None:
+    for version in range(SUPPORTED[api_key].min, SUPPORTED[api_key].max + 1):
+        if (api_key, version) != (ApiKey.ELECT_LEADERS, 0):
+            assert blank_response(api_key, version, 41)["error_code"] in (41, ErrorCode.not_controller)

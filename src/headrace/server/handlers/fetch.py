@@ -9,7 +9,8 @@ there are, or until `max_wait` has passed; an append wakes it.
   v13 topic ids.
 - A replica id is refused (CLUSTER_AUTHORIZATION_FAILED) unless the connection is that broker's.
 - v11 tells the client's rack. With `replica.selector.class` a leader sends the client to a replica in it, without
-  records (see `replication.nearby`). Followers serve what they know to be committed; to older clients, nothing.
+  records (see `replication.nearby`). Followers serve what they know to be committed to such clients only: to another,
+  which takes it for the leader, an end that lags would look like lost records.
 """
 
 from asyncio import AbstractEventLoop, TimerHandle
@@ -119,9 +120,9 @@ class FetchHandler:
         max_bytes = max(min(left, interest.max_bytes), 0)
         try:
             partition = self.partition(interest)
-            if terms.leader_only:
+            if terms.leader_only or not terms.rack or self._nearby is None:
                 partition.check_leads()
-            elif terms.rack and self._nearby is not None:
+            else:
                 sent = self._sent_elsewhere(partition, interest, terms, self._nearby())
                 if sent is not None:
                     return sent

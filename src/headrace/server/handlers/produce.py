@@ -161,11 +161,11 @@ class ProduceHandler:
         partition = self._replicas.partition(name, index)
         if partition.is_internal:
             raise CodedError(ErrorCode.invalid_topic_exception, f"only the broker itself writes to {name}")
-        if acks == -1 and partition.rules.min_insync_replicas > len(partition.state.isr) and partition.is_leader:
+        if acks == -1 and partition.is_short_of_replicas and partition.is_leader:
             raise CodedError(
                 ErrorCode.not_enough_replicas,
                 f"{len(partition.state.isr)} replica(s) in sync, "
-                f"min.insync.replicas is {partition.rules.min_insync_replicas}",
+                f"min.insync.replicas is {partition.least_isr}",
             )
         return partition
 
