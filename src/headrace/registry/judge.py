@@ -84,7 +84,7 @@ def register(state: State, library: Library, subject: str, posted: Posted, *, no
             raise errors.incompatible(subject, str(reasons))
     reads = [*_settings(subject), *(subject_key(beside(subject, r.subject)) for r in schema.references)]
     change = Register(subject=subject, schema=schema, id=posted.id, version=posted.version)
-    return _proposal(state, [subject_key(subject), *reads], change)
+    return proposal(state, [subject_key(subject), *reads], change)
 
 
 def test(
@@ -147,7 +147,7 @@ def set_config(state: State, scope: str, update: Json) -> tuple[Json, Proposal]:
         raise errors.invalid_level(level)
     merged = {k: v for k, v in {**state.configs.get(scope, {}), **update}.items() if v is not None}
     reads = [config_key(scope), *(mode_key(s) for s in scopes(scope))]
-    return merged, _proposal(state, reads, SetConfig(scope=scope, config=merged))
+    return merged, proposal(state, reads, SetConfig(scope=scope, config=merged))
 
 
 def delete_config(state: State, scope: str) -> tuple[Json, Proposal]:
@@ -157,7 +157,7 @@ def delete_config(state: State, scope: str) -> tuple[Json, Proposal]:
     if config is None and scope != EVERYTHING:
         raise errors.subject_not_found(scope)
     gone = config or {"compatibilityLevel": DEFAULT_LEVEL}
-    return gone, _proposal(state, [config_key(scope)], SetConfig(scope=scope, config=None))
+    return gone, proposal(state, [config_key(scope)], SetConfig(scope=scope, config=None))
 
 
 def set_mode(state: State, scope: str, mode: str, *, force: bool) -> Proposal:
@@ -169,7 +169,7 @@ def set_mode(state: State, scope: str, mode: str, *, force: bool) -> Proposal:
         reads += [context_key(context) for context in [context_of(scope)]]
         if any(state.versions(subject) for subject in _in_scope(state, scope)):
             raise errors.not_permitted("Cannot import since found existing subjects")
-    return _proposal(state, reads, SetMode(scope=scope, mode=mode))
+    return proposal(state, reads, SetMode(scope=scope, mode=mode))
 
 
 def delete_mode(state: State, scope: str) -> tuple[str, Proposal]:
@@ -179,7 +179,7 @@ def delete_mode(state: State, scope: str) -> tuple[str, Proposal]:
         if scope != EVERYTHING:
             raise errors.subject_not_found(scope)
         mode = "READWRITE"
-    return mode, _proposal(state, [mode_key(scope)], SetMode(scope=scope, mode=None))
+    return mode, proposal(state, [mode_key(scope)], SetMode(scope=scope, mode=None))
 
 
 def _prepared(state: State, library: Library, subject: str, posted: Posted, normalize: bool) -> tuple[Schema, Any]:
@@ -258,10 +258,11 @@ def _settings(subject: str) -> list[str]:
 
 def _deletion(state: State, subject: str, change: Delete) -> Proposal:
     reads = [subject_key(subject), referrers_key(subject), *(mode_key(scope) for scope in scopes(subject))]
-    return _proposal(state, reads, change)
+    return proposal(state, reads, change)
 
 
-def _proposal(state: State, reads: Sequence[str], change: Change) -> Proposal:
+def proposal(state: State, reads: Sequence[str], change: Change) -> Proposal:
+    """A change, with what the decision for it rests on."""
     return Proposal(basis=state.applied, reads=tuple(dict.fromkeys(reads)), change=change)
 
 

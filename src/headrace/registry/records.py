@@ -73,7 +73,23 @@ class SetMode:
     mode: str | None
 
 
-Change = Register | Delete | SetConfig | SetMode
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Associate:
+    """Subjects that belong to a resource, such as a topic, each as one kind of thing (key, value)."""
+
+    resource: str
+    links: tuple[Json, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dissociate:
+    """They belong to it no more: those of the named kinds, or all."""
+
+    resource: str
+    kinds: tuple[str, ...]
+
+
+Change = Register | Delete | SetConfig | SetMode | Associate | Dissociate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +119,7 @@ def decode(value: bytes | None) -> Proposal | None:
             raise NewerFormatError(f"a record of format {version}; this version reads up to {FORMAT}")
         reads = tuple(str(read) for read in body["reads"])
         return Proposal(basis=int(body["basis"]), reads=reads, change=_decode_change(body))
-    except (KeyError, TypeError, ValueError, RecursionError):
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return None
 
 
@@ -124,6 +140,10 @@ def _encode_change(change: Change) -> dict[str, Any]:
             return {"kind": "config", "scope": change.scope, "config": change.config}
         case SetMode():
             return {"kind": "mode", "scope": change.scope, "mode": change.mode}
+        case Associate():
+            return {"kind": "associate", "resource": change.resource, "links": list(change.links)}
+        case Dissociate():
+            return {"kind": "dissociate", "resource": change.resource, "kinds": list(change.kinds)}
 
 
 def _decode_change(body: dict[str, Any]) -> Change:
@@ -138,6 +158,13 @@ def _decode_change(body: dict[str, Any]) -> Change:
             return SetConfig(scope=str(body["scope"]), config=body["config"])
         case "mode":
             return SetMode(scope=str(body["scope"]), mode=body["mode"])
+        case "associate":
+            links = tuple({str(name): value for name, value in link.items()} for link in body["links"])
+            if not all(isinstance(link.get("associationType"), str) for link in links):
+                raise ValueError("a link without a type")
+            return Associate(resource=str(body["resource"]), links=links)
+        case "dissociate":
+            return Dissociate(resource=str(body["resource"]), kinds=tuple(str(kind) for kind in body["kinds"]))
     raise ValueError(body["kind"])
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from .names import beside, context_of
-from .records import Change, Delete, Json, Proposal, Register, Schema, SetConfig, SetMode
+from .records import Associate, Change, Delete, Dissociate, Json, Proposal, Register, Schema, SetConfig, SetMode
 
 _T = TypeVar("_T")
 
@@ -68,6 +68,10 @@ def mode_key(scope: str) -> str:
     return f"m:{scope}"
 
 
+def resource_key(resource: str) -> str:
+    return f"x:{resource}"
+
+
 def context_key(context: str) -> str:
     """Touched by every change to any subject of a context."""
     return f"a:{context}"
@@ -84,6 +88,8 @@ class State:
         self.configs: dict[str, Json] = {}
         self.modes: dict[str, str] = {}
         self.referrers: dict[tuple[str, int], set[tuple[str, int]]] = {}
+        self.associations: dict[str, dict[str, Json]] = {}
+        """Links by the id of their resource, then by their type."""
         self._touched: dict[str, int] = {}
 
     def apply(self, offset: int, proposal: Proposal | None) -> Outcome:
@@ -119,7 +125,18 @@ class State:
                 _set(self.configs, change.scope, change.config)
             case SetMode():
                 _set(self.modes, change.scope, change.mode)
+            case Associate():
+                links = self.associations.setdefault(change.resource, {})
+                links.update({str(link["associationType"]): link for link in change.links})
+            case Dissociate():
+                self._dissociate(change)
         return DONE
+
+    def _dissociate(self, change: Dissociate) -> None:
+        links = self.associations.pop(change.resource, {})
+        kept = {kind: link for kind, link in links.items() if change.kinds and kind not in change.kinds}
+        if kept:
+            self.associations[change.resource] = kept
 
     def _register(self, change: Register) -> Outcome:
         context = self.contexts.setdefault(context_of(change.subject), Context())
@@ -204,3 +221,5 @@ def _touches(change: Change) -> Iterable[str]:
             return [config_key(change.scope)]
         case SetMode():
             return [mode_key(change.scope)]
+        case Associate() | Dissociate():
+            return [resource_key(change.resource)]

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka.schema_registry import (
+    AssociationCreateOrUpdateInfo,
+    AssociationCreateOrUpdateRequest,
     ConfigCompatibilityLevel,
     Metadata,
     MetadataProperties,
@@ -221,6 +223,17 @@ def test_contexts_have_ids_of_their_own(client: SchemaRegistryClient) -> None:
     assert client.get_schema(1).schema_str == USER
     assert client.get_contexts() == [".", ".other"]
     assert client.get_subjects() == [":.other:s", "s"]
+
+
+def test_subjects_belong_to_topics(client: SchemaRegistryClient) -> None:
+    link = AssociationCreateOrUpdateInfo("orders", "value", "WEAK", False, Schema(USER, "AVRO"), False)
+    request = AssociationCreateOrUpdateRequest("topic-a", "cluster", "id-1", "topic", [link])
+    assert [a.subject for a in client.create_association(request).associations] == ["orders"]
+    assert client.get_subjects() == ["orders"]
+    found = client.get_associations_by_resource_name("topic-a", "-", "topic", ["key", "value"])
+    assert [(a.subject, a.resource_id) for a in found] == [("orders", "id-1")]
+    client.delete_associations("id-1", "topic", ["value"])
+    assert client.get_associations_by_resource_name("topic-a", "cluster") == []
 
 
 def test_the_strategy_names_subjects_by_topic() -> None:

@@ -9,9 +9,11 @@ from headrace.web.problem import Problem
 from headrace.web.routes import Body, Handler, Query, Reply
 from headrace.web.shapes import Anything, Array, Boolean, Integer, Object, Text
 
-from .. import answers, errors
+from .. import answers, errors, judge
 from ..errors import RegistryError
+from ..library import Posted
 from ..names import EVERYTHING, context_of, join, normalized, split
+from ..records import Proposal
 from ..service import Registry
 from ..state import State, Version
 
@@ -57,6 +59,18 @@ class Handlers:
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
+
+    async def registered(self, subject: str, posted: Posted, *, normalize: bool) -> Version:
+        """The version that a schema has or gets."""
+
+        def judged(state: State) -> tuple[Version | None, Proposal | None]:
+            found = judge.register(state, self.registry.library, subject, posted, normalize=normalize)
+            return (None, found) if isinstance(found, Proposal) else (found, None)
+
+        known, outcome = await self.registry.change(subject, judged)
+        entry = known if outcome is None else outcome.version
+        assert entry is not None
+        return entry
 
     def text(self, entry: Version, form: str) -> str:
         return self.registry.library.shown(self.registry.state, entry.subject, entry.schema, form)
@@ -155,6 +169,7 @@ def page(items: list[Any], query: Any) -> list[Any]:
 def replies() -> dict[int, Reply]:
     failures = {400: "Not a request.", 404: "Not found.", 409: "Incompatible.", 422: "Not possible.", 500: "Failed."}
     found = {status: Reply(about, _ERROR, (MEDIA.decode(),)) for status, about in failures.items()}
+    found[204] = Reply("Done.")
     return {200: Reply("The answer.", Anything(), (MEDIA.decode(),)), **found}
 
 

@@ -11,6 +11,7 @@ from headrace.web.messages import Answer, Request, Stream
 from headrace.web.routes import Handler, Routes
 
 from ..service import Registry
+from .associations import Associations
 from .common import body_of, explaining, render, replies
 from .schemas import Schemas
 from .settings import Settings
@@ -34,7 +35,7 @@ class Api:
     ) -> None:
         self._registry = registry
         self._admit = admit
-        self._parts = (Subjects(registry), Schemas(registry, cluster_id), Settings(registry))
+        self._parts = (Subjects(registry), Schemas(registry, cluster_id), Settings(registry), Associations(registry))
         self._known: dict[tuple[bytes, bytes], Answer] = {}
         self._known_at = -1
 

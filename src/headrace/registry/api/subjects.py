@@ -9,7 +9,6 @@ from headrace.web.shapes import Text
 
 from .. import answers, errors, judge
 from ..errors import RegistryError
-from ..records import Proposal
 from ..state import State, Version
 from .common import (
     DELETED,
@@ -126,15 +125,7 @@ class Subjects(Handlers):
 
     async def register(self, request: Request) -> Answer:
         subject, posted = subject_of(request), judge.posted_of(await read_body(request))
-        normalize = request.query["normalize"]
-
-        def judged(state: State) -> tuple[Version | None, Proposal | None]:
-            found = judge.register(state, self.registry.library, subject, posted, normalize=normalize)
-            return (None, found) if isinstance(found, Proposal) else (found, None)
-
-        known, outcome = await self.registry.change(subject, judged)
-        entry = known if outcome is None else outcome.version
-        assert entry is not None
+        entry = await self.registered(subject, posted, normalize=request.query["normalize"])
         return answered(answers.registered(entry))
 
     async def get_version(self, request: Request) -> Answer:
