@@ -120,6 +120,7 @@ def gateway(
     if with_stdin:
         stop_with_stdin()
     from headrace.gateway.app import run_gateway
+    from headrace.gateway.schemas import mount_registry
     from headrace.gateway.settings import Settings
     from headrace.net.channel import Address as Broker
     from headrace.web.guard import Guard
@@ -150,7 +151,7 @@ def gateway(
         say_json({"ready": True, "http": url}) if json else say(f"headrace ready http={url}")
 
     with friendly_bind(listen, "--http"):
-        code = run_gateway(settings, place, ready, guard)
+        code = run_gateway(settings, place, ready, guard, [mount_registry])
     exit_with(code)
 
 

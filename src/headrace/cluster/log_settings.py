@@ -33,6 +33,8 @@ class IntakeSettings:
     codec_level: int | None
     """The level to compress at; None is the codec's own choice."""
     min_insync_replicas: int
+    checked_fields: tuple[str, ...] = ()
+    """The parts of a record, key and value, that must begin with the id of a registered schema."""
     throttled_leaders: frozenset[str] = frozenset()
     """The replicas (`partition:broker`, or `*`) that send slowly to those who are not in sync."""
     throttled_followers: frozenset[str] = frozenset()
@@ -87,9 +89,15 @@ def _intake_settings(values: Mapping[str, Any], least_isr: int | None) -> Intake
         codec=codec,
         codec_level=level,
         min_insync_replicas=values["min.insync.replicas"] if least_isr is None else least_isr,
+        checked_fields=_checked_fields(values),
         throttled_leaders=frozenset(values["leader.replication.throttled.replicas"]),
         throttled_followers=frozenset(values["follower.replication.throttled.replicas"]),
     )
+
+
+def _checked_fields(values: Mapping[str, Any]) -> tuple[str, ...]:
+    settings = (("key", "headrace.schema.validation.key"), ("value", "headrace.schema.validation"))
+    return tuple(part for part, name in settings if values[name])
 
 
 def _codec(values: Mapping[str, Any]) -> tuple[int | None, int | None]:

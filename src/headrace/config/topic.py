@@ -133,6 +133,23 @@ _ROWS: Final = (
         "The replicas that, while they are not in sync, catch up no faster than follower.replication.throttled.rate.",
     ),
     _topic(
+        "headrace.schema.validation",
+        Type.BOOLEAN,
+        "false",
+        None,
+        "",
+        "Whether produced values must begin with the id of a schema that is registered for the subject topic-value. "
+        "See docs/registry.md.",
+    ),
+    _topic(
+        "headrace.schema.validation.key",
+        Type.BOOLEAN,
+        "false",
+        None,
+        "",
+        "Whether produced keys must begin with the id of a schema that is registered for the subject topic-key.",
+    ),
+    _topic(
         "index.interval.bytes",
         Type.INT,
         "4096",

@@ -7,7 +7,7 @@ Both are caught in one place, `server.dispatch`.
 
 from kio.schema.errors import ErrorCode
 
-__all__ = ["CodedError", "ErrorCode", "ProtocolViolation"]
+__all__ = ["CodedError", "ErrorCode", "ProtocolViolation", "RecordsRefused"]
 
 
 class CodedError(Exception):
@@ -17,6 +17,14 @@ class CodedError(Exception):
         super().__init__(message or code.name)
         self.code = code
         self.message = message or code.name.replace("_", " ")
+
+
+class RecordsRefused(CodedError):  # noqa: N818 - named for what happened to them
+    """Some records of a batch are refused, and with them the batch. `records` are their places in it, and why."""
+
+    def __init__(self, code: ErrorCode, message: str, records: tuple[tuple[int, str], ...]) -> None:
+        super().__init__(code, message)
+        self.records = records
 
 
 class ProtocolViolation(Exception):  # noqa: N818 - named for what the peer did

@@ -56,6 +56,8 @@ class PartitionAnswer(NamedTuple):
     log_append_time: int = -1
     log_start_offset: int = -1
     message: str | None = None
+    refused: tuple[tuple[int, str], ...] = ()
+    """Records that are the reason, by their place in the batch."""
 
 
 def parse_request(data: memoryview, position: int, version: int) -> ProduceRequest:
@@ -243,11 +245,22 @@ def _write_partition(out: bytearray, answer: PartitionAnswer, version: int) -> N
     if answer.message is None:
         out += _NO_ERRORS_V9 if version >= FIRST_FLEXIBLE else _NO_ERRORS_V8
         return
-    message = answer.message.encode()[:1024]
-    if version >= FIRST_FLEXIBLE:
-        out.append(1)
-        write_uvarint(out, len(message) + 1)
-        out += message
+    flexible = version >= FIRST_FLEXIBLE
+    write_count(out, len(answer.refused), flexible)
+    for index, reason in answer.refused:
+        out += _I32.pack(index)
+        _write_text(out, reason, flexible)
+        if flexible:
+            out.append(0)
+    _write_text(out, answer.message, flexible)
+    if flexible:
         out.append(0)
+
+
+def _write_text(out: bytearray, text: str, flexible: bool) -> None:
+    data = text.encode()[:1024]
+    if flexible:
+        write_uvarint(out, len(data) + 1)
     else:
-        out += _I32.pack(0) + _I16.pack(len(message)) + message
+        out += _I16.pack(len(data))
+    out += data

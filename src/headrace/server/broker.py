@@ -51,6 +51,8 @@ from .handlers.fetch_sessions import FetchSessions
 from .handlers.produce import ProduceHandler
 from .housekeeping import Housekeeping
 from .listener import Listener
+from .registry_reader import RegistryReader
+from .schema_book import SchemaBook
 from .world import World
 
 DRAIN_SECONDS: Final = 10.0
@@ -265,7 +267,9 @@ class Broker:
         )
         nearby = (lambda: image.brokers) if config["replica.selector.class"] else None
         self._fetch = FetchHandler(loop, self._replicas, sessions, int(config["fetch.max.bytes"]), nearby)
-        raw: dict[ApiKey, RawHandler] = {ApiKey.PRODUCE: ProduceHandler(self._replicas), ApiKey.FETCH: self._fetch}
+        schemas = self._make_schema_book(image)
+        produce = ProduceHandler(self._replicas, schemas)
+        raw: dict[ApiKey, RawHandler] = {ApiKey.PRODUCE: produce, ApiKey.FETCH: self._fetch}
         dispatcher = Dispatcher(
             loop,
             context,
@@ -295,6 +299,13 @@ class Broker:
         )
         self._replicas.verifier = Verifier(config.node_id, coordinator, peers)
         return coordinator
+
+    def _make_schema_book(self, image: ClusterImage) -> SchemaBook:
+        peers = None if self._clustered is None else self._clustered.peers
+        reader = RegistryReader(broker_id=self.config.node_id, image=image, replicas=self._replicas, peers=peers)
+        book = SchemaBook(reader.read, self._clock)
+        self._housekeeping.always("follow schemas", book.follow())
+        return book
 
     def _begin_chores(self, loop: asyncio.AbstractEventLoop) -> None:
         config, every = self.config, self._housekeeping.every

@@ -4,7 +4,8 @@ Each chore runs on the loop in its own task; one that fails is logged and tried 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import structlog
 
@@ -22,6 +23,10 @@ class Housekeeping:
     def every(self, seconds: float, name: str, chore: Chore) -> None:
         """Run a chore every so many seconds, first after that time."""
         self._tasks.append(asyncio.get_running_loop().create_task(self._repeat(seconds, name, chore), name=name))
+
+    def always(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run something that waits by itself for what it has to do."""
+        self._tasks.append(asyncio.get_running_loop().create_task(work, name=name))
 
     async def stop(self) -> None:
         """Ends all chores; one that runs is cancelled where it waits."""

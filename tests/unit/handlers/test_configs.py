@@ -45,7 +45,7 @@ def test_a_topic_is_described_in_every_version(version: int) -> None:
     broker.topic("t", cleanup_policy="compact,delete")
     result = describe(broker, TOPIC, "t", version, include_synonyms=True, include_documentation=True)
     configs = {config.name: config for config in result.configs}
-    assert (result.error_code, result.resource_name, len(configs)) == (ErrorCode.none, "t", 28)
+    assert (result.error_code, result.resource_name, len(configs)) == (ErrorCode.none, "t", 30)
     policy, retention, size = (configs[n] for n in ("cleanup.policy", "retention.ms", "segment.bytes"))
     assert (policy.value, policy.config_source) == ("compact,delete", 1)
     assert (retention.value, retention.config_source) == ("7200000", 4)
@@ -68,7 +68,7 @@ def test_only_the_settings_asked_for_are_described(broker: Harness) -> None:
     broker.topic("t")
     result = describe(broker, TOPIC, "t", keys=["retention.ms", "no.such"])
     assert values(result) == {"retention.ms": "604800000"}
-    assert len(describe(broker, TOPIC, "t", keys=[]).configs) == 28
+    assert len(describe(broker, TOPIC, "t", keys=[]).configs) == 30
     (config,) = result.configs
     assert (config.synonyms, config.documentation) == ((), None)
 

@@ -6,6 +6,7 @@ order of the request. One partition's error never stops the others.
 - acks=0 has no answer; an error closes the connection, which is all such a client can notice.
 - acks=1 waits for this broker alone, acks=all for the ISR (up to the request's timeout); both wait for the disk where
   the topic has `flush.messages=1`.
+- A topic with `headrace.schema.validation` refuses records without a registered schema (INVALID_RECORD, v8 says which).
 - v7 zstd; v8 error messages; v13 topic ids (an unknown or zero id is UNKNOWN_TOPIC_ID).
 - A batch of a transaction needs a transactional id in the request (TRANSACTIONAL_ID_AUTHORIZATION_FAILED), and an open
   transaction: see `produce_transactions`. INVALID_TXN_STATE, from v11 on TRANSACTION_ABORTABLE, says that it has none;
@@ -21,7 +22,7 @@ import structlog
 
 from headrace.protocol.api import ApiKey
 from headrace.protocol.batch import TRANSACTIONAL_BIT, BatchHeader, check_batch
-from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
+from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation, RecordsRefused
 from headrace.protocol.produce import (
     FIRST_FLEXIBLE,
     FIRST_WITH_IDS,
@@ -40,6 +41,7 @@ from headrace.storage.log import Appended
 from ..connection import Connection, Parts, Slot
 from ..dispatch import Request, response_head
 from .produce_transactions import FIRST_ADDING, NOTHING_TO_VERIFY, Beginning, Verified, ask, beginnings
+from ..schema_book import SchemaBook
 
 _LENGTH: Final = Struct(">i")
 _HEAD: Final = Struct(">ii")
@@ -96,8 +98,9 @@ class Pending:
 class ProduceHandler:
     """Serves Produce."""
 
-    def __init__(self, replicas: ReplicaManager) -> None:
+    def __init__(self, replicas: ReplicaManager, schemas: SchemaBook) -> None:
         self._replicas = replicas
+        self._schemas = schemas
         self._clock = replicas.clock
         self._tasks: set[Task[None]] = set()
         """The requests that wait for the transaction coordinator."""
@@ -168,8 +171,7 @@ class ProduceHandler:
             partition = self._find(topic, index, acks, version)
             appended, answer = self._append(partition, records, produce, version)
         except CodedError as error:
-            failed = PartitionAnswer(index, error.code.value, message=error.message)
-            return [response(version, correlation_id, [(topic, [failed])])]
+            return [response(version, correlation_id, [(topic, [failed(index, error)])])]
         end = appended.last_offset + 1
         if partition.is_acknowledged(end, acks):
             return [one_response(version, correlation_id, topic, answer)]
@@ -179,8 +181,7 @@ class ProduceHandler:
             if error is None:
                 slot.answer([one_response(version, correlation_id, topic, answer)])
             else:
-                failed = PartitionAnswer(index, error.code.value, message=error.message)
-                slot.answer([response(version, correlation_id, [(topic, [failed])])])
+                slot.answer([response(version, correlation_id, [(topic, [failed(index, error)])])])
 
         partition.wait(end, acks, committed, self._deadline(partition, timeout_ms))
         return None
@@ -200,7 +201,7 @@ class ProduceHandler:
                 partition = self._find(topic, index, acks, version)
                 appended, answer = self._append(partition, records, produce, version, verified)
             except CodedError as error:
-                answers.append(PartitionAnswer(index, error.code.value, message=error.message))
+                answers.append(failed(index, error))
                 continue
             answers.append(answer)
             end = appended.last_offset + 1
@@ -242,6 +243,8 @@ class ProduceHandler:
         if records is None:
             raise CodedError(ErrorCode.invalid_record, "no record batch")
         header = check_batch(records)
+        if partition.rules.checked_fields:
+            self._schemas.check(partition.topic, partition.rules.checked_fields, records)
         now_ms = self._clock.now_ms()
         if header.attributes & TRANSACTIONAL_BIT:
             self._check_transactional(header, produce)
@@ -269,6 +272,12 @@ class ProduceHandler:
             )
         if header.producer_id < 0:
             raise CodedError(ErrorCode.invalid_record, "a batch of a transaction needs a producer id")
+
+
+def failed(index: int, error: CodedError) -> PartitionAnswer:
+    """What a partition answers that could not be written to."""
+    refused = error.records if isinstance(error, RecordsRefused) else ()
+    return PartitionAnswer(index, error.code.value, message=error.message, refused=refused)
 
 
 def response(version: int, correlation_id: int, topics: list[Answered]) -> bytearray:

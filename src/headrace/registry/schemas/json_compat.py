@@ -1,0 +1,488 @@
+"""Changes to a JSON Schema after which some value that was valid no longer is: Confluent's rules, content models too.
+
+A content model is open (properties nobody named are taken), closed (refused) or partially open (taken if they fit a
+schema). Adding a property to an open model breaks, since anything may stand under its name already; removing one from
+a closed model breaks, since it would be refused. Only breaking changes are reported.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Final
+
+from ..errors import InvalidSchemaError
+from .json_schema import Documents, JsonModel, Place, inside
+from .json_shape import Shape, shape_of
+from .model import Difference
+
+MOST_COMPARISONS: Final = 100_000
+"""Schemas can be written whose comparison would take for ever; this much work is done, then it is refused."""
+
+_UPPER: Final = {"maxLength", "maximum", "exclusiveMaximum", "maxProperties", "maxItems", "maxContains"}
+_LOWER: Final = {"minLength", "minimum", "exclusiveMinimum", "minProperties", "minItems", "minContains"}
+_LIMITS: Final = {
+    "string": ("maxLength", "minLength"),
+    "number": ("maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum"),
+    "object": ("maxProperties", "minProperties"),
+    "array": ("maxItems", "minItems", "maxContains", "minContains"),
+}
+
+
+def differences(*, original: JsonModel, update: JsonModel) -> list[Difference]:
+    """What stops values of the original from being values of the update."""
+    return Comparison(original.documents, update.documents).compare(original.root, update.root, "#/")
+
+
+class Comparison:
+    """Compares places pairwise. A pair that is being compared counts as compatible where it comes up again; a result
+    that rests on such an assumption about an outer pair is not remembered."""
+
+    def __init__(self, original: Documents, update: Documents) -> None:
+        self._documents = (original, update)
+        self._depth: dict[tuple[str, str], int] = {}
+        self._known: dict[tuple[str, str], bool] = {}
+        self._rests_on = 1 << 30
+        self._left = MOST_COMPARISONS
+
+    def flipped(self) -> "Comparison":
+        """The same question the other way round."""
+        other = Comparison(*reversed(self._documents))
+        other._left = self._left
+        return other
+
+    def compare(self, original: Place | None, update: Place | None, path: str) -> list[Difference]:
+        if update is None:
+            return []
+        if original is None:
+            return [Difference(kind="SCHEMA_ADDED", path=path)]
+        self._left -= 1
+        if self._left < 0:
+            raise InvalidSchemaError("too complex to be compared with an earlier version")
+        before = shape_of(original, self._documents[0])
+        after = shape_of(update, self._documents[1])
+        return self._once(before, after, path)
+
+    def compatible(self, original: Place, update: Place) -> bool:
+        return not self.compare(original, update, "")
+
+    def _once(self, before: Shape, after: Shape, path: str) -> list[Difference]:
+        pair = (_label(before), _label(after))
+        if self._known.get(pair):
+            return []
+        if pair in self._depth:
+            self._rests_on = min(self._rests_on, self._depth[pair])
+            return []
+        depth = self._depth[pair] = len(self._depth)
+        outer, self._rests_on = self._rests_on, 1 << 30
+        try:
+            found = self._compare_shapes(before, after, path)
+        finally:
+            del self._depth[pair]
+        if not found and self._rests_on >= depth:
+            self._known[pair] = True
+        self._rests_on = min(outer, self._rests_on if self._rests_on < depth else 1 << 30)
+        return found
+
+    def _compare_shapes(self, before: Shape, after: Shape, path: str) -> list[Difference]:
+        if before.is_combined != after.is_combined and self._one_part_does(before, after):
+            return []
+        if before.is_combined and after.is_combined:
+            return self._combined(before, after, path)
+        if before.kind != after.kind:
+            return [] if _always_fits(before, after) else [Difference(kind="TYPE_CHANGED", path=path)]
+        compare = _BY_KIND.get(before.kind)
+        return list(compare(self, before, after, path)) if compare else []
+
+    def _one_part_does(self, before: Shape, after: Shape) -> bool:
+        if after.is_combined:
+            alone = len(after.parts) == 1 or after.kind != "allOf"
+            return alone and any(self.compatible(before.place, part) for part in after.parts)
+        alone = len(before.parts) == 1 or before.kind == "allOf"
+        return alone and any(self.compatible(part, after.place) for part in before.parts)
+
+    def _combined(self, before: Shape, after: Shape, path: str) -> list[Difference]:
+        if not _criteria_allow(before, after):
+            return [Difference(kind="COMBINED_TYPE_CHANGED", path=path)]
+        olds, news = _distinct(before.parts), _distinct(after.parts)
+        found = []
+        if len(olds) < len(news) and after.kind == "allOf":
+            found.append(Difference(kind="PRODUCT_TYPE_EXTENDED", path=path))
+        if len(olds) > len(news) and before.kind != "allOf":
+            found.append(Difference(kind="SUM_TYPE_NARROWED", path=path))
+        edges = [[j for j, new in enumerate(news) if self.compatible(old, new)] for old in olds]
+        if _matching(edges) < min(len(olds), len(news)):
+            found.append(Difference(kind="COMBINED_TYPE_SUBSCHEMAS_CHANGED", path=path))
+        return found
+
+
+def _label(shape: Shape) -> str:
+    """The same for shapes that say the same in the same document."""
+    value = json.dumps(shape.place.value, sort_keys=True)
+    return f"{shape.kind}|{shape.place.base}|{value}"
+
+
+def _always_fits(before: Shape, after: Shape) -> bool:
+    if before.kind == "false" or after.kind == "empty":
+        return True
+    return before.keywords.get("connect.type") == after.keywords.get("connect.type") == "bytes"
+
+
+def _criteria_allow(before: Shape, after: Shape) -> bool:
+    if before.kind == after.kind or after.kind == "anyOf":
+        return True
+    was_one, is_one = len(before.parts) == 1, len(after.parts) == 1
+    return (was_one and (is_one or after.kind == "oneOf")) or (is_one and before.kind == "allOf")
+
+
+def _distinct(parts: Sequence[Place]) -> list[Place]:
+    return list({json.dumps(part.value, sort_keys=True): part for part in parts}.values())
+
+
+def _matching(edges: Sequence[Sequence[int]]) -> int:
+    """How many on the left can have a partner of their own on the right."""
+    partner: dict[int, int] = {}
+
+    def place(left: int, tried: set[int]) -> bool:
+        for right in edges[left]:
+            if right not in tried:
+                tried.add(right)
+                if right not in partner or place(partner[right], tried):
+                    partner[right] = left
+                    return True
+        return False
+
+    return sum(place(left, set()) for left in range(len(edges)))
+
+
+def _limits(before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+    for keyword in _LIMITS[before.kind]:
+        old, new = _number(before, keyword), _number(after, keyword)
+        if new is None or old == new:
+            continue
+        name = re.sub(r"([A-Z])", r"_\1", keyword).upper()
+        where = _under(path, keyword)
+        if old is None:
+            yield Difference(kind=f"{name}_ADDED", path=where)
+        elif keyword in _UPPER and new < old:
+            yield Difference(kind=f"{name}_DECREASED", path=where)
+        elif keyword in _LOWER and new > old:
+            yield Difference(kind=f"{name}_INCREASED", path=where)
+
+
+def _number(shape: Shape, keyword: str) -> Decimal | None:
+    value = shape.keywords.get(keyword)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return Decimal(str(value))
+
+
+def _strings(_: Comparison, before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+    yield from _limits(before, after, path)
+    old, new = before.keywords.get("pattern"), after.keywords.get("pattern")
+    if new is not None and old != new:
+        yield Difference(kind="PATTERN_ADDED" if old is None else "PATTERN_CHANGED", path=_under(path, "pattern"))
+
+
+def _numbers(_: Comparison, before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+    yield from _limits(before, after, path)
+    old, new = _number(before, "multipleOf"), _number(after, "multipleOf")
+    if new is not None and old != new:
+        where = _under(path, "multipleOf")
+        if old is None:
+            yield Difference(kind="MULTIPLE_OF_ADDED", path=where)
+        elif old and not new % old:
+            yield Difference(kind="MULTIPLE_OF_EXPANDED", path=where)
+        elif not new or old % new:
+            yield Difference(kind="MULTIPLE_OF_CHANGED", path=where)
+    if after.is_integer and not before.is_integer:
+        yield Difference(kind="TYPE_NARROWED", path=path)
+
+
+def _enums(_: Comparison, before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+    old = {json.dumps(value, sort_keys=True) for value in before.keywords["enum"]}
+    new = {json.dumps(value, sort_keys=True) for value in after.keywords["enum"]}
+    if not old <= new:
+        kind = "ENUM_ARRAY_NARROWED" if new < old else "ENUM_ARRAY_CHANGED"
+        yield Difference(kind=kind, path=_under(path, "enum"))
+
+
+def _constants(_: Comparison, before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+    if json.dumps(before.keywords["const"], sort_keys=True) != json.dumps(after.keywords["const"], sort_keys=True):
+        yield Difference(kind="ENUM_ARRAY_CHANGED", path=_under(path, "const"))
+
+
+def _negations(comparison: Comparison, before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+    old, new = inside(before.place, before.keywords["not"]), inside(after.place, after.keywords["not"])
+    if not comparison.flipped().compatible(new, old):
+        yield Difference(kind="NOT_TYPE_EXTENDED", path=_under(path, "not"))
+
+
+def _objects(comparison: Comparison, before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+    yield from _required(before, after, path)
+    yield from _properties(comparison, before, after, path)
+    yield from _dependencies(comparison, before, after, path)
+    yield from _additional(comparison, before, after, path, "additionalProperties", "ADDITIONAL_PROPERTIES")
+    yield from _unevaluated(comparison, before, after, path, "unevaluatedProperties")
+    yield from _limits(before, after, path)
+
+
+def _under(path: str, *names: str) -> str:
+    return "/".join([path.rstrip("/"), *names])
+
+
+def _map(shape: Shape, keyword: str) -> Mapping[str, Any]:
+    value = shape.keywords.get(keyword)
+    return value if isinstance(value, dict) else {}
+
+
+def _has_default(schema: Any) -> bool:
+    return isinstance(schema, dict) and "default" in schema
+
+
+def _required(before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+    olds, news = _map(before, "properties"), _map(after, "properties")
+    was, now = set(before.keywords.get("required", ())), set(after.keywords.get("required", ()))
+    for name in olds:
+        if name in news and name in now and name not in was and not _has_default(news[name]):
+            yield Difference(kind="REQUIRED_ATTRIBUTE_ADDED", path=_under(path, "required", name))
+
+
+def _properties(comparison: Comparison, before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+    olds, news = _map(before, "properties"), _map(after, "properties")
+    for name in [*olds, *(name for name in news if name not in olds)]:
+        where = _under(path, "properties", name)
+        if name not in news:
+            yield from _property_removed(comparison, before, after, name, where)
+        elif name not in olds:
+            yield from _property_added(comparison, before, after, name, where)
+        else:
+            yield from comparison.compare(inside(before.place, olds[name]), inside(after.place, news[name]), where)
+
+
+def _property_removed(
+    comparison: Comparison, before: Shape, after: Shape, name: str, path: str
+) -> Iterator[Difference]:
+    if _is_open(after, "additionalProperties", "unevaluatedProperties"):
+        return
+    old = inside(before.place, _map(before, "properties")[name])
+    cover = _cover(after, name)
+    if cover is not None:
+        found = comparison.compare(old, cover, path)
+        yield from found
+        if found:
+            yield Difference(kind="PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", path=path)
+    elif old.value is not False:
+        yield Difference(kind="PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL", path=path)
+
+
+def _property_added(comparison: Comparison, before: Shape, after: Shape, name: str, path: str) -> Iterator[Difference]:
+    new = inside(after.place, _map(after, "properties")[name])
+    must = name in after.keywords.get("required", ())
+    has_default = _has_default(new.value)
+    if _is_open(before, "additionalProperties", "unevaluatedProperties"):
+        if not _says_nothing(new.value):
+            with_default = "_WITH_DEFAULT" if has_default else ""
+            kind = f"REQUIRED_PROPERTY{with_default}" if must else "OPTIONAL_PROPERTY"
+            yield Difference(kind=f"{kind}_ADDED_TO_OPEN_CONTENT_MODEL", path=path)
+        return
+    cover = _cover(before, name)
+    if cover is not None:
+        found = comparison.compare(cover, new, path)
+        yield from found
+        if found:
+            yield Difference(kind="PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", path=path)
+    if must and not has_default:
+        yield Difference(kind="REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL", path=path)
+
+
+def _says_nothing(value: Any) -> bool:
+    """True, or an object without a keyword that constrains."""
+    annotations = {"title", "description", "default", "$comment", "examples", "$id", "deprecated"}
+    return value is True or (isinstance(value, dict) and not (value.keys() - annotations))
+
+
+def _is_open(shape: Shape, additional: str, unevaluated: str) -> bool:
+    if shape.keywords.get(additional, True) is not True or shape.keywords.get("patternProperties"):
+        return False
+    return _says_nothing(shape.keywords.get(unevaluated, True))
+
+
+def _cover(shape: Shape, name: str) -> Place | None:
+    """The schema that a property nobody named must fit; None where every such property is refused."""
+    for pattern, schema in _map(shape, "patternProperties").items():
+        if _matches(pattern, name):
+            return inside(shape.place, schema)
+    return _rest(shape, "additionalProperties", "unevaluatedProperties")
+
+
+def _rest(shape: Shape, additional: str, unevaluated: str) -> Place | None:
+    schema = shape.keywords.get(additional, True)
+    if isinstance(schema, dict):
+        return inside(shape.place, schema)
+    other = shape.keywords.get(unevaluated)
+    if schema is True and isinstance(other, dict) and not _says_nothing(other):
+        return inside(shape.place, other)
+    return None
+
+
+def _matches(pattern: str, name: str) -> bool:
+    try:
+        return re.search(pattern, name) is not None
+    except re.error:
+        return False
+
+
+def _dependencies(comparison: Comparison, before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+    for name, new in _dependents(after, list).items():
+        where = _under(path, "dependencies", name)
+        old = _dependents(before, list).get(name)
+        if old is None:
+            yield Difference(kind="DEPENDENCY_ARRAY_ADDED", path=where)
+        elif not set(new) <= set(old):
+            kind = "DEPENDENCY_ARRAY_EXTENDED" if set(old) <= set(new) else "DEPENDENCY_ARRAY_CHANGED"
+            yield Difference(kind=kind, path=where)
+    for name, new in _dependents(after, (dict, bool)).items():
+        where = _under(path, "dependencies", name)
+        old = _dependents(before, (dict, bool)).get(name)
+        if old is None:
+            yield Difference(kind="DEPENDENCY_SCHEMA_ADDED", path=where)
+        else:
+            yield from comparison.compare(inside(before.place, old), inside(after.place, new), where)
+
+
+def _dependents(shape: Shape, kind: type | tuple[type, ...]) -> dict[str, Any]:
+    keywords = ("dependencies", "dependentRequired", "dependentSchemas")
+    return {n: v for keyword in keywords for n, v in _map(shape, keyword).items() if isinstance(v, kind)}
+
+
+def _additional(
+    comparison: Comparison, before: Shape, after: Shape, path: str, keyword: str, name: str
+) -> Iterator[Difference]:
+    old, new = before.keywords.get(keyword, True), after.keywords.get(keyword, True)
+    where = _under(path, keyword)
+    if (old is False) != (new is False):
+        if new is False:
+            yield Difference(kind=f"{name}_REMOVED", path=where)
+    elif isinstance(new, dict):
+        if not isinstance(old, dict):
+            yield Difference(kind=f"{name}_NARROWED", path=where)
+        else:
+            yield from comparison.compare(inside(before.place, old), inside(after.place, new), where)
+
+
+def _unevaluated(comparison: Comparison, before: Shape, after: Shape, path: str, keyword: str) -> Iterator[Difference]:
+    name = re.sub(r"([A-Z])", r"_\1", keyword).upper()
+    old, new = before.keywords.get(keyword), after.keywords.get(keyword)
+    where = _under(path, keyword)
+    if new is None or old is False:
+        return
+    if new is False:
+        yield Difference(kind=f"{name}_REMOVED", path=where)
+    elif old is None or (_says_nothing(old) and not _says_nothing(new)):
+        yield Difference(kind=f"{name}_NARROWED", path=where)
+    elif not _says_nothing(new):
+        yield from comparison.compare(inside(before.place, old), inside(after.place, new), where)
+
+
+def _arrays(comparison: Comparison, before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+    yield from comparison.compare(_every_item(before), _every_item(after), _under(path, "items"))
+    yield from _items_by_position(comparison, before, after, path)
+    yield from _additional_items(comparison, before, after, path)
+    yield from _unevaluated(comparison, before, after, path, "unevaluatedItems")
+    yield from _limits(before, after, path)
+    if after.keywords.get("uniqueItems") and not before.keywords.get("uniqueItems"):
+        yield Difference(kind="UNIQUE_ITEMS_ADDED", path=_under(path, "uniqueItems"))
+
+
+def _every_item(shape: Shape) -> Place | None:
+    items = shape.keywords.get("items")
+    if isinstance(items, (dict, bool)) and "prefixItems" not in shape.keywords:
+        return inside(shape.place, items)
+    return None
+
+
+def _positions(shape: Shape) -> list[Place]:
+    items = shape.keywords.get("prefixItems", shape.keywords.get("items"))
+    return [inside(shape.place, item) for item in items] if isinstance(items, list) else []
+
+
+def _further(shape: Shape) -> Any:
+    """What holds for items beyond those described one by one."""
+    keyword = "items" if "prefixItems" in shape.keywords else "additionalItems"
+    return shape.keywords.get(keyword, True)
+
+
+def _further_cover(shape: Shape) -> Place | None:
+    further = _further(shape)
+    if isinstance(further, dict):
+        return inside(shape.place, further)
+    other = shape.keywords.get("unevaluatedItems")
+    if further is True and isinstance(other, dict) and not _says_nothing(other):
+        return inside(shape.place, other)
+    return None
+
+
+def _takes_any_further(shape: Shape) -> bool:
+    return _further(shape) is True and _says_nothing(shape.keywords.get("unevaluatedItems", True))
+
+
+def _items_by_position(comparison: Comparison, before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+    olds, news = _positions(before), _positions(after)
+    for i, (old, new) in enumerate(zip(olds, news, strict=False)):
+        yield from comparison.compare(old, new, _under(path, "items", str(i)))
+    for i, old in enumerate(olds[len(news) :], len(news)):
+        yield from _item_removed(comparison, old, after, _under(path, "items", str(i)))
+    for i, new in enumerate(news[len(olds) :], len(olds)):
+        yield from _item_added(comparison, before, new, _under(path, "items", str(i)))
+
+
+def _item_removed(comparison: Comparison, old: Place, after: Shape, path: str) -> Iterator[Difference]:
+    if _takes_any_further(after):
+        return
+    cover = _further_cover(after)
+    if cover is not None:
+        found = comparison.compare(old, cover, path)
+        yield from found
+        if found:
+            yield Difference(kind="ITEM_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", path=path)
+    elif old.value is not False:
+        yield Difference(kind="ITEM_REMOVED_FROM_CLOSED_CONTENT_MODEL", path=path)
+
+
+def _item_added(comparison: Comparison, before: Shape, new: Place, path: str) -> Iterator[Difference]:
+    if _takes_any_further(before):
+        if not _says_nothing(new.value):
+            yield Difference(kind="ITEM_ADDED_TO_OPEN_CONTENT_MODEL", path=path)
+        return
+    cover = _further_cover(before)
+    if cover is not None:
+        found = comparison.compare(cover, new, path)
+        yield from found
+        if found:
+            yield Difference(kind="ITEM_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", path=path)
+
+
+def _additional_items(comparison: Comparison, before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+    old, new = _further(before), _further(after)
+    where = _under(path, "additionalItems")
+    if (old is False) != (new is False):
+        if new is False:
+            yield Difference(kind="ADDITIONAL_ITEMS_REMOVED", path=where)
+    elif isinstance(new, dict):
+        if not isinstance(old, dict):
+            yield Difference(kind="ADDITIONAL_ITEMS_NARROWED", path=where)
+        else:
+            yield from comparison.compare(inside(before.place, old), inside(after.place, new), where)
+
+
+_Compare = Callable[[Comparison, Shape, Shape, str], Iterable[Difference]]
+_BY_KIND: Final[Mapping[str, _Compare]] = {
+    "string": _strings,
+    "number": _numbers,
+    "enum": _enums,
+    "const": _constants,
+    "not": _negations,
+    "object": _objects,
+    "array": _arrays,
+}

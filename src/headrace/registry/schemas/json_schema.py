@@ -1,0 +1,209 @@
+"""JSON Schema, drafts 4 to 2020-12: parsing, references, and one text per schema."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote, urldefrag, urljoin
+
+from ..errors import InvalidSchemaError
+from .model import Dependency, Parsed, Wording, sentence
+
+DRAFT_7: Final = "http://json-schema.org/draft-07/schema"
+_NEWER: Final = ("2019-09", "2020-12")
+_IN_MAPS: Final = ("properties", "patternProperties", "definitions", "$defs", "dependentSchemas", "dependencies")
+_IN_LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_IN_PLACE: Final = (
+    "items",
+    "additionalItems",
+    "additionalProperties",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "contains",
+    "propertyNames",
+    "not",
+    "if",
+    "then",
+    "else",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A schema inside a document: what `$ref` in it is relative to."""
+
+    value: Any
+    base: str
+    draft: str
+
+
+class Documents:
+    """Schemas by the addresses they can be referred to: their own ids, anchors, and the names of references."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, Place] = {}
+
+    def add(self, name: str, value: Any) -> Place:
+        draft = _draft(value)
+        root = Place(value=value, base=_base(name, value), draft=draft)
+        self._places.setdefault(name, root)
+        for place in _walk(root):
+            self._note(place)
+        return root
+
+    def resolve(self, place: Place, reference: str) -> Place:
+        """What a `$ref` stands for; InvalidSchemaError if nothing does."""
+        for address in (urljoin(place.base, reference), reference):
+            document, fragment = urldefrag(address)
+            found = self._places.get(address) or self._places.get(f"{document}#{fragment}")
+            if found is not None:
+                return found
+            root = self._places.get(document)
+            if root is not None and (not fragment or fragment.startswith("/")):
+                return _descend(root, fragment, reference)
+        raise InvalidSchemaError(f"unresolved $ref {reference!r}")
+
+    def _note(self, place: Place) -> None:
+        if not isinstance(place.value, dict):
+            return
+        self._places.setdefault(place.base, place)
+        for keyword in ("$anchor", "$dynamicAnchor"):
+            anchor = place.value.get(keyword)
+            if isinstance(anchor, str):
+                self._places.setdefault(f"{place.base}#{anchor}", place)
+        own = place.value.get("$id", place.value.get("id"))
+        if isinstance(own, str) and own.startswith("#"):
+            self._places.setdefault(f"{place.base}{own}", place)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonModel:
+    root: Place
+    documents: Documents
+
+
+class JsonSchema:
+    """JSON Schema as one of the registry's types."""
+
+    name = "JSON"
+
+    def parse(self, text: str, dependencies: Sequence[Dependency], *, new: bool) -> Parsed:
+        value = load(text)
+        documents = Documents()
+        root = documents.add("", value)
+        for dependency in dependencies:
+            documents.add(dependency.name, load(dependency.text))
+        if new:
+            _check(value, root.draft)
+            for place in _walk(root):
+                _check_reference(documents, place)
+        canonical = dump(value)
+        return Parsed(
+            type=self.name, text=canonical, identity=canonical, model=JsonModel(root=root, documents=documents)
+        )
+
+    def normalize(self, parsed: Parsed) -> str:
+        return json.dumps(json.loads(parsed.text), ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+    def show(self, parsed: Parsed, form: str) -> str:  # noqa: ARG002 - it has no other forms
+        return parsed.text
+
+    def unreadable(self, *, reader: Parsed, writer: Parsed, wording: Wording) -> list[str]:
+        from .json_compat import differences
+
+        found = differences(original=writer.model, update=reader.model)
+        return [f'{{errorType:"{d.kind}", description:"{wording(sentence(d))}"}}' for d in found]
+
+
+def load(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidSchemaError(f"not JSON: {error}") from error
+    if not isinstance(value, (dict, bool)):
+        raise InvalidSchemaError("a JSON Schema is an object, true or false")
+    return value
+
+
+def dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def is_newer(draft: str) -> bool:
+    """Whether keywords beside `$ref` count, as they do since 2019-09."""
+    return any(year in draft for year in _NEWER)
+
+
+def inside(place: Place, value: Any) -> Place:
+    """A schema that stands in another."""
+    return Place(value=value, base=_base(place.base, value), draft=place.draft)
+
+
+def _draft(value: Any) -> str:
+    named = value.get("$schema") if isinstance(value, dict) else None
+    return named.rstrip("#") if isinstance(named, str) else DRAFT_7
+
+
+def _base(base: str, value: Any) -> str:
+    own = value.get("$id", value.get("id")) if isinstance(value, dict) else None
+    if not isinstance(own, str) or own.startswith("#"):
+        return base
+    return urldefrag(urljoin(base, own))[0]
+
+
+def _walk(root: Place) -> Iterator[Place]:
+    waiting = [root]
+    while waiting:
+        place = waiting.pop()
+        yield place
+        if isinstance(place.value, dict):
+            waiting += [inside(place, value) for value in _subschemas(place.value)]
+
+
+def _subschemas(value: Mapping[str, Any]) -> Iterator[Any]:
+    for keyword in _IN_MAPS:
+        held = value.get(keyword)
+        if isinstance(held, dict):
+            yield from (item for item in held.values() if isinstance(item, (dict, bool)))
+    for keyword in _IN_LISTS:
+        held = value.get(keyword)
+        if isinstance(held, list):
+            yield from (item for item in held if isinstance(item, (dict, bool)))
+    for keyword in _IN_PLACE:
+        if isinstance(value.get(keyword), dict):
+            yield value[keyword]
+
+
+def _descend(root: Place, pointer: str, reference: str) -> Place:
+    place = root
+    for part in pointer.split("/")[1:]:
+        key = unquote(part).replace("~1", "/").replace("~0", "~")
+        value = place.value
+        if isinstance(value, dict) and key in value:
+            place = inside(place, value[key])
+        elif isinstance(value, list) and key.isdigit() and int(key) < len(value):
+            place = inside(place, value[int(key)])
+        else:
+            raise InvalidSchemaError(f"unresolved $ref {reference!r}")
+    return place
+
+
+def _check_reference(documents: Documents, place: Place) -> None:
+    reference = place.value.get("$ref") if isinstance(place.value, dict) else None
+    if isinstance(reference, str) and urldefrag(reference)[0].rstrip("#") != place.draft:
+        documents.resolve(place, reference)
+
+
+def _check(value: Any, draft: str) -> None:
+    """Against the draft's own schema."""
+    from jsonschema import Draft7Validator
+    from jsonschema.exceptions import SchemaError
+    from jsonschema.validators import validator_for
+
+    if isinstance(value, bool):
+        return
+    try:
+        validator_for({"$schema": draft}, default=Draft7Validator).check_schema(value)
+    except SchemaError as error:
+        where = "/".join(map(str, error.absolute_path))
+        raise InvalidSchemaError(f"at #/{where}: {error.message[:300]}") from error

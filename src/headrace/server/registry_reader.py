@@ -1,0 +1,91 @@
+"""The registry's topic as this broker reads it: from its own log where it leads it, else from the broker that does."""
+
+from typing import Final
+
+from headrace.cluster.image import ClusterImage
+from headrace.net.peers import Peers, PeerUnreachable, Purpose
+from headrace.protocol.api import ApiKey
+from headrace.protocol.batch import HEADER_SIZE, LOG_OVERHEAD
+from headrace.protocol.encode import encode_request
+from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
+from headrace.protocol.fetched import parse_fetch
+from headrace.protocol.records import Record, decode_records
+from headrace.registry.records import TOPIC
+from headrace.replication.replica_manager import ReplicaManager
+
+from .schema_book import Slice
+
+SLICE_BYTES: Final = 1 << 20
+_FETCH_VERSION: Final = 12
+
+
+class RegistryReader:
+    """Reads the topic in slices. A topic that is not there is an empty one: nothing is registered."""
+
+    def __init__(
+        self, *, broker_id: int, image: ClusterImage, replicas: ReplicaManager, peers: Peers | None = None
+    ) -> None:
+        self._broker_id = broker_id
+        self._image = image
+        self._replicas = replicas
+        self._peers = peers
+
+    async def read(self, offset: int) -> Slice:
+        """What is committed from an offset on."""
+        topic = self._image.topic(TOPIC)
+        if topic is None:
+            return Slice((), offset, offset)
+        leader = topic.partitions[0].leader
+        if leader == self._broker_id:
+            return self._own(offset)
+        if self._peers is None or leader < 0:
+            raise CodedError(ErrorCode.leader_not_available, f"{TOPIC} has no leader for now")
+        return await self._from(self._peers, leader, offset)
+
+    def _own(self, offset: int) -> Slice:
+        partition = self._replicas.partition(TOPIC, 0)
+        partition.check_leads()
+        end = partition.high_watermark
+        found = partition.log.read(offset, SLICE_BYTES, end) if offset < end else None
+        data = b"" if found is None else found.file.pread(found.length, found.position)
+        return _slice(memoryview(data), offset, end)
+
+    async def _from(self, peers: Peers, leader: int, offset: int) -> Slice:
+        body = encode_request(ApiKey.FETCH, _FETCH_VERSION, _fetch(offset))
+        data = await peers.ask_bytes(leader, ApiKey.FETCH, _FETCH_VERSION, [body], purpose=Purpose.FORWARD)
+        try:
+            answer = parse_fetch(data, _FETCH_VERSION)
+        except ProtocolViolation as error:
+            raise PeerUnreachable(leader, str(error), was_sent=True) from error
+        code = answer.code or next((part.code for part in answer.partitions), ErrorCode.unknown_server_error.value)
+        if code:
+            raise CodedError(ErrorCode(code), f"broker {leader} does not give {TOPIC}")
+        part = answer.partitions[0]
+        return _slice(part.records, offset, part.high_watermark)
+
+
+def _slice(data: memoryview, offset: int, high_watermark: int) -> Slice:
+    """The records of whole batches, from the offset on; a batch that is cut short comes again."""
+    records: list[Record] = []
+    at = 0
+    while len(data) - at >= HEADER_SIZE:
+        size = int.from_bytes(data[at + 8 : at + 12], "big") + LOG_OVERHEAD
+        if len(data) - at < size:
+            break
+        records += decode_records(data[at : at + size])
+        at += size
+    following = records[-1].offset + 1 if records else offset
+    return Slice([record for record in records if record.offset >= offset], following, high_watermark)
+
+
+def _fetch(offset: int) -> dict[str, object]:
+    partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": SLICE_BYTES}
+    return {
+        "replica_id": -1,
+        "max_wait": 0,
+        "min_bytes": 0,
+        "max_bytes": SLICE_BYTES,
+        "isolation_level": 0,
+        "session_epoch": -1,
+        "topics": [{"topic": TOPIC, "partitions": [partition]}],
+    }

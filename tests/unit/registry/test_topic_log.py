@@ -1,0 +1,83 @@
+"""The registry's log in a topic of a broker."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from headrace.client.admin import Admin
+from headrace.client.aio.client import Client
+from headrace.net.channel import Address
+from headrace.net.connect import Manner
+from headrace.registry.library import Library, Posted
+from headrace.registry.records import TOPIC
+from headrace.registry.service import Registry
+from headrace.registry.topic_log import SETTINGS, TopicLog
+from headrace.testing import Broker
+
+from .registering import register
+
+pytestmark = pytest.mark.slow
+GATEWAYS = 4
+SCHEMAS = 1000
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker() as broker:
+        yield broker
+
+
+@asynccontextmanager
+async def gateway(bootstrap: str, library: Library) -> AsyncIterator[Registry]:
+    host, port = bootstrap.split(":")
+    manner = Manner(client_id="registry", connect_timeout=5, request_timeout=15)
+    client = Client([Address(host, int(port))], manner)
+    async with client, Registry(TopicLog(lambda: client), library).running() as registry:
+        yield registry
+
+
+def schema(number: int) -> Posted:
+    fields = [{"name": f"f{number}", "type": "int", "default": 0}]
+    return Posted(text=json.dumps({"type": "record", "name": "R", "fields": fields}))
+
+
+def test_a_thousand_schemas_from_four_gateways_have_the_same_dense_ids_everywhere(broker: Broker) -> None:
+    library = Library()
+
+    async def everything() -> tuple[set[int], list[object]]:
+        async with AsyncExitStack() as stack:
+            gateways = [await stack.enter_async_context(gateway(broker.bootstrap, library)) for _ in range(GATEWAYS)]
+
+            async def some(which: int) -> list[int]:
+                mine = gateways[which]
+                return [(await register(mine, f"s{n % 50}", schema(n))).id for n in range(which, SCHEMAS, GATEWAYS)]
+
+            ids = [i for found in await asyncio.gather(*map(some, range(GATEWAYS))) for i in found]
+            assert len(ids) == SCHEMAS
+            for each in gateways:
+                await each.catch_up()
+            return set(ids), [each.state.subjects for each in gateways]
+
+    async def again() -> object:
+        async with gateway(broker.bootstrap, library) as registry:
+            await registry.catch_up()
+            return registry.state.subjects
+
+    ids, states = asyncio.run(everything())
+    assert ids == set(range(1, SCHEMAS + 1))
+    assert all(state == states[0] for state in states)
+    broker.restart()
+    assert asyncio.run(again()) == states[0]
+
+
+def test_the_topic_keeps_every_record_for_ever(broker: Broker) -> None:
+    async def one() -> None:
+        async with gateway(broker.bootstrap, Library()) as registry:
+            await register(registry, "s", schema(1))
+
+    asyncio.run(one())
+    settings = Admin(broker.bootstrap).topic_overrides(TOPIC)
+    assert settings == SETTINGS

@@ -1,0 +1,203 @@
+"""Topics that take only records with registered schemas."""
+
+import asyncio
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+
+from headrace.client.admin import Admin
+from headrace.client.aio.client import Client
+from headrace.net.channel import Address
+from headrace.net.clock import SystemClock
+from headrace.net.connect import Manner
+from headrace.protocol.errors import CodedError, ErrorCode, RecordsRefused
+from headrace.protocol.produce import PartitionAnswer, TopicRecords, write_response
+from headrace.protocol.records import Record, encode_batch
+from headrace.registry import judge
+from headrace.registry.library import Library, Posted
+from headrace.registry.records import Proposal, encode
+from headrace.registry.service import Registry
+from headrace.registry.state import State
+from headrace.registry.topic_log import TopicLog
+from headrace.server.schema_book import SchemaBook, Slice
+from headrace.testing import Broker
+from tests.unit.registry.registering import register
+
+LIBRARY = Library()
+
+
+def framed(schema_id: int, rest: bytes = b"x") -> bytes:
+    return struct.pack(">bi", 0, schema_id) + rest
+
+
+def registrations(*subjects: str) -> list[bytes]:
+    """A log in which each subject has a schema of its own: ids count from 1."""
+    state = State()
+    log = []
+    for number, subject in enumerate(subjects):
+        text = f'{{"type":"enum","name":"E","symbols":["A"],"default":"A","doc":"{number}"}}'
+        proposal = judge.register(state, LIBRARY, subject, Posted(text=text), normalize=False)
+        assert isinstance(proposal, Proposal)
+        state.apply(number, proposal)
+        log.append(encode(proposal))
+    return log
+
+
+def batch(*values: bytes | None, key: bytes | None = None) -> memoryview:
+    return memoryview(bytearray(encode_batch([Record(i, 0, key, value) for i, value in enumerate(values)])))
+
+
+class Topic:
+    """The registry's topic as a book reads it."""
+
+    def __init__(self, *subjects: str) -> None:
+        self.log = registrations(*subjects)
+        self.reads = 0
+        self.was_read = asyncio.Event()
+
+    async def read(self, offset: int) -> Slice:
+        self.reads += 1
+        self.was_read.set()
+        records = [Record(offset + i, 0, None, value) for i, value in enumerate(self.log[offset:])]
+        return Slice(records, len(self.log), len(self.log))
+
+
+def with_book(topic: Topic, talk: Callable[[SchemaBook], Any]) -> None:
+    async def main() -> None:
+        book = SchemaBook(topic.read, SystemClock())
+        following = asyncio.create_task(book.follow())
+        try:
+            await talk(book)
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+async def told_to_wait(
+    book: SchemaBook, topic: Topic, records: memoryview, fields: tuple[str, ...] = ("value",)
+) -> None:
+    """The first to bring an unknown id is asked to come again; returns once the topic was read."""
+    topic.was_read.clear()
+    with pytest.raises(CodedError) as error:
+        book.check("t", fields, records)
+    assert error.value.code is ErrorCode.request_timed_out
+    await topic.was_read.wait()
+
+
+def test_a_registered_schema_passes_once_the_topic_was_read() -> None:
+    topic = Topic("t-value")
+
+    async def talk(book: SchemaBook) -> None:
+        await told_to_wait(book, topic, batch(framed(1)))
+        reads = topic.reads
+        book.check("t", ("value",), batch(framed(1), None, framed(1)))
+        assert topic.reads == reads
+
+    with_book(topic, talk)
+
+
+@pytest.mark.parametrize("value", [framed(2), framed(9), framed(-1)])
+def test_an_unknown_schema_or_one_of_another_subject_is_refused_by_record(value: bytes) -> None:
+    topic = Topic("t-value", "other-value")
+
+    async def talk(book: SchemaBook) -> None:
+        await told_to_wait(book, topic, batch(framed(1), value))
+        with pytest.raises(RecordsRefused) as refused:
+            book.check("t", ("value",), batch(framed(1), value))
+        assert refused.value.code is ErrorCode.invalid_record
+        assert [index for index, _ in refused.value.records] == [1]
+
+    with_book(topic, talk)
+
+
+@pytest.mark.parametrize("value", [b"", b"\x00\x00", b"\x01\x00\x00\x00\x01x", b"text"])
+def test_what_has_no_schema_id_is_refused_at_once(value: bytes) -> None:
+    async def talk(book: SchemaBook) -> None:
+        with pytest.raises(RecordsRefused):
+            book.check("t", ("value",), batch(value))
+
+    with_book(Topic(), talk)
+
+
+def test_keys_are_checked_against_their_own_subject() -> None:
+    topic = Topic("t-value", "t-key")
+
+    async def talk(book: SchemaBook) -> None:
+        await told_to_wait(book, topic, batch(framed(1), key=framed(2)), ("key", "value"))
+        book.check("t", ("key", "value"), batch(framed(1), key=framed(2)))
+        await told_to_wait(book, topic, batch(framed(1), key=framed(1)), ("key", "value"))
+        with pytest.raises(RecordsRefused):
+            book.check("t", ("key", "value"), batch(framed(1), key=framed(1)))
+
+    with_book(topic, talk)
+
+
+def test_a_schema_registered_after_the_first_try_is_found_at_the_second() -> None:
+    topic = Topic("t-value")
+
+    async def talk(book: SchemaBook) -> None:
+        await told_to_wait(book, topic, batch(framed(1)))
+        topic.log = registrations("t-value", "t-value")
+        await told_to_wait(book, topic, batch(framed(2)))
+        book.check("t", ("value",), batch(framed(2)))
+
+    with_book(topic, talk)
+
+
+def test_refused_records_are_named_in_the_answer() -> None:
+    answer = PartitionAnswer(0, ErrorCode.invalid_record.value, message="why", refused=((3, "because"),))
+    for version in (7, 8, 9, 12):
+        out = bytearray()
+        write_response(out, version, [(TopicRecords("t", None, []), [answer])])
+        assert (b"because" in out) == (version >= 8)
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker() as broker:
+        yield broker
+
+
+def produced(broker: Broker, topic: str, value: bytes) -> KafkaError | None:
+    """What became of a record, as a client sees it."""
+    outcome: list[KafkaError | None] = []
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "retry.backoff.ms": 10})
+    producer.produce(topic, value, on_delivery=lambda error, _: outcome.append(error))
+    producer.flush(20)
+    return outcome[0]
+
+
+def registered(broker: Broker, subject: str) -> int:
+    async def main() -> int:
+        host, port = broker.bootstrap.split(":")
+        manner = Manner(client_id="registry", connect_timeout=5, request_timeout=15)
+        client = Client([Address(host, int(port))], manner)
+        async with client, Registry(TopicLog(lambda: client), LIBRARY).running() as registry:
+            posted = Posted(text=f'{{"type":"fixed","name":"{subject[0]}","size":1}}')
+            return (await register(registry, subject, posted)).id
+
+    return asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_a_broker_refuses_what_is_not_registered_and_takes_what_is(broker: Broker) -> None:
+    broker.create_topic("t")
+    Admin(broker.bootstrap).alter_configs("t", {"headrace.schema.validation": "true"})
+    broker.create_topic("free")
+    refused = produced(broker, "t", framed(1))
+    assert refused is not None
+    assert refused.code() == KafkaError.INVALID_RECORD
+    mine, other = registered(broker, "t-value"), registered(broker, "other-value")
+    assert produced(broker, "t", framed(mine)) is None
+    assert produced(broker, "free", b"anything") is None
+    for bad in (framed(other), framed(99), b"plain"):
+        refused = produced(broker, "t", bad)
+        assert refused is not None
+        assert refused.code() == KafkaError.INVALID_RECORD
+    broker.restart()
+    assert produced(broker, "t", framed(mine)) is None
