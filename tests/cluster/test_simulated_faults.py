@@ -1,4 +1,4 @@
-"""Faults at random, from a seed, in virtual time: whatever happens to a cluster, it loses, doubles and swaps nothing."""
+"""Faults at random, from a seed, in virtual time: a cluster loses, doubles and swaps nothing, whatever happens to it."""
 
 import pytest
 

@@ -40,8 +40,8 @@ from headrace.storage.log import Appended
 
 from ..connection import Connection, Parts, Slot
 from ..dispatch import Request, response_head
-from .produce_transactions import FIRST_ADDING, NOTHING_TO_VERIFY, Beginning, Verified, ask, beginnings
 from ..schema_book import SchemaBook
+from .produce_transactions import FIRST_ADDING, NOTHING_TO_VERIFY, Beginning, Verified, ask, beginnings
 
 _LENGTH: Final = Struct(">i")
 _HEAD: Final = Struct(">ii")
