@@ -113,7 +113,7 @@ class ClusterClient:
         assignments: Sequence[Sequence[int]] = (),
         configs: dict[str, str] | None = None,
     ) -> None:
-        """Ask until there is such a topic."""
+        """Ask until there is such a topic; brokers that are missing for its replicas may come back."""
         topic = {
             "name": name,
             "num_partitions": -1 if assignments else partitions,
@@ -130,7 +130,7 @@ class ClusterClient:
             code = answer.topics[0].error_code
             if code in (ErrorCode.none, ErrorCode.topic_already_exists):
                 return
-            if code not in RETRIABLE:
+            if code not in RETRIABLE and code is not ErrorCode.invalid_replication_factor:
                 raise Failed(code)
             await self.pause()
 
@@ -195,7 +195,9 @@ class ClusterClient:
             while True:
                 try:
                     answer, records = await self.fetch(topic, partition, offset)
-                except (OSError, Failed):
+                except (OSError, Failed) as error:
+                    if isinstance(error, Failed) and error.code is ErrorCode.offset_out_of_range:
+                        offset += 1  # what stood here may have been deleted
                     self.forget(topic, partition)
                     await self.pause()
                     continue

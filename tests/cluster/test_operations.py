@@ -68,7 +68,7 @@ def headrace(cluster: ClusterProcesses, *arguments: str) -> "subprocess.Complete
         env=environment(cluster.bootstrap),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=60,
         check=False,
     )
 

@@ -186,9 +186,9 @@ def test_without_enough_replicas_nothing_is_acknowledged_or_shown_and_with_them_
         await acknowledged(run, "a")
         cluster[1].kill()
         cluster[2].kill()
-        assert await run.write("pending") is ErrorCode.not_enough_replicas_after_append
-        assert await run.write("refused") is ErrorCode.not_enough_replicas
-        assert await run.write("written only here", acks=1) is ErrorCode.none
+        assert await run.write("pending", to=0) is ErrorCode.not_enough_replicas_after_append
+        assert await run.write("refused", to=0) is ErrorCode.not_enough_replicas
+        assert await run.write("written only here", acks=1, to=0) is ErrorCode.none
         assert list((await run.client.read_all(TOPIC, 0)).values()) == [b"a"]
         await cluster[1].start()
         await acknowledged(run, "b")

@@ -3,9 +3,8 @@
 import random
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 import pytest
@@ -29,26 +28,29 @@ PATIENT = {
 }
 
 
-@contextmanager
-def killed_while(broker: BrokerProcess, seed: int) -> Iterator[list[float]]:
-    """The broker dies and comes back at random times, for as long as the block runs; gives the times of death."""
-    chance = random.Random(seed)
-    stop = threading.Event()
-    deaths: list[float] = []
+class Deaths:
+    """A broker that dies at the word of the one who uses it, and comes back while that one goes on."""
 
-    def kill() -> None:
-        while not stop.wait(0.1 + 0.4 * chance.random()):
-            broker.kill()
-            deaths.append(time.monotonic())
-            broker.start()
+    def __init__(self, broker: BrokerProcess) -> None:
+        self._broker = broker
+        self._coming_back = threading.Thread()
 
-    thread = threading.Thread(target=kill)
-    thread.start()
-    try:
-        yield deaths
-    finally:
-        stop.set()
-        thread.join()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._wait()
+
+    def die(self) -> None:
+        """End it now; it is back some time later."""
+        self._wait()
+        self._broker.kill()
+        self._coming_back = threading.Thread(target=self._broker.start)
+        self._coming_back.start()
+
+    def _wait(self) -> None:
+        if self._coming_back.ident is not None:
+            self._coming_back.join()
 
 
 def rows_from(start: int) -> pa.RecordBatch:
@@ -66,27 +68,27 @@ def expected(number: int) -> list[int]:
     return list(range(len(range(number, ROWS, PARTITIONS))))
 
 
-@pytest.mark.long  # whether the writer outlasts two deaths of the broker depends on the machine
 def test_a_broker_killed_while_written_to_and_read_has_every_record_once_in_order(tmp_path: Path) -> None:
+    chance = random.Random(7)
     with BrokerProcess(tmp_path) as broker, Cluster({"bootstrap.servers": broker.bootstrap, **PATIENT}) as cluster:
         assert Admin(broker.bootstrap).create_topics([TOPIC], PARTITIONS, 1) == {TOPIC: None}
         assert cluster.partitions([TOPIC]) == {TOPIC: PARTITIONS}
-        with killed_while(broker, 7) as deaths:
+        with Deaths(broker) as deaths:
             with Writer(cluster) as writer:
                 for start in range(0, ROWS, CHUNK):
                     writer.write(rows_from(start), TOPIC)
-                    if start % (20 * CHUNK) == 0:
-                        writer.flush()
-            died_writing = len(deaths)
+                    if start % (25 * CHUNK) == 0:
+                        time.sleep(chance.random() * 0.1)
+                        deaths.die()
             places = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
             ends = cluster.offsets(dict.fromkeys(places, LATEST))
-            found: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
+            ranges = [Range(TOPIC, number, 0, ends[places[number]] or 0) for number in range(PARTITIONS)]
             for _ in range(3):
-                found = {number: [] for number in range(PARTITIONS)}
-                ranges = [Range(TOPIC, number, 0, ends[places[number]] or 0) for number in range(PARTITIONS)]
-                for rows in read_ranges(cluster, ranges):
+                found: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
+                for count, rows in enumerate(read_ranges(cluster, ranges)):
                     found[rows["partition"][0].as_py()] += map(int, rows["value"].to_pylist())
+                    if count == 0:
+                        deaths.die()
+                for number in range(PARTITIONS):
+                    assert found[number] == expected(number)
     assert sum(writer.written.values()) == ROWS
-    assert died_writing >= 2, "the writer was done before the broker died twice"
-    for number in range(PARTITIONS):
-        assert found[number] == expected(number)

@@ -69,7 +69,7 @@ class PartitionView:
     def problem(self) -> Problem | None:
         if self.leader is None:
             return Problem.OFFLINE
-        if len(self.isr) < min(self.min_isr, len(self.replicas)):
+        if len(self.isr) < min(self.min_isr, len(self.replicas) - len(self.adding)):
             return Problem.UNDER_MIN_ISR
         settled = set(self.replicas).difference(self.adding)
         return None if settled <= set(self.isr) else Problem.UNDER_REPLICATED

@@ -198,7 +198,7 @@ def _shrunk(state: PartitionState, isr: tuple[int, ...], rules: Rules) -> Partit
 
 def _reduced(state: PartitionState, isr: tuple[int, ...], left: tuple[int, ...], rules: Rules) -> PartitionState:
     """With that ISR; those who left it are eligible as long as it is too small to acknowledge anything."""
-    if len(isr) >= min(rules.min_insync_replicas, len(state.replicas)):
+    if len(isr) >= state.least_isr(rules.min_insync_replicas):
         return replace(state, isr=isr, elr=())
     return replace(state, isr=isr, elr=_ordered(state, (r for r in (*state.elr, *left) if r not in isr)))
 

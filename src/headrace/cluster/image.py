@@ -43,6 +43,14 @@ class PartitionState:
     hold all of it, too, and may lead when nobody of the ISR can.
     """
 
+    def least_isr(self, configured: int) -> int:
+        """The smallest ISR with which anything is committed, given `min.insync.replicas`.
+
+        There cannot be more than there are replicas; those who only come do not count, so that a move never keeps
+        producers waiting.
+        """
+        return min(configured, len(self.replicas) - len(self.adding))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:

@@ -178,7 +178,7 @@ class Outflow:
         try:
             partition = self._holder.partition_by_id(*key)
             start = partition.log.log_start_offset
-            found = partition.read_for_follower(position, max_bytes)
+            found = partition.read_for_follower(self.broker, position, max_bytes)
         except CodedError as error:
             answered = (position.leader_epoch, position.offset, error.code.value)
             return Progress(*key, *answered, -1, start, -1, -1, 0), None

@@ -164,7 +164,7 @@ class Partition:
     @property
     def least_isr(self) -> int:
         """The smallest ISR with which anything is committed."""
-        return min(self.rules.min_insync_replicas, len(self.state.replicas))
+        return self.state.least_isr(self.rules.min_insync_replicas)
 
     @property
     def is_short_of_replicas(self) -> bool:
@@ -433,9 +433,13 @@ class Partition:
             return EpochEnd(self.leader_epoch, self.log.log_end_offset)
         return diverging_at(self.log, position.offset, position.last_fetched_epoch, ErrorCode.unknown_leader_epoch)
 
-    def read_for_follower(self, position: Position, max_bytes: int) -> FetchedPartition:
-        """What comes from a follower's position on, to the end of the log."""
-        self.check_leads()
+    def read_for_follower(self, broker: int, position: Position, max_bytes: int) -> FetchedPartition:
+        """What comes from a follower's position on, to the end of the log.
+
+        One that this leader has not heard of yet is refused, so that it tells its position again: a position that
+        was answered counts as told.
+        """
+        self._follower(broker)
         self.check_epoch(position.leader_epoch)
         log = self.log
         offset = position.offset
