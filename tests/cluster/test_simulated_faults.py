@@ -1,4 +1,4 @@
-"""Faults at random, from a seed, in virtual time: whatever happens to a cluster, nothing is lost, doubled or swapped."""
+"""Faults at random, from a seed, in virtual time: whatever happens, nothing is lost, doubled or swapped."""
 
 import pytest
 

@@ -228,7 +228,7 @@ def test_aiokafka_commits_offsets_in_a_transaction(broker: Broker) -> None:
             await producer.send_offsets_to_transaction({where: messages[-1].offset + 1}, "aio-ctp")
         async with asyncio.timeout(PATIENCE):
             while (committed := await consumer.committed(where)) is None:
-                await asyncio.sleep(0.02)  # aiokafka does not ask for what is stable, and markers come after the answer
+                await asyncio.sleep(0.02)  # it does not ask for what is stable, and markers come after the answer
         await consumer.stop()
         await producer.stop()
         return int(committed or 0)
