@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 
+from headrace.protocol.errors import ErrorCode
 from headrace.testing.cluster import Machine
 from headrace.testing.loop import run_virtual
 
+from .clients import Failed
 from .runs import TOPIC, Plan, Run
 from .transacting import NEWER, OLDER, TRANSACTION_TOPIC, TransactionalProducer, committed_values
 
@@ -113,3 +115,52 @@ def test_a_coordinator_that_was_paused_past_its_session_tears_nothing(seed: int)
         await work.end()
 
     run_virtual(main, seed=seed)
+
+
+def test_what_comes_late_fits_no_later_transaction_of_the_newer_protocol() -> None:
+    async def main() -> None:
+        run = Run(Plan(seed=5, partitions=2, settings=SETTINGS))
+        await run.start()
+        producer = TransactionalProducer(run.cluster, "x", TOPIC, newer=True, timeout_ms=10_000)
+        await producer.init()
+        await producer.write(0, "first")
+        late = producer.as_it_is(run.cluster)
+        await producer.end(commit=True)
+        await producer.write(1, "second")
+        for commit in (True, False):
+            with pytest.raises(Failed) as refused:
+                await late.end(commit=commit)
+            assert refused.value.code is ErrorCode.producer_fenced
+        with pytest.raises(Failed) as refused:
+            await late.write(0, "late")
+        assert refused.value.code is ErrorCode.invalid_producer_epoch
+        await producer.end(commit=False)
+        await producer.write(0, "third")
+        await producer.end(commit=True)
+        assert await committed_values(run.client, TOPIC, 0) == ["first", "third"]
+        assert await committed_values(run.client, TOPIC, 1) == []
+        for each in (producer, late):
+            each.client.close()
+        await run.end()
+
+    run_virtual(main, seed=5)
+
+
+def test_an_answer_that_was_lost_is_given_again_by_the_newer_protocol() -> None:
+    async def main() -> None:
+        run = Run(Plan(seed=6, partitions=2, settings=SETTINGS))
+        await run.start()
+        producer = TransactionalProducer(run.cluster, "x", TOPIC, newer=True, timeout_ms=10_000)
+        await producer.init()
+        await producer.write(0, "first")
+        again = producer.as_it_is(run.cluster)
+        await producer.end(commit=True)
+        await again.end(commit=True)
+        await again.write(0, "second")
+        await again.end(commit=True)
+        assert await committed_values(run.client, TOPIC, 0) == ["first", "second"]
+        for each in (producer, again):
+            each.client.close()
+        await run.end()
+
+    run_virtual(main, seed=6)

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from headrace.coordinator.shard import Phase, Shard
+from headrace.net.clock import SystemClock
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.replication.transactions import TransactionMarker
@@ -403,5 +405,33 @@ def test_deleting_a_group_leaves_open_transactions_alone() -> None:
         assert await bench.committed_offset(stable=False) == -1
         assert await bench.mark(committed=True, topic=OFFSETS) is ErrorCode.none
         assert await bench.committed_offset() == 10
+
+    on(1, test)
+
+
+def test_a_marker_that_comes_while_a_shard_is_read_counts() -> None:
+    async def test(bench: Bench) -> None:
+        assert await bench.commit_plainly(3) is ErrorCode.none
+        assert await bench.commit_offset(10) is ErrorCode.none
+        machine = bench.cluster[0]
+        machine.kill()
+        await machine.start()
+        await bench.cluster.until(lambda: bench.cluster.leader(OFFSETS) is machine, "it leads again")
+        shard = Shard(
+            machine.broker.replicas.partition(OFFSETS, 0),
+            SystemClock(),
+            asyncio.get_running_loop(),
+            lambda _kind, _group: None,
+        )
+        reading = asyncio.ensure_future(shard.load())
+        await asyncio.sleep(0)
+        assert shard.phase is Phase.LOADING
+        marker = shard.partition.append_marker(MARKER, now_ms=0)
+        shard.transaction_ended(7, True, marker.last_offset)
+        await reading
+        found = shard.offsets.get(GROUP, TOPIC, 0)
+        assert found is not None
+        assert found.offset == 10
+        shard.close(ErrorCode.not_coordinator)
 
     on(1, test)

@@ -34,6 +34,13 @@ class TransactionalProducer:
         self._producer: tuple[int, int] | None = None
         self._sequences: dict[int, int] = {}
 
+    def as_it_is(self, cluster: SimulatedCluster) -> "TransactionalProducer":
+        """The same producer at this moment, on connections of its own: what it sends comes late, when it is sent."""
+        late = TransactionalProducer(cluster, self.name, self._topic, newer=self._newer, timeout_ms=self._timeout_ms)
+        late._producer = self._producer
+        late._sequences = dict(self._sequences)
+        return late
+
     async def run(self, count: int, partitions: Sequence[int]) -> None:
         """So many transactions; every fourth is aborted."""
         for number in range(count):

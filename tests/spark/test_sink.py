@@ -76,7 +76,6 @@ def test_client_settings_reach_the_writer(spark: Any, topics: Topics, compressio
         ("id AS value", {}, "column value is bigint; a topic takes string or binary there"),
         ("id AS other", {}, "there is no column value to write; the columns are other bigint"),
         ("'v' AS value", {"topik": "x"}, "unknown option topik of the sink; did you mean topic"),
-        ("'v' AS value", {"delivery": "exactly-once"}, "delivery=exactly-once cannot be kept: the cluster does not"),
         ("'v' AS value, cast(null AS string) AS topic", {"topic": ""}, "option topic is empty"),
     ],
 )

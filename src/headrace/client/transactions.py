@@ -6,10 +6,10 @@ from typing import Any, Final, TypeVar
 
 from headrace.net.channel import Address, Channel
 from headrace.protocol.api import ApiKey
-from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import ErrorCode
-from headrace.protocol.transactions import DescribedTransaction, read_described
+from headrace.protocol.transactions import DescribedTransaction
 
+from .columnar.prepared import ask_described
 from .columnar.retry import PASSING, TryAgain, refused, retried
 from .errors import ClientError, unknown_topic
 from .operations import Operations
@@ -87,10 +87,7 @@ class TransactionOperations(Operations):
 
         def attempt() -> DescribedTransaction:
             with self._connections.lent(self._coordinator(transactional_id)) as channel:
-                api, version = ApiKey.DESCRIBE_TRANSACTIONS, channel.version_of(ApiKey.DESCRIBE_TRANSACTIONS)
-                values = {"transactional_ids": [transactional_id]}
-                channel.send(api, version, [encode_request(api, version, values)])
-                (found,) = read_described(channel.receive().body)
+                (found,) = ask_described(channel, [transactional_id])
             if found.error_code is ErrorCode.transactional_id_not_found:
                 raise ClientError(
                     f"nobody has the transactional id '{transactional_id}'; `headrace txn list` shows those there are",

@@ -52,8 +52,9 @@ class Chain:
 
     def segments_from(self, offset: int) -> Iterator[Segment]:
         """The segment that holds an offset, and those after it."""
-        number = max(bisect_right(self._bases, offset) - 1, 0)
-        return iter(self.segments[number:])
+        first = max(bisect_right(self._bases, offset) - 1, 0)
+        for number in range(first, len(self.segments)):
+            yield self.segments[number]
 
     def add(self, base_offset: int, interval: int) -> Segment:
         """Start a new segment at the end."""

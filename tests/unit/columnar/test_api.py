@@ -128,7 +128,6 @@ def test_columns_get_the_names_that_topics_have_for_them(broker: Broker) -> None
         (lambda where: write_arrow(pa.table({"a": [1]}), "t", **where), "no column 'value' for the value"),
         (lambda where: write_arrow(pa.table({"value": ["1"]}), "t", key="id", **where), "no column 'id' for the key"),
         (lambda where: write_arrow(pa.table({"value": ["1"]}), **where), "rows need a topic"),
-        (lambda where: write_arrow(pa.table({"value": ["1"]}), "t", transactional_id="x", **where), "no transactions"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_words(broker: Broker, call: Any, words: str) -> None:

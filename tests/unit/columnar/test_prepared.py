@@ -19,6 +19,7 @@ from headrace.net.versions import SPOKEN
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.testing import Broker
+from tests.lacking import hide_transactions
 
 from .scripted_cluster import ScriptedCluster, ScriptedLog
 from .scripted_coordinator import ABORTED, COMMITTED, OPEN, ScriptedCoordinator
@@ -124,7 +125,8 @@ def test_a_cluster_with_transactions_lacks_nothing(cluster: Cluster, coordinator
     assert lack_of_transactions(cluster, "probe") is None
 
 
-def test_a_broker_without_transactions_says_what_is_missing() -> None:
+def test_a_broker_without_transactions_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    hide_transactions(monkeypatch)
     with Broker() as broker, Cluster({"bootstrap.servers": broker.bootstrap}) as cluster:
         assert "does not serve" in (lack_of_transactions(cluster, "probe") or "")
 

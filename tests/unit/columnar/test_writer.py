@@ -19,6 +19,7 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.protocol.partitioner import partition_for
 from headrace.testing import Broker
+from tests.lacking import hide_transactions
 from tests.scripted import Asked, Reply
 
 from .scripted_cluster import FAST, TOPIC, ScriptedCluster, ScriptedLog
@@ -290,7 +291,8 @@ def test_settings_that_contradict_each_other_are_refused(
         Writer(cluster, **settings)
 
 
-def test_transactions_are_refused_where_there_are_none(cluster: Cluster) -> None:
+def test_transactions_are_refused_where_there_are_none(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    hide_transactions(monkeypatch)
     with pytest.raises(ClientError, match="this cluster has no transactions yet"):
         Writer(cluster, transactional_id="t").begin()
     with pytest.raises(ClientError, match="has no transactional id"):

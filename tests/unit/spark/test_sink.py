@@ -17,6 +17,7 @@ from headrace.spark import sink, sink_task
 from headrace.spark.errors import QueryError
 from headrace.spark.sink import SinkMessage, make_stream_writer, make_writer
 from headrace.testing import Broker
+from tests.lacking import hide_transactions
 from tests.scripted import Asked, Reply
 from tests.spark.records import values
 from tests.unit.columnar.scripted_cluster import FAST, TOPIC, ScriptedCluster, ScriptedLog
@@ -52,9 +53,16 @@ def _a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
+def running() -> Iterator[Broker]:
     with Broker({"auto.create.topics.enable": "false"}) as running:
         yield running
+
+
+@pytest.fixture
+def broker(running: Broker, monkeypatch: pytest.MonkeyPatch) -> Broker:
+    """One without transactions."""
+    hide_transactions(monkeypatch)
+    return running
 
 
 def options(bootstrap: str, **more: str) -> dict[str, str]:

@@ -13,7 +13,8 @@ from headrace.net.channel import Channel
 from headrace.net.errors import ConnectionLost, VersionNotServed
 from headrace.protocol.api import ApiKey
 from headrace.protocol.encode import encode_request
-from headrace.protocol.errors import ErrorCode
+from headrace.protocol.errors import ErrorCode, ProtocolViolation
+from headrace.protocol.transactions import DescribedTransaction, read_described
 
 from ..errors import ClientError
 from .cluster import Cluster
@@ -74,16 +75,24 @@ def lack_of_transactions(cluster: Cluster, transactional_id: str) -> str | None:
         raise
 
 
+def ask_described(channel: Channel, transactional_ids: Sequence[str]) -> list[DescribedTransaction]:
+    """What one coordinator knows of each id."""
+    api, version = ApiKey.DESCRIBE_TRANSACTIONS, channel.version_of(ApiKey.DESCRIBE_TRANSACTIONS)
+    channel.send(api, version, [encode_request(api, version, {"transactional_ids": list(transactional_ids)})])
+    try:
+        return read_described(channel.receive().body)
+    except ProtocolViolation as error:
+        raise channel.lose(str(error)) from error
+
+
 def describe_transactions(cluster: Cluster, transactional_ids: Iterable[str]) -> dict[str, Description | None]:
     """What the coordinators know of each id; None where they do not know it."""
     found: dict[str, Description | None] = {}
 
-    def take(state: Any) -> ErrorCode:
-        code: ErrorCode = state.error_code
+    def take(state: DescribedTransaction) -> ErrorCode:
+        code = state.error_code
         if code is ErrorCode.none:
-            found[state.transactional_id] = Description(
-                state.transaction_state, int(state.producer_id), int(state.producer_epoch)
-            )
+            found[state.transactional_id] = Description(state.state, state.producer_id, state.producer_epoch)
         elif code is ErrorCode.transactional_id_not_found:
             found[state.transactional_id] = None
         else:
@@ -91,8 +100,7 @@ def describe_transactions(cluster: Cluster, transactional_ids: Iterable[str]) ->
         return ErrorCode.none
 
     def ask(channel: Channel, names: Sequence[str]) -> dict[str, ErrorCode]:
-        answer = channel.ask(ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": list(names)})
-        return {state.transactional_id: take(state) for state in answer.transaction_states}
+        return {state.transactional_id: take(state) for state in ask_described(channel, names)}
 
     wanted = list(transactional_ids)
     _until_all(cluster, wanted, found, lambda left: _ask_coordinators(cluster, left, ask))

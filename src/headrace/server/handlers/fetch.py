@@ -250,21 +250,24 @@ class Fetch:
         self._timer.cancel()
 
     def _has_enough(self, moved: Watched) -> bool:
-        """For `read_committed` nothing has come where the last stable offset stays behind an open transaction."""
-        if self._min_bytes <= 1 and (
-            not self._terms.committed_only or moved.last_stable_offset == moved.high_watermark
-        ):
+        """Whether there is enough now that a partition has moved, or an error to tell."""
+        try:
+            return (self._min_bytes <= 1 and self._shows_all(moved)) or self._available() >= max(self._min_bytes, 1)
+        except CodedError:
             return True
+
+    def _shows_all(self, moved: Watched) -> bool:
+        """For `read_committed` nothing has come where the last stable offset stays behind an open transaction."""
+        return not self._terms.committed_only or moved.last_stable_offset == moved.high_watermark
+
+    def _available(self) -> int:
         total = 0
         for interest in self._view.interests:
-            try:
-                partition = self._handler.partition(interest)
-                total += partition.available(interest.offset, committed_only=self._terms.committed_only)
-            except CodedError:
-                return True
-            if total >= max(self._min_bytes, 1):
-                return True
-        return False
+            partition = self._handler.partition(interest)
+            total += partition.available(interest.offset, committed_only=self._terms.committed_only)
+            if total >= self._min_bytes:
+                break
+        return total
 
     def _wake(self) -> None:
         """Called by a partition that has others to tell: what fails here ends here."""

@@ -226,7 +226,9 @@ def test_aiokafka_commits_offsets_in_a_transaction(broker: Broker) -> None:
             for message in messages:
                 await producer.send(target, message.value, partition=0)
             await producer.send_offsets_to_transaction({where: messages[-1].offset + 1}, "aio-ctp")
-        committed = await consumer.committed(where)
+        async with asyncio.timeout(PATIENCE):
+            while (committed := await consumer.committed(where)) is None:  # noqa: ASYNC110 - there is no event for it
+                await asyncio.sleep(0.02)  # it does not ask for what is stable, and markers come after the answer
         await consumer.stop()
         await producer.stop()
         return int(committed or 0)
