@@ -164,8 +164,7 @@ class ProduceHandler:
         if acks == -1 and partition.is_short_of_replicas and partition.is_leader:
             raise CodedError(
                 ErrorCode.not_enough_replicas,
-                f"{len(partition.state.isr)} replica(s) in sync, "
-                f"min.insync.replicas is {partition.least_isr}",
+                f"{len(partition.state.isr)} replica(s) in sync, min.insync.replicas is {partition.least_isr}",
             )
         return partition
 
