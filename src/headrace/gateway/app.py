@@ -18,8 +18,12 @@ from .group_routes import group_routes
 from .health import Health, health_routes
 from .publish_routes import publish_routes
 from .publishing import Publisher
+from .push.manager import Manager
+from .push.routes import push_routes
 from .read_routes import read_routes
+from .request_reply import ReplyDesk, request_routes
 from .settings import Settings
+from .streaming import stream_routes
 from .topic_routes import cluster_routes, topic_routes
 from .translate import translate
 
@@ -37,6 +41,8 @@ class Services:
         self.clients = Clients(settings)
         """Clients of callers; `clients.of(request)`."""
         self.consumers = Consumers()
+        self.push = Manager(self.clients)
+        self.desk = ReplyDesk()
 
     def own(self) -> Client:
         """The gateway's own client."""
@@ -58,7 +64,9 @@ def make_application(settings: Settings, guard: Guard | None = None, mounts: Seq
     async def life() -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(services.clients.close)
+            stack.push_async_callback(services.desk.close)
             stack.push_async_callback(services.consumers.close)
+            await stack.enter_async_context(services.push.runs())
             for part in parts:
                 await stack.enter_async_context(part.life)
             yield
@@ -75,6 +83,9 @@ def _own_routes(services: Services) -> list[Routes]:
         topic_routes(clients),
         group_routes(clients),
         consumer_routes(clients, services.consumers),
+        stream_routes(clients),
+        request_routes(clients, publisher, services.desk),
+        push_routes(clients, services.push),
         cluster_routes(clients),
         health_routes(Health(clients)),
     ]

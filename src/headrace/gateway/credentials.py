@@ -52,7 +52,10 @@ def identify(request: Request, settings: Settings) -> Identity:
         return ANYBODY
     header = request.headers.get(b"authorization")
     if header is not None:
-        return _from_header(header)
+        found = _from_header(header)
+        if found.token is None and settings.mechanism == OAUTHBEARER:
+            raise unauthorized("the brokers take bearer tokens, not names and passwords")
+        return found
     name = (request.scope.get("state") or {}).get("certificate", "")
     account = settings.certificates.get(name) if name else None
     if account is None:

@@ -69,11 +69,14 @@ _WRITE_PROBLEMS: Final = {
     502: Reply("The brokers refused for a reason that has no status of its own."),
     503: Reply("The cluster does not answer; a write may have happened."),
 }
-_HEADERS: Final = {
+RAW_HEADERS: Final = {
     "X-Partition-Key": Query(Text(most=8192), None, "The key of a raw body: decides its partition."),
     "X-Partition": Query(PARTITION, None, "The partition of a raw body."),
     "X-Timestamp": Query(TIMESTAMP, None, "The time of a raw body, milliseconds since 1970."),
-    "X-Header-…": Query(Text(most=8192), None, "Headers of a raw body, by what follows the prefix, in lower case."),
+    "X-Header-*": Query(Text(most=8192), None, "Headers of a raw body, by what follows the prefix, in lower case."),
+}
+_HEADERS: Final = {
+    **RAW_HEADERS,
     "Idempotency-Key": Query(
         Text(least=1, most=255), None, "A body sent again with the same key, to any gateway, is in the log once."
     ),
@@ -142,6 +145,13 @@ def publish_routes(clients: Clients, publisher: Publisher) -> Routes:
     short = "The short form; also takes and answers what Confluent's REST Proxy does with its v2 JSON and binary types."
     routes.add("POST", "/topics/{topic}", "Publish.", publish_short, about=short, **common)
     return routes
+
+
+async def single_from(request: Request) -> Wanted:
+    """The one record that a request brings, as it is or described."""
+    if request.query["raw"] or request.media_type != "application/json":
+        return _raw(request, await request.body())
+    return _single(envelope(await request.body(), RAW_MEMBERS))
 
 
 def _raw(request: Request, body: bytes) -> Wanted:

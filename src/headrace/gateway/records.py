@@ -19,6 +19,7 @@ from .rawjson import Raw, is_json
 
 FORMATS: Final = ("auto", "json", "text", "base64")
 RAW_MEMBERS: Final = frozenset({"value"})
+_encode: Final = json.JSONEncoder(ensure_ascii=False).encode
 _TEXT: Final = Text(most=10 << 20)
 _HEADER: Final = Object(
     {"name": Text(most=1000), "value": Nullable(_TEXT), "value_base64": Nullable(_TEXT)}, required=("name",)
@@ -76,6 +77,9 @@ SHOWN: Final = Object(
 """A record as it is shown."""
 
 
+_WAYS: Final = {"key": ("key", "key_base64"), "value": ("value", "value_text", "value_base64")}
+
+
 def record_of(members: Mapping[str, Any], now_ms: int, where: str) -> tuple[Record, int | None]:
     """The record that an object describes, and the partition it asks for."""
     read = RECORD.read(members, where)
@@ -87,7 +91,7 @@ def record_of(members: Mapping[str, Any], now_ms: int, where: str) -> tuple[Reco
 
 def _bytes_of(read: Mapping[str, Any], name: str, where: str) -> bytes | None:
     """What is given in one of the ways; null where in none."""
-    given = [way for way in (name, f"{name}_text", f"{name}_base64") if way in read]
+    given = [way for way in _WAYS[name] if way in read]
     if len(given) > 1:
         raise bad_request(f"{where} has {' and '.join(given)}; one of them says what the {name} is")
     if not given:
@@ -132,8 +136,8 @@ def shown(topic: str, partition: int, record: Record, form: str = "auto") -> str
     ]
     parts.append(_shown_key(record.key, form))
     parts.append(_shown_value(record, form))
-    headers = [_shown_header(name, value) for name, value in record.headers]
-    return f'{",".join(part for part in parts if part)},"headers":{json.dumps(headers, ensure_ascii=False)}}}'
+    headers = _encode([_shown_header(*each) for each in record.headers]) if record.headers else "[]"
+    return f'{",".join(parts)},"headers":{headers}}}'
 
 
 def _shown_key(key: bytes | None, form: str) -> str:
@@ -142,7 +146,7 @@ def _shown_key(key: bytes | None, form: str) -> str:
     text = None if form == "base64" else _text(key)
     if text is None:
         return f'"key_base64":"{base64.b64encode(key).decode()}"'
-    return f'"key":{json.dumps(text, ensure_ascii=False)}'
+    return f'"key":{_encode(text)}'
 
 
 def _shown_value(record: Record, form: str) -> str:
@@ -155,7 +159,7 @@ def _shown_value(record: Record, form: str) -> str:
         raise _unlike(record, "JSON")
     text = None if form == "base64" else _text(value)
     if text is not None:
-        return f'"value_text":{json.dumps(text, ensure_ascii=False)}'
+        return f'"value_text":{_encode(text)}'
     if form == "text":
         raise _unlike(record, "UTF-8 text")
     return f'"value_base64":"{base64.b64encode(value).decode()}"'

@@ -1,5 +1,6 @@
 """A request as a handler gets it, and what it may answer with."""
 
+import asyncio
 import json
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
@@ -12,9 +13,13 @@ Send = Callable[[Message], Awaitable[None]]
 HeaderList = Sequence[tuple[bytes, bytes]]
 
 JSON: Final = b"application/json"
+PART_SECONDS: Final = 30.0
+"""How long a body may stand still."""
 MOST_BODY: Final = 10 << 20
 """Bytes of a request's body, also after decompression."""
 _GZIP_WINDOW: Final = 31
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""Made once: `json.dumps` with options makes an encoder for each call."""
 
 
 class Answer(NamedTuple):
@@ -40,7 +45,7 @@ class Disconnected(Exception):  # noqa: N818 - named for what happened
 
 
 class BadBody(Exception):  # noqa: N818 - named for the state found
-    """The body is too large (413), in an encoding we do not take (415), or damaged (400)."""
+    """The body is too large (413), not in an encoding we take (415), damaged (400), too slow (408), or one too many."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -49,8 +54,24 @@ class BadBody(Exception):  # noqa: N818 - named for the state found
 
 def json_answer(value: Any, status: int = 200, headers: HeaderList = (), content_type: bytes = JSON) -> Answer:
     """A value as JSON."""
-    body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-    return Answer(status, body, content_type, headers)
+    return Answer(status, _encode(value).encode("utf-8", "replace"), content_type, headers)
+
+
+class Receiving:
+    """Bytes of bodies that are under way, of all requests together: who sends slowly cannot fill the memory."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.held = 0
+
+    def grow(self, count: int) -> None:
+        """Count some more, or fewer; `BadBody` when there is no room."""
+        if count > 0 and self.held + count > self.most:
+            raise BadBody(503, "too many large bodies are on their way; try again")
+        self.held += count
+
+
+RECEIVING: Final = Receiving(512 << 20)
 
 
 class Request:
@@ -113,15 +134,30 @@ class Request:
         return await self._rest(bytearray(body), limit)
 
     async def _rest(self, received: bytearray, limit: int) -> bytes:
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise Disconnected
-            received += message.get("body", b"")
-            if len(received) > limit:
-                raise _too_large(limit)
-            if not message.get("more_body"):
-                return bytes(received)
+        """The body as it comes in; bounded in size, in time between its parts, and together with all others."""
+        held = 0
+        try:
+            while True:
+                message = await self._next_part()
+                received += message.get("body", b"")
+                if len(received) > limit:
+                    raise _too_large(limit)
+                RECEIVING.grow(len(received) - held)
+                held = len(received)
+                if not message.get("more_body"):
+                    return bytes(received)
+        finally:
+            RECEIVING.grow(-held)
+
+    async def _next_part(self) -> Message:
+        try:
+            async with asyncio.timeout(PART_SECONDS):
+                message = await self._receive()
+        except TimeoutError:
+            raise BadBody(408, f"nothing of the body came for {PART_SECONDS:g} s") from None
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        return message
 
 
 def gunzip(data: bytes, limit: int) -> bytes:

@@ -22,7 +22,7 @@ PROBLEM: Final[dict[str, Any]] = {
     },
     "required": ["type", "title", "status", "detail", "code"],
 }
-COMMON: Final = (400, 405, 413, 415, 421, 429)
+COMMON: Final = (400, 403, 405, 408, 413, 415, 421, 429, 503)
 """Problems that any operation may answer with."""
 _SECURITY: Final = {
     "basic": {"type": "http", "scheme": "basic"},

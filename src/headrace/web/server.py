@@ -1,12 +1,14 @@
 """The application on a port: uvicorn, told to be quick and to stop cleanly."""
 
+import asyncio
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .application import Application
 
@@ -34,7 +36,7 @@ def serve(application: Application, listen: Listen, on_ready: Callable[[str, int
     sock = _bound(listen)
     config = uvicorn.Config(
         application,
-        http="httptools",
+        http=_Protocol,
         loop="uvloop",
         ws="websockets-sansio",
         ws_max_size=LARGEST_MESSAGE,
@@ -60,6 +62,22 @@ def serve(application: Application, listen: Listen, on_ready: Callable[[str, int
     finally:
         sock.close()
     return 0 if server.started else 1
+
+
+class _Protocol(HttpToolsProtocol):
+    """HTTP that tells the application whose certificate a connection came with: `scope["state"]["certificate"]`."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        certificate = transport.get_extra_info("peercert")
+        if certificate:
+            self.app_state = {**self.app_state, "certificate": common_name(certificate)}
+
+
+def common_name(certificate: Mapping[str, Any]) -> str:
+    """The common name in a certificate's subject; empty where it has none."""
+    names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    return str(names[-1]) if names else ""
 
 
 class _Server(uvicorn.Server):

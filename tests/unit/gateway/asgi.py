@@ -25,7 +25,7 @@ class Asker:
     """Requests to one application, all in one process."""
 
     def __init__(self, application: Application) -> None:
-        self._application = application
+        self.application = application
 
     async def __call__(
         self,
@@ -55,7 +55,7 @@ class Asker:
         async def send(message: Any) -> None:
             parts.append(message)
 
-        await self._application(scope_of(method, target, given), receive, send)
+        await self.application(scope_of(method, target, given), receive, send)
         head = parts[0]
         found = {name.decode(): value.decode("latin-1") for name, value in head["headers"]}
         return Reply(head["status"], found, b"".join(part.get("body", b"") for part in parts[1:]))

@@ -8,5 +8,5 @@ from headrace.testing import Broker
 @pytest.fixture(scope="session")
 def bootstrap() -> Iterator[str]:
     """One broker for all tests of this folder; each makes topics of its own."""
-    with Broker() as broker:
+    with Broker({"group.initial.rebalance.delay.ms": 0}) as broker:
         yield broker.bootstrap

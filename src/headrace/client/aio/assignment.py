@@ -1,6 +1,7 @@
 """What members of a consumer group tell each other, and who reads what: Kafka's consumer protocol, range assignor."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import blake2b
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - an exception's name
 from typing import Final
@@ -8,6 +9,8 @@ from typing import Final
 _I16: Final = Struct(">h")
 _I32: Final = Struct(">i")
 RANGE: Final = "range"
+WHOLE: Final = "headrace-whole"
+"""All partitions to one member: for what must be done in one place at a time."""
 CONSUMER: Final = "consumer"
 
 Assignment = dict[str, list[int]]
@@ -70,6 +73,18 @@ def assign_range(wanted: Mapping[str, Iterable[str]], partitions: Mapping[str, i
                 found[member][topic] = list(range(start, start + size))
             start += size
     return found
+
+
+def assign_whole(wanted: Mapping[str, Iterable[str]], partitions: Mapping[str, int]) -> dict[str, Assignment]:
+    """Everything to one member, which the members' ids decide: different groups have different owners."""
+    found: dict[str, Assignment] = {member: {} for member in wanted}
+    owner = max(wanted, key=lambda member: blake2b(member.encode(), digest_size=8).digest())
+    found[owner] = {topic: list(range(count)) for topic, count in partitions.items() if count}
+    return found
+
+
+Assign = Callable[[Mapping[str, Iterable[str]], Mapping[str, int]], dict[str, Assignment]]
+ASSIGNORS: Final[Mapping[str, Assign]] = {RANGE: assign_range, WHOLE: assign_whole}
 
 
 def _text(text: str) -> bytes:

@@ -19,10 +19,10 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from .assignment import (
+    ASSIGNORS,
     CONSUMER,
     RANGE,
     Assignment,
-    assign_range,
     decode_assignment,
     decode_subscription,
     encode_assignment,
@@ -62,6 +62,7 @@ class Wish:
     heartbeat_seconds: float = 3.0
     reset: str = "latest"
     """Where to begin where nothing is committed."""
+    assignor: str = RANGE
 
 
 async def _nothing() -> None:
@@ -90,7 +91,12 @@ class Member:
                 await self._keep()
                 await self._on_revoked()
         finally:
-            await asyncio.shield(self.leave())
+            await asyncio.shield(self._end())
+
+    async def _end(self) -> None:
+        """Give up what is read while commits still count, then leave."""
+        await self._on_revoked()
+        await self.leave()
 
     async def commit(self, offsets: dict[Partition, Committed]) -> dict[Partition, ErrorCode]:
         """Commit as a member of the present generation."""
@@ -170,7 +176,7 @@ class Member:
                 "rebalance_timeout": self.wish.rebalance_ms,
                 "member_id": self.standing.member_id,
                 "protocol_type": CONSUMER,
-                "protocols": [{"name": RANGE, "metadata": encode_subscription(self.wish.topics)}],
+                "protocols": [{"name": self.wish.assignor, "metadata": encode_subscription(self.wish.topics)}],
             }
             patience = self.wish.rebalance_ms / 1000
             answer = await connection.ask(ApiKey.JOIN_GROUP, values, patience=patience)
@@ -182,7 +188,7 @@ class Member:
     async def _share_out(self, joined: Any) -> list[dict[str, Any]]:
         wanted = {m.member_id: decode_subscription(bytes(m.metadata)) for m in joined.members}
         self._counts = await self._count({topic for topics in wanted.values() for topic in topics})
-        shares = assign_range(wanted, self._counts)
+        shares = ASSIGNORS[self.wish.assignor](wanted, self._counts)
         return [{"member_id": member, "assignment": encode_assignment(share)} for member, share in shares.items()]
 
     async def _count(self, topics: Iterable[str]) -> dict[str, int]:

@@ -11,6 +11,7 @@ batch stays unknown the producer id is given up, and lanes start again under a n
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 from headrace.net.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
@@ -29,6 +30,8 @@ _BATCH_BYTES: Final = 512 * 1024
 """Of records that are gathered; one record may be larger."""
 _RECORD_OVERHEAD: Final = 32
 _SEQUENCES: Final = 2**31
+_UNKNOWN_TRIES: Final = 8
+"""How often a topic that was known may be unknown before it is believed to be gone: about two seconds."""
 _EXPIRED_ID: Final = frozenset(
     {ErrorCode.unknown_producer_id, ErrorCode.out_of_order_sequence_number, ErrorCode.invalid_producer_epoch}
 )
@@ -210,9 +213,9 @@ class Producer:
         self._settle(lane, waiting[:1], outcome)
 
     def _settle(self, lane: _Lane, waiting: list[_Waiting], outcome: Written | Exception) -> None:
-        count = sum(len(each.records) for each in waiting)
+        total = sum(len(each.records) for each in waiting)
         if isinstance(outcome, Written):
-            lane.sequence = (lane.sequence + count) % _SEQUENCES
+            lane.sequence = (lane.sequence + total) % _SEQUENCES
             offset = outcome.base_offset
             for each in waiting:
                 if not each.done.done():
@@ -256,21 +259,26 @@ class Producer:
         """Send a batch again and again until it is written or refused for good."""
         pauses = Pauses(self._patience)
         error = first
-        while True:
+        for attempt in count():
             if error is None:
-                try:
-                    node = await self._cluster.leader(batch.topic, batch.partition)
-                    outcome = (await self._produce(node, batch.acks, [batch]))[batch.topic, batch.partition]
-                    if isinstance(outcome, Written):
-                        return outcome
-                    error = _believed(outcome)
-                except (ConnectionLost, CodedError) as caught:
-                    error = caught
+                outcome = await self._attempt(batch)
+                if isinstance(outcome, Written):
+                    return outcome
+                # A broker that has just started may not have heard yet of a topic that others know.
+                error = _believed(outcome) if attempt < _UNKNOWN_TRIES else outcome
             if not isinstance(error, ConnectionLost) and getattr(error, "code", None) not in PASSING:
                 raise error
             self._cluster.forget(batch.topic)
             await pauses.after(error, is_uncertain=True)
             error = None
+        raise AssertionError("pauses end by themselves")
+
+    async def _attempt(self, batch: _Batch) -> Written | Exception:
+        try:
+            node = await self._cluster.leader(batch.topic, batch.partition)
+            return (await self._produce(node, batch.acks, [batch]))[batch.topic, batch.partition]
+        except (ConnectionLost, CodedError) as error:
+            return error
 
     async def _produce(
         self, node: int, acks: int, batches: Iterable[_Batch]

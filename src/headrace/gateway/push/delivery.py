@@ -1,0 +1,284 @@
+"""Delivering one subscription: while this gateway owns it, one worker per partition, each in order.
+
+    take records -> leave out what the filter does not want -> post -> (again after a pause …) -> commit
+                                                                  \\-> after the last attempt: dead letter -> commit
+
+Nothing is committed before it was delivered or stands in the dead-letter topic, so nothing is lost; what was posted
+and not yet committed when a gateway dies is posted again by the next. A dead letter is written under an idempotency
+key made of its offset: it stands in that topic once.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from random import random
+from typing import Final
+
+import structlog
+
+from headrace import __version__
+from headrace.client.aio import once
+from headrace.client.aio.assignment import WHOLE
+from headrace.client.aio.client import Client
+from headrace.client.aio.groups import Committed, Partition
+from headrace.client.aio.member import Member, State, Wish
+from headrace.client.aio.reader import Reader
+from headrace.client.aio.retrying import Unavailable
+from headrace.net.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
+from headrace.protocol.errors import CodedError
+from headrace.protocol.partitioner import partition_for
+from headrace.protocol.records import Record
+
+from ..publishing import now_ms
+from ..records import joined, shown
+from .filters import matches
+from .model import Progress, Subscription, pause_ms
+from .sending import Post, Result, Sender
+from .signing import sign
+
+log = structlog.get_logger(__name__)
+
+_TAKE: Final = 100
+_WAIT_MS: Final = 10_000
+_COMMIT_SECONDS: Final = 1.0
+_AGAIN_SECONDS: Final = 2.0
+_SESSION_MS: Final = 10_000
+_TROUBLE: Final = (ConnectionLost, Unavailable, AuthenticationRefused, VersionNotServed, CodedError)
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class Delivery:
+    """One subscription on this gateway: a member of its group, and workers while it is the owner."""
+
+    def __init__(
+        self,
+        client: Client,
+        subscription: Subscription,
+        recall: Callable[[], Progress],
+        sender: Callable[[], Sender],
+        *,
+        owner: str,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.subscription = subscription
+        self.progress = Progress()
+        self.is_dirty = False
+        """Whether progress has changed since it was last written down."""
+        self._client = client
+        self._recall = recall
+        self._sender = sender
+        self._owner = owner
+        self._sleep = sleep
+        self._workers: list[asyncio.Task[None]] = []
+        self._member = self._new_member()
+
+    @property
+    def is_owner(self) -> bool:
+        return bool(self._workers)
+
+    async def run(self) -> None:
+        """Deliver until cancelled, through any trouble with the cluster."""
+        while True:
+            try:
+                self._member = self._new_member()
+                await self._member.run()
+            except _TROUBLE as error:
+                self._note_error(f"the group cannot be joined: {error}")
+            finally:
+                await self._stop_workers()
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    def _new_member(self) -> Member:
+        wish = Wish(
+            group=self.subscription.group,
+            topics=(self.subscription.topic,),
+            session_ms=_SESSION_MS,
+            rebalance_ms=_SESSION_MS,
+            heartbeat_seconds=1.0,
+            reset=self.subscription.start,
+            assignor=WHOLE,
+        )
+        return Member(self._client.cluster, wish, self._assigned, self._stop_workers)
+
+    async def _assigned(self, positions: dict[Partition, int]) -> None:
+        if positions:
+            self._take_over()
+            self.progress.owner = self._owner
+            self.is_dirty = True
+        self._workers = [asyncio.ensure_future(self._work(place, offset)) for place, offset in positions.items()]
+
+    def _take_over(self) -> None:
+        """Count on from what the last owner wrote down, unless that was this gateway itself."""
+        written = self._recall()
+        if written.owner != self._owner or self.progress.owner != self._owner:
+            self.progress = replace(written)
+
+    async def _stop_workers(self) -> None:
+        workers, self._workers = self._workers, []
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+
+    # One partition
+
+    async def _work(self, place: Partition, offset: int) -> None:
+        while True:
+            worker = _Worker(self, place, offset)
+            try:
+                await worker.run()
+            except _TROUBLE as error:
+                self._note_error(f"partition {place[1]} cannot be read: {error}")
+            except Exception as error:
+                log.exception("a delivery failed", subscription=self.subscription.id, exc_info=error)
+                self._note_error(f"unexpected {type(error).__name__}")
+            finally:
+                worker.close()
+            offset = worker.done
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def commit(self, place: Partition, offset: int) -> None:
+        """Commit how far a partition is, while this gateway is the owner."""
+        if self._member.state is State.STABLE:
+            refused = await self._member.commit({place: Committed(offset)})
+            for code in refused.values():
+                log.info("a commit was refused", subscription=self.subscription.id, code=code.name)
+
+    async def deliver(self, post: Post, place: Partition, records: Sequence[Record]) -> None:
+        """Post records until they are taken, or put them into the dead-letter topic."""
+        subscription, progress = self.subscription, self.progress
+        body, identity = _body(subscription, place, records), _identity(subscription, place, records)
+        for attempt in range(1, subscription.max_attempts + 1):
+            result = await self._post(post, identity, body, attempt)
+            if result.is_good:
+                progress.delivered += len(records)
+                progress.last_delivery_ms = now_ms()
+                progress.retrying, self.is_dirty = False, True
+                return
+            progress.failed_attempts += 1
+            progress.retrying = attempt < subscription.max_attempts
+            self._note_error(f"offset {records[0].offset} of partition {place[1]}: {result.reason}")
+            if progress.retrying:
+                await self._sleep(pause_ms(subscription, attempt, random(), result.retry_after) / 1000)
+        await self._bury(place, records, result)
+
+    async def _post(self, post: Post, identity: str, body: bytes, attempt: int) -> Result:
+        subscription = self.subscription
+        headers = {
+            **subscription.headers,
+            "Content-Type": "application/json",
+            "User-Agent": f"headrace/{__version__}",
+            "X-Headrace-Subscription": subscription.id,
+            "X-Headrace-Attempt": str(attempt),
+            **sign(subscription.secret, identity, int(time.time()), body),
+        }
+        return await post(subscription.callback_url, headers, body, subscription.timeout_ms / 1000)
+
+    async def _bury(self, place: Partition, records: Sequence[Record], result: Result) -> None:
+        """Write dead letters; goes on until the cluster takes them, for there is nowhere else to put them."""
+        for record in records:
+            while True:
+                try:
+                    await self._write_dead_letter(place, record, result)
+                    break
+                except _TROUBLE as error:
+                    self._note_error(f"the dead-letter topic takes nothing: {error}")
+                    await asyncio.sleep(_AGAIN_SECONDS)
+        self.progress.dead_lettered += len(records)
+        self.is_dirty = True
+
+    async def _write_dead_letter(self, place: Partition, record: Record, result: Result) -> None:
+        subscription, client = self.subscription, self._client
+        letter = dead_letter(subscription, place, record, result)
+        count = len((await client.cluster.topic(subscription.dead_letter)).leaders)
+        key = f"{subscription.id}:{place[0]}:{place[1]}:{record.offset}"
+        partition = once.partition_of(key, count) if record.key is None else partition_for(record.key, count)
+        same = [letter._replace(headers=())]
+        identity = once.identity(client.cluster.cluster_id, "push", subscription.dead_letter, key, same)
+        await client.producer.send_once(subscription.dead_letter, partition, [letter], identity)
+
+    def _note_error(self, reason: str) -> None:
+        self.progress.last_error = reason[:1000]
+        self.is_dirty = True
+
+
+class _Worker:
+    """One partition: records taken, delivered and committed in order. `done` is the offset up to which all is."""
+
+    def __init__(self, delivery: Delivery, place: Partition, offset: int) -> None:
+        self.done = offset
+        self._delivery = delivery
+        self._place = place
+        self._post = delivery._sender()
+        self._reader = Reader(delivery._client.cluster, {place: offset})
+        self._committed = offset
+        self._committed_at = asyncio.get_running_loop().time()
+
+    async def run(self) -> None:
+        try:
+            while True:
+                found = [each.record for each in await self._reader.take(_TAKE, _WAIT_MS)]
+                for records in _chunks(found, self._delivery.subscription.batch or 1):
+                    await self._handle(records)
+                await self._commit()
+        finally:
+            await asyncio.shield(self._last_commit())
+
+    async def _handle(self, records: list[Record]) -> None:
+        wanted = [record for record in records if matches(self._delivery.subscription.filter, record)]
+        self._delivery.progress.filtered += len(records) - len(wanted)
+        if wanted:
+            await self._delivery.deliver(self._post, self._place, wanted)
+        self.done = records[-1].offset + 1
+        if asyncio.get_running_loop().time() - self._committed_at > _COMMIT_SECONDS:
+            await self._commit()
+
+    async def _commit(self) -> None:
+        if self.done > self._committed:
+            await self._delivery.commit(self._place, self.done)
+            self._committed = self.done
+            self._committed_at = asyncio.get_running_loop().time()
+
+    async def _last_commit(self) -> None:
+        try:
+            async with asyncio.timeout(2):
+                await self._commit()
+        except (*_TROUBLE, TimeoutError) as error:
+            log.info("the last commit was lost", subscription=self._delivery.subscription.id, reason=str(error))
+
+    def close(self) -> None:
+        self._post.close()
+
+
+def _chunks(records: list[Record], size: int) -> list[list[Record]]:
+    return [records[start : start + size] for start in range(0, len(records), size)]
+
+
+def _identity(subscription: Subscription, place: Partition, records: Sequence[Record]) -> str:
+    return f"{subscription.id}-{place[0]}-{place[1]}-{records[0].offset}"
+
+
+def _body(subscription: Subscription, place: Partition, records: Sequence[Record]) -> bytes:
+    texts = [
+        shown(*place, record, subscription.format if subscription.format != "text" else "auto") for record in records
+    ]
+    if not subscription.batch:
+        return texts[0].encode()
+    return f'{{"subscription":"{subscription.id}","records":{joined(texts)}}}'.encode()
+
+
+def dead_letter(subscription: Subscription, place: Partition, record: Record, result: Result) -> Record:
+    """The record as it was, with headers that say where it comes from and why it is here."""
+    told = {
+        "headrace.dlq.topic": place[0],
+        "headrace.dlq.partition": str(place[1]),
+        "headrace.dlq.offset": str(record.offset),
+        "headrace.dlq.timestamp": str(record.timestamp),
+        "headrace.dlq.subscription": subscription.id,
+        "headrace.dlq.callback": subscription.callback_url,
+        "headrace.dlq.attempts": str(subscription.max_attempts),
+        "headrace.dlq.reason": result.reason,
+    }
+    headers = (*record.headers, *((name, text.encode()) for name, text in told.items()))
+    return Record(0, now_ms(), record.key, record.value, headers)

@@ -1,0 +1,54 @@
+"""The OpenAPI document against the gateway that it describes: no answer that it does not know, and so no 500."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.test_gateway import ask
+from tests.gateways import GatewayProcess
+from tests.process import BrokerProcess
+
+pytestmark = pytest.mark.slow
+
+CHECKS = "status_code_conformance,content_type_conformance,response_schema_conformance"
+_STREAM = "/api/v1/topics/{topic}/stream"
+
+
+def bounded(spec: dict[str, Any]) -> dict[str, Any]:
+    """The document without the stream, which does not end, with small topics and short waits."""
+    paths = spec["paths"]
+    del paths[_STREAM]
+    for path, method in (("/api/v1/topics", "post"), ("/api/v1/topics/{topic}", "patch")):
+        body = paths[path][method]["requestBody"]["content"]["application/json"]["schema"]
+        body["properties"]["partitions"]["maximum"] = 3
+    for methods in paths.values():
+        for operation in methods.values():
+            for parameter in operation["parameters"]:
+                if parameter["name"] in ("wait_ms", "timeout_ms"):
+                    parameter["schema"] = {"type": "integer", "minimum": 1, "maximum": 50}
+                    parameter["required"] = True
+    return spec
+
+
+def test_no_answer_is_undocumented(tmp_path: Path) -> None:
+    pytest.importorskip("schemathesis")
+    with (
+        BrokerProcess(
+            tmp_path / "data", {"group.initial.rebalance.delay.ms": "0"}, log=tmp_path / "broker.log"
+        ) as broker,
+        GatewayProcess(broker.bootstrap, tmp_path / "gateway.log") as gateway,
+    ):
+        assert ask(gateway.url, "POST", "/api/v1/topics", {"name": "orders"})[0] == 201
+        document = tmp_path / "openapi.json"
+        document.write_text(json.dumps(bounded(ask(gateway.url, "GET", "/openapi.json")[1])))
+        command = [sys.executable, "-m", "schemathesis.cli", "run", str(document), "--url", gateway.url]
+        options = ["--checks", CHECKS, "-n", "5", "--phases", "coverage,fuzzing", "--seed", "1", "--no-color"]
+        done = subprocess.run(
+            [*command, *options], capture_output=True, text=True, check=False, timeout=280, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stdout[-6000:]
+        assert "Traceback" not in (tmp_path / "gateway.log").read_text()

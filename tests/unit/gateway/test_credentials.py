@@ -1,0 +1,214 @@
+"""Callers are the brokers' users, and nobody else's guests."""
+
+import base64
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.config import PLAIN_USERS
+from headrace.gateway.credentials import Identity, identify
+from headrace.gateway.settings import Account, Settings
+from headrace.testing import Broker
+from headrace.web.application import Application
+from headrace.web.guard import Guard, RateLimit, host_name
+from headrace.web.messages import Request, json_answer
+from headrace.web.problem import Problem
+from headrace.web.routes import Reply, Routes
+from tests.gateways import GatewayProcess
+from tests.unit.gateway.asgi import Asker, conversation, scope_of
+
+USERS = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    'user_alice="s3cret" user_gateway="own" user_bob="b:ob";'
+)
+OWN = Account(username="gateway", password="own")
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[str]:
+    settings = {"listeners": "SASL_PLAINTEXT://127.0.0.1:0", PLAIN_USERS: USERS}
+    with Broker({**settings, "group.initial.rebalance.delay.ms": 0}) as broker:
+        yield broker.bootstrap
+
+
+def basic(name: str, password: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()}
+
+
+def test_names_and_passwords_go_to_the_brokers_which_decide(guarded: str) -> None:
+    async def talk(ask: Asker) -> None:
+        alice = basic("alice", "s3cret")
+        assert (await ask("POST", "/api/v1/topics", {"name": "hers"}, alice)).status == 201
+        assert (await ask("POST", "/topics/hers", "x", basic("bob", "b:ob"))).status == 200
+        for wrong in ({}, basic("alice", "guess"), basic("nobody", "x"), {"Authorization": "Digest x"}):
+            refused = await ask("POST", "/topics/hers", "x", wrong)
+            assert refused.status == 401, refused.body
+            assert "www-authenticate" in refused.headers
+        assert (await ask("GET", "/readyz")).status == 200
+
+    conversation(guarded, talk, mechanism="PLAIN", own=OWN)
+
+
+def test_a_subscription_belongs_to_who_made_it(guarded: str) -> None:
+    async def talk(ask: Asker) -> None:
+        alice, bob = basic("alice", "s3cret"), basic("bob", "b:ob")
+        await ask("POST", "/api/v1/topics", {"name": "theirs"}, alice)
+        wanted = {"topic": "theirs", "callback_url": "http://127.0.0.1:1/"}
+        made = await ask("POST", "/api/v1/subscriptions", wanted, alice)
+        assert made.status == 201, made.body
+        path = f"/api/v1/subscriptions/{made.json['id']}"
+        assert (await ask("GET", path, headers=bob)).status == 404
+        assert (await ask("DELETE", path, headers=bob)).status == 404
+        assert (await ask("GET", "/api/v1/subscriptions", headers=bob)).json == {"subscriptions": []}
+        assert (await ask("DELETE", path, headers=alice)).status == 204
+
+    conversation(guarded, talk, mechanism="PLAIN", own=OWN, push_allow=("127.0.0.1",))
+
+
+def test_a_member_is_no_other_users(guarded: str) -> None:
+    async def talk(ask: Asker) -> None:
+        alice, bob = basic("alice", "s3cret"), basic("bob", "b:ob")
+        await ask("POST", "/api/v1/topics", {"name": "read"}, alice)
+        made = await ask("POST", "/api/v1/consumer-groups/g/members", {"topics": ["read"]}, alice)
+        path = made.json["base_uri"].removeprefix("http://localhost")
+        assert (await ask("GET", f"{path}/messages", headers=bob)).status == 404
+        assert (await ask("GET", f"{path}/messages", headers=alice)).status == 200
+
+    conversation(guarded, talk, mechanism="PLAIN", own=OWN)
+
+
+def request_with(headers: dict[str, str], state: dict[str, str] | None = None, method: str = "GET") -> Request:
+    async def never() -> dict[str, object]:
+        raise AssertionError("nothing is to be read")
+
+    return Request({**scope_of(method, "/", headers), "state": state or {}}, never)
+
+
+def test_who_calls_is_told_by_header_or_certificate() -> None:
+    account = Account(username="carol", password="c")
+    settings = Settings(bootstrap=(), mechanism="PLAIN", certificates={"carol.example": account})
+    assert identify(request_with({}, {"certificate": "carol.example"}), settings) == Identity("carol", account)
+    with pytest.raises(Problem):
+        identify(request_with({}, {"certificate": "other.example"}), settings)
+    claims = base64.urlsafe_b64encode(json.dumps({"sub": "dave"}).encode()).decode().rstrip("=")
+    token = f"x.{claims}.y"
+    assert identify(request_with({"Authorization": f"Bearer {token}"}), settings).principal == "sub:dave"
+    opaque = identify(request_with({"Authorization": "Bearer opaque"}), settings)
+    assert opaque.principal.startswith("token:")
+    assert identify(request_with({}), Settings(bootstrap=())) == Identity()
+
+
+@pytest.mark.parametrize("value", ["Basic !", "Basic " + base64.b64encode(b"no-colon").decode(), "Basic Og==", "x"])
+def test_credentials_that_are_none_are_refused(value: str) -> None:
+    with pytest.raises(Problem) as caught:
+        identify(request_with({"Authorization": value}), Settings(bootstrap=(), mechanism="PLAIN"))
+    assert caught.value.status == 401
+
+
+@pytest.mark.parametrize(
+    ("headers", "method", "status"),
+    [
+        ({"host": "localhost:8080"}, "POST", 0),
+        ({"host": "127.0.0.1"}, "POST", 0),
+        ({"host": "[::1]:8080"}, "POST", 0),
+        ({"host": "queue.example.com"}, "POST", 0),
+        ({"host": "evil.example"}, "GET", 421),
+        ({"host": "localhost:80x"}, "GET", 421),
+        ({}, "GET", 421),
+        ({"host": "localhost", "origin": "http://localhost"}, "POST", 0),
+        ({"host": "localhost", "origin": "https://app.example"}, "POST", 0),
+        ({"host": "localhost", "origin": "http://evil.example"}, "POST", 403),
+        ({"host": "localhost", "origin": "null"}, "POST", 403),
+        ({"host": "localhost", "origin": "http://evil.example"}, "GET", 0),
+        ({"host": "localhost", "sec-fetch-site": "cross-site"}, "DELETE", 403),
+        ({"host": "localhost", "sec-fetch-site": "same-origin"}, "DELETE", 0),
+    ],
+)
+def test_foreign_hosts_and_writes_from_other_sites_are_refused(
+    headers: dict[str, str], method: str, status: int
+) -> None:
+    guard = Guard(hosts=["queue.example.com"], origins=["https://app.example"])
+    try:
+        guard.check(request_with(headers, method=method))
+        found = 0
+    except Problem as problem:
+        found = problem.status
+    assert found == status
+
+
+def test_a_caller_over_its_rate_is_told_when_to_come_back() -> None:
+    now = 0.0
+    limit = RateLimit(2.0, 2, lambda: now)
+    assert [limit.take(b"a") for _ in range(3)] == [0, 0, 0.5]
+    assert limit.take(b"b") == 0
+    now = 0.5
+    assert limit.take(b"a") == 0
+
+
+def test_too_many_requests_are_429_but_probes_are_answered() -> None:
+    routes = Routes(tag="t")
+
+    async def answer(_request: Request) -> object:
+        return json_answer({})
+
+    answers = {200: Reply("ok")}
+    routes.add("GET", "/a", "A.", answer, answers=answers)  # type: ignore[arg-type]
+    routes.add("GET", "/b", "B.", answer, answers=answers, name="b", is_open=True)  # type: ignore[arg-type]
+    ask = Asker(Application([routes], guard=Guard(rate=1.0, clock=lambda: 0.0)))
+
+    async def talk() -> None:
+        assert (await ask("GET", "/a")).status == 200
+        refused = await ask("GET", "/a")
+        assert (refused.status, refused.headers["retry-after"]) == (429, "2")
+        assert (await ask("GET", "/b")).status == 200
+
+    import asyncio
+
+    asyncio.run(talk())
+
+
+def test_host_names() -> None:
+    assert [host_name(host) for host in ("A.b:1", "[::1]:2", "[::1]", "x:", "[::1", "x:1y")] == [
+        "a.b",
+        "::1",
+        "::1",
+        "",
+        "",
+        "",
+    ]
+
+
+def certificate(folder: Path, name: str, signer: str | None = None) -> Path:
+    """A certificate with its key in one file, signed by another or by itself."""
+    key, path = folder / f"{name}.key", folder / f"{name}.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", f"/CN={name}"]
+    command += ["-keyout", str(key), "-out", str(path), "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    if signer is not None:
+        command += ["-CA", str(folder / f"{signer}.pem"), "-CAkey", str(folder / f"{signer}.key")]
+    subprocess.run(command, check=True, capture_output=True)
+    return path
+
+
+@pytest.mark.slow
+def test_a_certificate_stands_for_the_user_it_is_mapped_to(guarded: str, tmp_path: Path) -> None:
+    certificate(tmp_path, "authority")
+    server, client = certificate(tmp_path, "server"), certificate(tmp_path, "robot", "authority")
+    users = tmp_path / "users.json"
+    users.write_text(json.dumps({"robot": {"username": "alice", "password": "s3cret"}}))
+    (tmp_path / "password").write_text("own\n")
+    options = ["--tls-cert", str(server), "--tls-key", str(tmp_path / "server.key")]
+    options += ["--client-ca", str(tmp_path / "authority.pem"), "--client-users", str(users)]
+    options += ["--sasl-mechanism", "PLAIN", "--user", "gateway", "--password-file", str(tmp_path / "password")]
+    with GatewayProcess(guarded, tmp_path / "log", *options) as gateway:
+        assert gateway.url.startswith("https://")
+        command = ["curl", "-s", "--cacert", str(server), f"{gateway.url}/api/v1/topics", "-w", "%{http_code}"]
+        known = ["--cert", str(client), "--key", str(tmp_path / "robot.key")]
+        printed = [
+            subprocess.run([*command, *more], capture_output=True, text=True, check=True).stdout for more in ([], known)
+        ]
+        assert printed[0].endswith("401")
+        assert printed[1].endswith("200"), printed[1]
+        assert gateway.stop() == 0

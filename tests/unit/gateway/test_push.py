@@ -1,0 +1,272 @@
+"""Push against a broker and receivers that misbehave."""
+
+import asyncio
+import base64
+import hmac
+from typing import Any
+
+import pytest
+
+from headrace.gateway.push.addresses import Refused, Rules, parse_callback
+from headrace.gateway.push.filters import matches
+from headrace.gateway.push.model import Subscription, pause_ms
+from headrace.gateway.push.sending import Sender
+from headrace.protocol.records import Record
+from tests.unit.gateway.asgi import Asker, conversation
+from tests.unit.gateway.receiver import CUT, HANG, Delivered, Receiver
+
+ALLOWED: dict[str, Any] = {"push_allow": ("127.0.0.0/8",)}
+PATH = "/api/v1/subscriptions"
+QUICK = {"initial_ms": 1, "max_ms": 5}
+
+
+async def make(ask: Asker, topic: str, partitions: int = 1, count: int = 0) -> None:
+    await ask("POST", "/api/v1/topics", {"name": topic, "partitions": partitions})
+    await publish(ask, topic, 0, count, partitions)
+
+
+async def publish(ask: Asker, topic: str, start: int, end: int, partitions: int = 1) -> None:
+    records = [{"value": i, "partition": i % partitions} for i in range(start, end)]
+    if records:
+        assert (await ask("POST", f"/topics/{topic}", {"records": records})).status == 200
+
+
+async def subscribe(ask: Asker, topic: str, receiver: Receiver, **more: Any) -> dict[str, Any]:
+    wanted = {"topic": topic, "callback_url": receiver.url, "from": "earliest", "backoff": QUICK, **more}
+    reply = await ask("POST", PATH, wanted)
+    assert reply.status == 201, reply.body
+    return dict(reply.json)
+
+
+def values(deliveries: list[Delivered]) -> list[Any]:
+    return [delivered.json["value"] for delivered in deliveries]
+
+
+def unique(found: list[Any]) -> list[Any]:
+    return list(dict.fromkeys(found))
+
+
+def test_records_are_posted_in_order_and_signed(bootstrap: str) -> None:
+    async def talk(ask: Asker) -> None:
+        async with Receiver() as receiver:
+            await make(ask, "pushed", 1, 5)
+            made = await subscribe(ask, "pushed", receiver, headers={"Authorization": "Bearer x"})
+            await receiver.until(lambda: len(receiver.taken) >= 5)
+            assert values(receiver.taken) == list(range(5))
+            first = receiver.taken[0]
+            assert first.headers["authorization"] == "Bearer x"
+            key = base64.b64decode(made["secret"].removeprefix("whsec_"))
+            signed = f"{first.headers['webhook-id']}.{first.headers['webhook-timestamp']}.".encode() + first.body
+            digest = base64.b64encode(hmac.digest(key, signed, "sha256")).decode()
+            assert first.headers["webhook-signature"] == f"v1,{digest}"
+            shown = (await ask("GET", f"{PATH}/{made['id']}")).json
+            assert "secret" not in shown
+            assert shown["headers"] == ["Authorization"]
+
+    conversation(bootstrap, talk, **ALLOWED)
+
+
+def test_a_receiver_that_fails_hangs_and_cuts_gets_every_record_in_order(bootstrap: str) -> None:
+    script = [500, HANG, CUT, 503, 302, 404, 200, 429] * 3
+
+    async def talk(ask: Asker) -> None:
+        async with Receiver(lambda _: script.pop(0) if script else 200) as receiver:
+            await make(ask, "bumpy", 2, 20)
+            await subscribe(ask, "bumpy", receiver, timeout_ms=100, max_attempts=100)
+            await receiver.until(lambda: len(receiver.taken) >= 20)
+            taken = unique(values(receiver.taken))
+            assert [v for v in taken if v % 2 == 0] == list(range(0, 20, 2))
+            assert [v for v in taken if v % 2 == 1] == list(range(1, 20, 2))
+
+    conversation(bootstrap, talk, **ALLOWED)
+
+
+def test_what_is_never_taken_goes_to_the_dead_letter_topic_and_the_rest_goes_on(bootstrap: str) -> None:
+    async def talk(ask: Asker) -> None:
+        async with Receiver(lambda d: 500 if d.json["value"] in (2, 3) else 200) as receiver:
+            await make(ask, "poison", 1, 6)
+            made = await subscribe(ask, "poison", receiver, max_attempts=3, dead_letter="poison.dlq")
+            await receiver.until(lambda: len(receiver.taken) >= 4)
+            assert values(receiver.taken) == [0, 1, 4, 5]
+            assert len([v for v in values(receiver.seen) if v == 2]) == 3
+            letters = (await ask("GET", "/api/v1/topics/poison.dlq/partitions/0/messages?wait_ms=5000")).json
+            assert [letter["value"] for letter in letters["records"]] == [2, 3]
+            headers = {header["name"]: header["value"] for header in letters["records"][0]["headers"]}
+            assert headers["headrace.dlq.offset"] == "2"
+            assert headers["headrace.dlq.reason"] == "HTTP 500"
+            status = (await ask("GET", f"{PATH}/{made['id']}/status")).json
+            assert (status["dead_lettered"], status["failed_attempts"]) == (2, 6)
+
+    conversation(bootstrap, talk, **ALLOWED)
+
+
+def test_paused_resumed_and_removed(bootstrap: str) -> None:
+    async def talk(ask: Asker) -> None:
+        async with Receiver() as receiver:
+            await make(ask, "pausing", 1, 3)
+            one = f"{PATH}/{(await subscribe(ask, 'pausing', receiver))['id']}"
+            await receiver.until(lambda: len(receiver.taken) >= 3)
+            assert (await ask("POST", f"{one}/pause")).json["state"] == "paused"
+            while (await ask("GET", f"{one}/status")).json["lag"]:
+                pass
+            await publish(ask, "pausing", 3, 6)
+            assert (await ask("GET", f"{one}/status")).json["lag"] == 3
+            assert (await ask("POST", f"{one}/resume")).json["state"] == "active"
+            await receiver.until(lambda: len(receiver.taken) >= 6)
+            assert values(receiver.taken) == list(range(6))
+            assert (await ask("DELETE", one)).status == 204
+            assert (await ask("GET", one)).status == 404
+
+    conversation(bootstrap, talk, **ALLOWED)
+
+
+def test_subscriptions_and_their_place_survive_a_restart(bootstrap: str) -> None:
+    made: dict[str, Any] = {}
+    places: dict[str, int] = {}
+
+    async def first(ask: Asker) -> None:
+        async with Receiver() as receiver:
+            places["port"] = receiver.port
+            await make(ask, "lasting", 1, 3)
+            made.update(await subscribe(ask, "lasting", receiver))
+            await receiver.until(lambda: len(receiver.taken) >= 3)
+
+    async def second(ask: Asker) -> None:
+        receiver = Receiver()
+        receiver.port = places["port"]
+        async with receiver:
+            await publish(ask, "lasting", 3, 6)
+            await receiver.until(lambda: 5 in values(receiver.taken))
+            assert values(receiver.taken) == [3, 4, 5]
+            assert (await ask("GET", f"{PATH}/{made['id']}/status")).json["delivered"] == 6
+            await ask("DELETE", f"{PATH}/{made['id']}")
+
+    conversation(bootstrap, first, **ALLOWED)
+    conversation(bootstrap, second, **ALLOWED)
+
+
+def test_batches_and_filters(bootstrap: str) -> None:
+    async def talk(ask: Asker) -> None:
+        async with Receiver() as receiver:
+            await make(ask, "batched", 1, 10)
+            wanted = {"batch": {"max_records": 4}, "filter": {"json": {"$.": {"exists": False}}}}
+            await subscribe(ask, "batched", receiver, **wanted)
+            await receiver.until(lambda: sum(len(d.json["records"]) for d in receiver.taken) >= 10)
+            assert [len(d.json["records"]) for d in receiver.taken] == [4, 4, 2]
+
+    conversation(bootstrap, talk, **ALLOWED)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1/",
+        "http://localhost:8080/",
+        "http://2130706433/",
+        "http://0x7f000001/",
+        "http://0177.0.0.1/",
+        "http://127.1/",
+        "http://0.0.0.0/",
+        "http://[::1]/",
+        "http://[::]/",
+        "http://[::ffff:127.0.0.1]/",
+        "http://[::ffff:7f00:1]/",
+        "http://[::127.0.0.1]/",
+        "http://[64:ff9b::7f00:1]/",
+        "http://[2002:7f00:1::]/",
+        "http://[fe80::1]/",
+        "http://[fc00::1]/",
+        "http://169.254.169.254/latest/meta-data/",
+        "http://10.0.0.1/",
+        "http://172.16.0.1/",
+        "http://192.168.1.1/",
+        "http://100.64.0.1/",
+        "http://224.0.0.1/",
+        "http://255.255.255.255/",
+        "file:///etc/passwd",
+        "gopher://example.com/",
+        "http://user:pass@93.184.216.34/",
+        "http:///nohost",
+        "http://93.184.216.34:0/",
+        "http://93.184.216.34:99999/",
+        "http://exa mple.com/",
+        "http://example.com/\r\nX: y",
+        "//example.com/",
+        "",
+    ],
+)
+def test_a_callback_that_leads_inside_is_refused(bootstrap: str, url: str) -> None:
+    async def talk(ask: Asker) -> None:
+        reply = await ask("POST", PATH, {"topic": "any", "callback_url": url})
+        assert reply.status == 400, reply.body
+
+    conversation(bootstrap, talk)
+
+
+def test_a_name_is_refused_when_one_of_its_addresses_leads_inside() -> None:
+    rules = Rules()
+    assert rules.check("example.com", ["93.184.216.34"]) == ["93.184.216.34"]
+    with pytest.raises(Refused):
+        rules.check("example.com", ["93.184.216.34", "10.0.0.1"])
+    assert Rules(["10.0.0.0/8"]).check("x", ["10.0.0.1"])
+    assert Rules(["hooks.internal"]).check("hooks.internal", ["10.0.0.1"])
+    with pytest.raises(Refused):
+        Rules(["hooks.internal"]).check("other.internal", ["10.0.0.1"])
+
+
+def test_a_callback_is_taken_apart() -> None:
+    callback = parse_callback("https://[2606:2800::1]:8443/a?b=c#d")
+    assert (callback.authority, callback.target) == ("[2606:2800::1]:8443", "/a?b=c")
+    assert parse_callback("http://example.com").target == "/"
+
+
+@pytest.mark.parametrize(
+    ("described", "expected"),
+    [
+        (None, True),
+        ({"key": "eu-1"}, True),
+        ({"key": {"prefix": "eu-"}}, True),
+        ({"key": "eu"}, False),
+        ({"headers": {"type": "order"}}, True),
+        ({"headers": {"type": {"in": ["refund", "order"]}}}, True),
+        ({"headers": {"missing": "x"}}, False),
+        ({"headers": {"missing": {"exists": False}}}, True),
+        ({"json": {"total": 10}}, True),
+        ({"json": {"total": {"gte": 10, "lt": 11}}}, True),
+        ({"json": {"total": {"gt": "9"}}}, False),
+        ({"json": {"$.items.0.sku": "a"}}, True),
+        ({"json": {"items.5.sku": {"exists": True}}}, False),
+        ({"json": {"vip": True}, "key": "eu-1"}, True),
+        ({"json": {"vip": 1}}, False),
+        ({"json": {"total": 10}, "key": "no"}, False),
+    ],
+)
+def test_filters(described: dict[str, Any] | None, expected: bool) -> None:
+    value = b'{"total": 10, "vip": true, "items": [{"sku": "a"}]}'
+    assert matches(described, Record(0, 0, b"eu-1", value, (("type", b"order"),))) is expected
+
+
+def test_pauses_double_up_to_the_most_and_heed_the_callback() -> None:
+    subscription = Subscription(
+        id="s", topic="t", group="g", callback_url="", secret="", dead_letter="d", initial_ms=100, max_ms=1000
+    )
+    assert [pause_ms(subscription, attempt, 1.0) for attempt in (1, 2, 3, 4, 5, 60)] == [100, 200, 400, 800, 1000, 1000]
+    assert pause_ms(subscription, 1, 0.0) == 50
+    assert pause_ms(subscription, 1, 0.0, retry_after=5) == 5000
+    assert pause_ms(subscription, 1, 0.0, retry_after=86400) == 10_000
+
+
+def test_a_delivery_is_refused_where_the_name_leads_inside_by_then() -> None:
+    async def main() -> None:
+        async with Receiver() as receiver:
+            refused = await Sender(Rules())(receiver.url, {}, b"x", 1.0)
+            assert (refused.status, "not public" in refused.reason) == (0, True)
+            assert not receiver.seen
+            allowed = Sender(Rules(["127.0.0.1"]))
+            assert [(await allowed(receiver.url, {}, b"x", 1.0)).status for _ in range(3)] == [200] * 3
+            await receiver.stop()
+            await receiver.start()
+            assert (await allowed(receiver.url, {}, b"x", 1.0)).status == 200
+            allowed.close()
+
+    asyncio.run(main())
