@@ -13,6 +13,7 @@ from typing import Any, Final
 from headrace.web.problem import Problem, bad_request
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
+_FIRST_BYTES: Final = frozenset(bytes([each]) for each in b'{["-0123456789tfn \t\r\n')
 
 
 class Raw(str):
@@ -52,6 +53,8 @@ def envelope(data: bytes, raw: frozenset[str], lists: frozenset[str] = frozenset
 
 def is_json(data: bytes) -> bool:
     """Whether bytes are one JSON value."""
+    if data[:1] not in _FIRST_BYTES:
+        return False
     try:
         _SKIP.decode(data.decode())
     except (ValueError, RecursionError):
@@ -110,6 +113,8 @@ def _comma(text: str, at: int) -> int:
 
 
 def _skip(text: str, at: int) -> int:
+    if text[at : at + 1] > " ":
+        return at
     found = _SPACE.match(text, at)
     assert found is not None
     return found.end()

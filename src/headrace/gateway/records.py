@@ -77,6 +77,9 @@ SHOWN: Final = Object(
 """A record as it is shown."""
 
 
+_WAYS: Final = {"key": ("key", "key_base64"), "value": ("value", "value_text", "value_base64")}
+
+
 def record_of(members: Mapping[str, Any], now_ms: int, where: str) -> tuple[Record, int | None]:
     """The record that an object describes, and the partition it asks for."""
     read = RECORD.read(members, where)
@@ -88,7 +91,7 @@ def record_of(members: Mapping[str, Any], now_ms: int, where: str) -> tuple[Reco
 
 def _bytes_of(read: Mapping[str, Any], name: str, where: str) -> bytes | None:
     """What is given in one of the ways; null where in none."""
-    given = [way for way in (name, f"{name}_text", f"{name}_base64") if way in read]
+    given = [way for way in _WAYS[name] if way in read]
     if len(given) > 1:
         raise bad_request(f"{where} has {' and '.join(given)}; one of them says what the {name} is")
     if not given:

@@ -40,6 +40,8 @@ class TopicLog:
         self._replicas = replicas
         self._opened = asyncio.Event()
         self._trouble = ""
+        self._lost: str | None = None
+        """Why ids cannot be told, if they cannot."""
 
     async def append(self, key: bytes, value: bytes) -> None:
         record = Record(offset=0, timestamp=_NO_TIMESTAMP, key=key, value=value)
@@ -59,6 +61,7 @@ class TopicLog:
 
     async def end(self) -> int:
         await self._opened.wait()
+        self._require_whole()
         try:
             return (await list_offsets(self._client().cluster, self._topic, {0: LATEST}))[0][0]
         except _TROUBLES as error:
@@ -75,9 +78,13 @@ class TopicLog:
             except _TROUBLES as error:
                 self._complain(error)
                 await asyncio.sleep(_PAUSE_SECONDS)
-        if first:
-            raise LogUnavailableError(_cut_off(self._topic, first))
+        self._lost = _cut_off(self._topic, first) if first else None
         self._opened.set()
+        self._require_whole()
+
+    def _require_whole(self) -> None:
+        if self._lost is not None:
+            raise LogUnavailableError(self._lost)
 
     async def _create(self) -> None:
         cluster = self._client().cluster

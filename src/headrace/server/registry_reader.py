@@ -88,4 +88,5 @@ def _fetch(offset: int) -> dict[str, object]:
         "isolation_level": 0,
         "session_epoch": -1,
         "topics": [{"topic": TOPIC, "partitions": [partition]}],
+        "forgotten_topics_data": [],
     }

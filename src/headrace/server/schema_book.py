@@ -93,6 +93,9 @@ class SchemaBook:
             except NewerFormatError as error:
                 log.error("schemas cannot be checked by this version", reason=str(error))
                 return
+            except Exception:
+                log.exception("reading the registry's topic failed")
+                await asyncio.sleep(1.0)
             finally:
                 self._is_reading = False
 

@@ -15,6 +15,8 @@ Render = Callable[[Problem], Answer]
 REQUIRED: Final[Any] = object()
 """The default of a parameter that must be given."""
 MOST_QUERY_FIELDS: Final = 64
+_MOST_KNOWN: Final = 4096
+_LONGEST_KNOWN: Final = 200
 
 
 class Query(NamedTuple):
@@ -161,6 +163,8 @@ class Router:
     def __init__(self, mounted: Iterable[Routes]) -> None:
         self.mounted = list(mounted)
         self._root = _Node()
+        self._known: dict[tuple[str, bytes, bytes], tuple[Operation, Mapping[str, Any], Mapping[str, Any]]] = {}
+        """What was found for short requests, which come again and again; nobody changes what is in it."""
         for routes in self.mounted:
             for operation in routes.operations:
                 self._insert(operation)
@@ -169,6 +173,19 @@ class Router:
         """The operation, with `params` and `query` set; `Problem` 404, 405 or 400 otherwise."""
         scope = request.scope
         raw: bytes = scope.get("raw_path") or request.path.encode()
+        asked = request.method, raw, scope["query_string"]
+        known = self._known.get(asked)
+        if known is not None:
+            operation, request.params, request.query = known
+            return operation
+        operation = self._search(request, raw)
+        if len(raw) + len(asked[2]) <= _LONGEST_KNOWN:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[asked] = operation, request.params, request.query
+        return operation
+
+    def _search(self, request: Request, raw: bytes) -> Operation:
         values: list[bytes] = []
         node = _find(self._root, raw.split(b"/"), 1, values)
         if node is None:
@@ -178,7 +195,7 @@ class Router:
             raise _not_allowed(request.method, node)
         if values:
             request.params = _read_params(entry, values)
-        request.query = self._read_query(entry, scope["query_string"])
+        request.query = self._read_query(entry, request.scope["query_string"])
         return entry.operation
 
     def _read_query(self, entry: _Entry, text: bytes) -> Mapping[str, Any]:

@@ -6,11 +6,14 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from headrace.client.admin import Admin
 from headrace.client.aio.client import Client
 from headrace.net.channel import Address
 from headrace.net.connect import Manner
+from headrace.registry.errors import RegistryError
 from headrace.registry.library import Library, Posted
 from headrace.registry.records import TOPIC
 from headrace.registry.service import Registry
@@ -81,3 +84,22 @@ def test_the_topic_keeps_every_record_for_ever(broker: Broker) -> None:
     asyncio.run(one())
     settings = Admin(broker.bootstrap).topic_overrides(TOPIC)
     assert settings == SETTINGS
+
+
+def test_a_log_without_its_beginning_is_not_guessed_at(broker: Broker) -> None:
+    async def twice() -> None:
+        async with gateway(broker.bootstrap, Library()) as registry:
+            await register(registry, "s", schema(1))
+            await register(registry, "s", schema(2))
+
+    async def after() -> None:
+        async with gateway(broker.bootstrap, Library()) as registry:
+            with pytest.raises(RegistryError, match="has lost records") as refused:
+                await registry.catch_up()
+            assert refused.value.code == 50001
+
+    asyncio.run(twice())
+    client = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for deleted in client.delete_records([TopicPartition(TOPIC, 0, 1)]).values():
+        deleted.result(10)
+    asyncio.run(after())

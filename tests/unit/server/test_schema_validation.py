@@ -3,25 +3,31 @@
 import asyncio
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
+from uuid import UUID
 
 import pytest
 from confluent_kafka import KafkaError, Producer
 
 from headrace.client.admin import Admin
 from headrace.client.aio.client import Client
+from headrace.cluster.image import ClusterImage, PartitionState
+from headrace.cluster.image import Topic as ClusterTopic
 from headrace.net.channel import Address
 from headrace.net.clock import SystemClock
 from headrace.net.connect import Manner
+from headrace.protocol.api import ApiKey
+from headrace.protocol.encode import encode_response
 from headrace.protocol.errors import CodedError, ErrorCode, RecordsRefused
 from headrace.protocol.produce import PartitionAnswer, TopicRecords, write_response
 from headrace.protocol.records import Record, encode_batch
 from headrace.registry import judge
 from headrace.registry.library import Library, Posted
-from headrace.registry.records import Proposal, encode
+from headrace.registry.records import TOPIC, Proposal, encode
 from headrace.registry.service import Registry
 from headrace.registry.state import State
 from headrace.registry.topic_log import TopicLog
+from headrace.server.registry_reader import RegistryReader
 from headrace.server.schema_book import SchemaBook, Slice
 from headrace.testing import Broker
 from tests.unit.registry.registering import register
@@ -201,3 +207,48 @@ def test_a_broker_refuses_what_is_not_registered_and_takes_what_is(broker: Broke
         assert refused.code() == KafkaError.INVALID_RECORD
     broker.restart()
     assert produced(broker, "t", framed(mine)) is None
+
+
+class Leader:
+    """Another broker, which leads the registry's topic."""
+
+    def __init__(self, log: list[bytes]) -> None:
+        self._log = log
+
+    async def ask_bytes(self, broker_id: int, api_key: int, version: int, body: Any, **_: Any) -> memoryview:
+        assert (broker_id, api_key) == (2, ApiKey.FETCH)
+        assert TOPIC.encode() in bytes(body[0])
+        records = [Record(i, 0, b"k", value) for i, value in enumerate(self._log)]
+        answer = {
+            "partition_index": 0,
+            "error_code": 0,
+            "high_watermark": len(self._log),
+            "last_stable_offset": len(self._log),
+            "log_start_offset": 0,
+            "aborted_transactions": [],
+            "records": bytes(encode_batch(records)),
+        }
+        values = {
+            "throttle_time": 0,
+            "error_code": 0,
+            "session_id": 0,
+            "responses": [{"topic": TOPIC, "partitions": [answer]}],
+        }
+        return memoryview(encode_response(api_key, version, values))
+
+
+def test_the_topic_is_read_from_the_broker_that_leads_it() -> None:
+    log = registrations("a", "b")
+    image = ClusterImage(cluster_id="c", controller_id=1)
+    state = PartitionState(leader=2, leader_epoch=0, replicas=(2,), isr=(2,))
+    image.put_topic(ClusterTopic(name=TOPIC, id=UUID(int=1), partitions=(state,)))
+    reader = RegistryReader(broker_id=1, image=image, replicas=cast(Any, None), peers=cast(Any, Leader(log)))
+    whole, rest = asyncio.run(reader.read(0)), asyncio.run(reader.read(1))
+    assert ([r.value for r in whole.records], whole.next_offset, whole.high_watermark) == (log, 2, 2)
+    assert [r.value for r in rest.records] == log[1:]
+
+
+def test_a_registry_that_is_not_there_is_empty() -> None:
+    image = ClusterImage(cluster_id="c", controller_id=1)
+    reader = RegistryReader(broker_id=1, image=image, replicas=cast(Any, None))
+    assert asyncio.run(reader.read(0)) == Slice((), 0, 0)

@@ -60,6 +60,8 @@ class Cluster:
         self._topics: dict[str, TopicView] = {}
         self._coordinators: dict[str, int] = {}
         self._refreshes: dict[str, asyncio.Task[TopicView]] = {}
+        self._answering: Address | None = None
+        """The broker that was asked last for what any of them knows."""
         self._is_closed = False
 
     # Connections
@@ -93,13 +95,18 @@ class Cluster:
         return address
 
     async def any(self) -> Connection:
-        """A connection to whichever broker answers first in turn."""
+        """A connection to a broker that answers: the one that did last time, or the next in turn."""
         reasons = []
-        for address in dict.fromkeys([*self.brokers.values(), *self._bootstrap]):
+        first = [self._answering] if self._answering is not None else []
+        for address in dict.fromkeys([*first, *self.brokers.values(), *self._bootstrap]):
             try:
-                return await self.connection(address)
+                connection = await self.connection(address)
             except ConnectionLost as error:
                 reasons.append(str(error))
+            else:
+                self._answering = address
+                return connection
+        self._answering = None
         raise ConnectionLost(f"no broker answers: {'; '.join(reasons)}")
 
     @asynccontextmanager
