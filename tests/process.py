@@ -191,6 +191,10 @@ class ClusterProcesses:
         """What a broker has written so far."""
         return self._log_path(number).read_text(errors="replace")
 
+    def data_of(self, number: int) -> Path:
+        """Where a broker keeps its logs."""
+        return self._data / f"data-{number}"
+
     def close(self) -> None:
         """End everything, without ceremony."""
         for broker in self.brokers.values():
@@ -200,9 +204,7 @@ class ClusterProcesses:
 
     def _new_broker(self, number: int, rack: str | None = None) -> BrokerProcess:
         options = ["--id", str(number), "--store", self.store, *([] if rack is None else ["--rack", rack])]
-        broker = BrokerProcess(
-            self._data / f"data-{number}", self._settings, options=options, log=self._log_path(number)
-        )
+        broker = BrokerProcess(self.data_of(number), self._settings, options=options, log=self._log_path(number))
         self.brokers[number] = broker
         return broker
 
