@@ -75,7 +75,7 @@ class Load:
                 waits[partition] = min(later, default=0.0) - since
             return min(waits.values()) > 0
 
-        wait_for("every partition acknowledges", answered)
+        wait_for("every partition acknowledges", answered, 40)
         return max(waits.values())
 
     def wait_for_reader(self) -> None:

@@ -106,8 +106,8 @@ def test_a_leader_that_is_cut_off_acknowledges_nothing_while_the_others_go_on(cl
         view, load = begun(cluster, "alone", held)
         leader = view.leader()
         stubborn = Stubborn(cluster.processes[leader].bootstrap, "alone", load)
-        cut = time.monotonic()
         cluster.lab.part([leader], [*cluster.others(leader), Lab.STORE])
+        cut = time.monotonic()
         assert stubborn.is_refused()
         cluster.view_without(leader, "alone").wait_for_other_leader(leader)
         print(f"leader cut off: next answer after {load.wait_for_answers(cut):.2f} s")  # noqa: T201
