@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -26,6 +27,14 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a process runs: its address, and the words before its command that bring it there."""
+
+    host: str = "127.0.0.1"
+    prefix: tuple[str, ...] = ()
+
+
 class BrokerProcess:
     """`headrace broker` on one port and one data directory, through any number of deaths."""
 
@@ -36,9 +45,11 @@ class BrokerProcess:
         *,
         options: Iterable[str] = (),
         log: Path | None = None,
+        site: Site = Site(),  # noqa: B008 - a value
     ) -> None:
         self.port = free_port()
-        self.bootstrap = f"127.0.0.1:{self.port}"
+        self.bootstrap = f"{site.host}:{self.port}"
+        self._prefix = site.prefix
         self._data = data
         self._log = log
         self._options = [*options, *(f"--set={name}={value}" for name, value in (settings or {}).items())]
@@ -73,7 +84,7 @@ class BrokerProcess:
     def launch(self) -> None:
         """Start it without waiting."""
         assert not self.is_running
-        command = [sys.executable, "-m", "headrace.cli", "broker"]
+        command = [*self._prefix, sys.executable, "-m", "headrace.cli", "broker"]
         place = ["--listen", self.bootstrap, "--data", str(self._data)]
         with ExitStack() as held:
             errors = sys.stderr if self._log is None else held.enter_context(open(self._log, "ab"))
@@ -135,9 +146,18 @@ class ClusterProcesses:
     """
 
     def __init__(
-        self, data: Path, brokers: int = 3, *, servers: int = 1, settings: Mapping[str, str] | None = None
+        self,
+        data: Path,
+        brokers: int = 3,
+        *,
+        servers: int = 1,
+        settings: Mapping[str, str] | None = None,
+        sites: Mapping[int, Site] | None = None,
+        reach: Callable[[str], str] = str,
     ) -> None:
+        """`sites` say where brokers run, if not here; `reach` how they know ZooKeeper's servers, if not as we do."""
         self._data = data
+        self._sites = sites or {}
         self._settings = {
             "zookeeper.session.timeout.ms": str(SESSION_MS),
             "default.replication.factor": str(min(brokers, 3)),
@@ -146,7 +166,7 @@ class ClusterProcesses:
             **(settings or {}),
         }
         self.zookeeper = Ensemble(data, servers)
-        self.store = self.zookeeper.url("/cluster")
+        self.store = f"zookeeper://{reach(self.zookeeper.addresses)}/cluster"
         self.brokers: dict[int, BrokerProcess] = {}
         for number in range(1, brokers + 1):
             self._new_broker(number)
@@ -191,6 +211,10 @@ class ClusterProcesses:
         """What a broker has written so far."""
         return self._log_path(number).read_text(errors="replace")
 
+    def data_of(self, number: int) -> Path:
+        """Where a broker keeps its logs."""
+        return self._data / f"data-{number}"
+
     def close(self) -> None:
         """End everything, without ceremony."""
         for broker in self.brokers.values():
@@ -201,7 +225,11 @@ class ClusterProcesses:
     def _new_broker(self, number: int, rack: str | None = None) -> BrokerProcess:
         options = ["--id", str(number), "--store", self.store, *([] if rack is None else ["--rack", rack])]
         broker = BrokerProcess(
-            self._data / f"data-{number}", self._settings, options=options, log=self._log_path(number)
+            self.data_of(number),
+            self._settings,
+            options=options,
+            log=self._log_path(number),
+            site=self._sites.get(number, Site()),
         )
         self.brokers[number] = broker
         return broker

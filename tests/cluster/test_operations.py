@@ -4,7 +4,6 @@ The tests share one cluster and leave it as they found it: three brokers, no top
 """
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.process import ClusterProcesses, wait_for
-from tests.unit.cli.conftest import command, environment
+
+from .commands import by_broker, described, headrace, run
 
 pytestmark = pytest.mark.slow
 
@@ -62,36 +62,10 @@ def produce(cluster: ClusterProcesses, topic: str, partition: int, count: int, a
     assert not failed
 
 
-def headrace(cluster: ClusterProcesses, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        command(*arguments),
-        env=environment(cluster.bootstrap),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def run(cluster: ClusterProcesses, *arguments: str) -> Any:
-    """What `headrace cluster ... --json` says."""
-    done = headrace(cluster, "cluster", *arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 def refusal(cluster: ClusterProcesses, *arguments: str) -> str:
     done = headrace(cluster, "cluster", *arguments)
     assert done.returncode in (1, 2), done.stdout
     return done.stderr
-
-
-def described(cluster: ClusterProcesses) -> Any:
-    return run(cluster, "describe")
-
-
-def by_broker(view: Any, field: str) -> dict[int, int]:
-    return {broker["id"]: broker[field] for broker in view["brokers"]}
 
 
 def state_of(view: Any, topic: str, partition: int = 0) -> Any:

@@ -74,6 +74,8 @@ class ClusterMember:
         self._id = registration.node.id
         self.epoch = -1
         """Of this broker's registration."""
+        self.is_apart = False
+        """From the loss of a session until this broker is registered again."""
         self.overseer: Overseer | None = None
         """While this broker is the controller."""
         self._controller: tuple[int | None, int] = (None, -1)
@@ -125,11 +127,13 @@ class ClusterMember:
 
     def registered(self, epoch: int) -> None:
         self.epoch = epoch
+        self.is_apart = False
         self._subscriber.forget_place()
         self._parts.registered()
         log.info("registered in the cluster", broker=self._id, epoch=epoch)
 
     def step_down(self) -> None:
+        self.is_apart = True
         self._parts.replicas.step_down()
         self._subscriber.forget_place()
 

@@ -1,0 +1,97 @@
+"""Brokers and ZooKeeper servers of a cluster are killed again and again under load, and nothing is lost."""
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.process import ClusterProcesses
+
+from .load import Load, wait_for_equal_replicas
+from .view import View
+
+PARTITIONS = 3
+
+Revive = Callable[[], None]
+
+
+class Rounds:
+    """Kills one process after another, each time waiting until all is well again."""
+
+    def __init__(self, cluster: ClusterProcesses, view: View, rng: Random) -> None:
+        self._cluster = cluster
+        self._view = view
+        self._rng = rng
+        self._kinds: list[str] = []
+        self.waits: list[tuple[str, float]] = []
+        """What was killed, and how long it was until the slowest partition acknowledged again."""
+
+    def run(self, load: Load, count: int) -> None:
+        for _ in range(count):
+            kind = self._next_kind()
+            began, revive = self._kill(kind)
+            self.waits.append((kind, load.wait_for_answers(began)))
+            revive()
+            self._view.wait_until_in_sync()
+            load.wait_for_answers(time.monotonic())
+            load.wait_for_reader()
+
+    def report(self) -> str:
+        waits = [wait for _, wait in self.waits]
+        each = " ".join(f"{kind}={wait:.2f}" for kind, wait in self.waits)
+        return f"seconds without an answer: median {statistics.median(waits):.2f} worst {max(waits):.2f}; {each}"
+
+    def _next_kind(self) -> str:
+        """Each kind once, in any order, before any comes again."""
+        if not self._kinds:
+            self._kinds = ["leader", "controller", "follower", "zookeeper"]
+            self._rng.shuffle(self._kinds)
+        return self._kinds.pop()
+
+    def _kill(self, kind: str) -> tuple[float, Revive]:
+        """The moment of the kill, and how to undo it."""
+        if kind == "zookeeper":
+            server = self._cluster.zookeeper.leader()
+            began = time.monotonic()
+            server.kill()
+            return began, server.start
+        broker = self._cluster[self._broker(kind)]
+        began = time.monotonic()
+        broker.kill()
+        return began, broker.start
+
+    def _broker(self, kind: str) -> int:
+        partition = self._rng.randrange(PARTITIONS)
+        if kind == "controller":
+            return self._view.controller()
+        leader = self._view.leader(partition)
+        return leader if kind == "leader" else self._rng.choice(sorted(self._view.isr(partition) - {leader}))
+
+
+def run_rounds(directory: Path, seed: int, count: int) -> None:
+    with ClusterProcesses(directory, 3, servers=3) as cluster:
+        view = View(cluster.bootstrap, "orders")
+        view.create([(1, 2, 3), (2, 3, 1), (3, 1, 2)], min_insync_replicas="2")
+        rounds = Rounds(cluster, view, Random(seed))
+        with Load(cluster.bootstrap, "orders", PARTITIONS) as load:
+            load.wait_for_answers(time.monotonic())
+            rounds.run(load, count)
+        print(rounds.report(), f"acknowledged: {len(load.history.acknowledged)}")  # noqa: T201 - `pytest -s` shows it
+        assert load.problems() == []
+        wait_for_equal_replicas(cluster, "orders", dict.fromkeys(range(PARTITIONS), 3))
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_when_a_leader_the_controller_a_follower_and_zookeepers_leader_are_killed(
+    tmp_path: Path,
+) -> None:
+    run_rounds(tmp_path, seed=1, count=4)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+def test_nothing_is_lost_in_thirty_rounds_of_kills(tmp_path: Path) -> None:
+    run_rounds(tmp_path, seed=30, count=30)

@@ -1,0 +1,63 @@
+"""What a cluster tells its clients of itself: who leads, who is in sync, who is the controller."""
+
+from collections.abc import Sequence
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic, PartitionMetadata
+
+from tests.process import wait_for
+
+from .load import IMPATIENT
+
+
+class View:
+    """A topic as an admin client sees it."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.admin = AdminClient({"bootstrap.servers": bootstrap, **IMPATIENT})
+        self.topic = topic
+
+    def create(self, replicas: Sequence[Sequence[int]], **configs: str) -> None:
+        """Make the topic, given who holds each partition."""
+        config = {name.replace("_", "."): value for name, value in configs.items()}
+        new = NewTopic(self.topic, len(replicas), replica_assignment=[list(r) for r in replicas], config=config)
+        self.admin.create_topics([new])[self.topic].result(60)
+
+    def leader(self, partition: int = 0) -> int:
+        """Who leads; -1 while nobody does, or nobody answers."""
+        found = self._partitions().get(partition)
+        return -1 if found is None else int(found.leader)
+
+    def isr(self, partition: int = 0) -> set[int]:
+        """Who is in sync; empty while nobody answers."""
+        found = self._partitions().get(partition)
+        return set() if found is None else set(found.isrs)
+
+    def controller(self) -> int:
+        """Who the controller is; -1 where that is not known."""
+        cluster = self._cluster()
+        return -1 if cluster is None else int(cluster.controller_id)
+
+    def wait_until_in_sync(self) -> None:
+        """Returns when every partition has a leader and all its replicas in the ISR."""
+
+        def holds() -> bool:
+            partitions = self._partitions().values()
+            return bool(partitions) and all(set(p.isrs) == set(p.replicas) and p.leader >= 0 for p in partitions)
+
+        wait_for("every replica in sync", holds)
+
+    def wait_for_other_leader(self, than: int, partition: int = 0) -> int:
+        """Who leads once it is not that one any more."""
+        wait_for("another leader", lambda: self.leader(partition) not in (than, -1))
+        return self.leader(partition)
+
+    def _cluster(self) -> ClusterMetadata | None:
+        try:
+            return self.admin.list_topics(self.topic, timeout=5)
+        except KafkaException:
+            return None
+
+    def _partitions(self) -> dict[int, PartitionMetadata]:
+        cluster = self._cluster()
+        return {} if cluster is None else dict(cluster.topics[self.topic].partitions)
