@@ -18,8 +18,7 @@ from headrace.spark.pipeline.places import Places
 from headrace.spark.pipeline.progress import Progress
 from headrace.spark.pipeline.session import DEFAULTS, SparkPlace
 
-EVENT_SECONDS = 120.0
-END_SECONDS = 240.0
+SILENT_SECONDS = 240.0
 """A first run on a machine compiles its loops, which takes two busy cores a minute."""
 Event = dict[str, Any]
 
@@ -59,6 +58,8 @@ class PipelineProcess:
             env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", **(environment or {})},
         )
         self._events: Queue[Event | None] = Queue()
+        self._heard = 0
+        """How many events it has told of."""
         self._errors: list[str] = []
         self._readers = [threading.Thread(target=self._read_events), threading.Thread(target=self._read_errors)]
         for reader in self._readers:
@@ -92,9 +93,9 @@ class PipelineProcess:
         """The next event for which this holds."""
         while True:
             try:
-                event = self._events.get(timeout=EVENT_SECONDS)
+                event = self._events.get(timeout=SILENT_SECONDS)
             except Empty:
-                raise AssertionError(f"nothing was said for {EVENT_SECONDS} s; stderr: {self.errors}") from None
+                raise AssertionError(f"nothing was said for {SILENT_SECONDS} s; stderr: {self.errors}") from None
             if event is None:
                 raise AssertionError(f"it ended with {self._process.wait()}; stderr: {self.errors}")
             if holds(event):
@@ -115,16 +116,22 @@ class PipelineProcess:
         self._process.wait()
 
     def ended(self) -> int:
-        """Wait for its end; its exit code."""
-        code = self._process.wait(END_SECONDS)
+        """Wait for its end, however long that takes while it says something now and then; its exit code."""
+        while self._process.poll() is None:
+            heard = self._heard
+            try:
+                self._process.wait(SILENT_SECONDS)
+            except subprocess.TimeoutExpired:
+                assert self._heard > heard, f"nothing was said for {SILENT_SECONDS} s; stderr: {self.errors}"
         for reader in self._readers:
             reader.join()
-        return code
+        return self._process.wait()
 
     def _read_events(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._events.put(json.loads(line))
+            self._heard += 1
         self._events.put(None)
 
     def _read_errors(self) -> None:
