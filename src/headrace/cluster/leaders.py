@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from headrace.config import BrokerConfig, effective_topic
@@ -41,6 +41,14 @@ def _rules(topic: Topic, config: BrokerConfig) -> Rules:
     )
 
 
+class _Wish(NamedTuple):
+    """A change of one partition that waits for its topic's turn."""
+
+    index: int
+    decide: NextState
+    done: "asyncio.Future[Topic]"
+
+
 class Leaders:
     """Lets decisions of `election` change partitions."""
 
@@ -52,6 +60,9 @@ class Leaders:
         """Who cannot serve a partition, by topic id and index, as far as brokers have told this controller."""
         self.leaving: set[int] = set()
         """Who is about to stop: alive, and not to be given anything more to lead."""
+        self._wishes: dict[str, list[_Wish]] = {}
+        """By topic: what is decided when the topic's turn comes, and then stored at once."""
+        self._carrying: set[asyncio.Task[None]] = set()
 
     def rules(self, topic: Topic) -> Rules:
         """What a topic's settings say about its leaders."""
@@ -95,16 +106,55 @@ class Leaders:
                 raise
 
     async def change_one(self, name: str, index: int, decide: NextState) -> Topic:
-        """Let a decision change one partition."""
+        """Let a decision change one partition. Those of one topic that wait for its turn are stored as one change.
+
+        A record holds a thousand partitions: to write it once for each of them would take a thousand times as long.
+        """
+        done: asyncio.Future[Topic] = asyncio.get_running_loop().create_future()
+        wish = _Wish(index, decide, done)
+        if name in self._wishes:
+            self._wishes[name].append(wish)
+        else:
+            self._wishes[name] = [wish]
+            task = asyncio.create_task(self._carry(name))
+            self._carrying.add(task)
+            task.add_done_callback(self._carrying.discard)
+        return await done
+
+    async def _carry(self, name: str) -> None:
+        """Bring the wishes for a topic that there are when its turn comes to their ends."""
+        wishes: list[_Wish] = []
 
         def changes(topic: Topic) -> Mapping[int, PartitionState]:
-            if not 0 <= index < len(topic.partitions):
-                raise CodedError(ErrorCode.unknown_topic_or_partition, f"topic {name} has no partition {index}")
-            offline = self.offline.get((topic.id, index), _NOBODY)
-            after = decide(topic.partitions[index], self.rules(topic), offline)
-            return {} if after is None else {index: after}
+            nonlocal wishes
+            wishes = self._wishes.pop(name)
+            return self._granted(topic, wishes)
 
-        return await self._change(name, changes)
+        try:
+            topic = await self._change(name, changes)
+        except BaseException as error:
+            _fail(wishes or self._wishes.pop(name, []), error)
+            if not isinstance(error, Exception):
+                raise
+            return
+        for wish in wishes:
+            if not wish.done.done():
+                wish.done.set_result(topic)
+
+    def _granted(self, topic: Topic, wishes: Sequence[_Wish]) -> Mapping[int, PartitionState]:
+        """The next states by the wishes, each on what those before it have left; who is refused is told at once."""
+        rules = self.rules(topic)
+        states: dict[int, PartitionState] = {}
+        for wish in wishes:
+            try:
+                before = states.get(wish.index) or _state_of(topic, wish.index)
+                after = wish.decide(before, rules, self.offline.get((topic.id, wish.index), _NOBODY))
+            except Exception as error:
+                _fail([wish], error)
+            else:
+                if after is not None:
+                    states[wish.index] = after
+        return states
 
     async def change_if_there(self, name: str, index: int, decide: NextState) -> None:
         """The same, unless the topic is gone."""
@@ -153,6 +203,18 @@ class Leaders:
             for index, state in enumerate(topic.partitions):
                 if state.adding or state.removing:
                     yield topic, index, state
+
+
+def _state_of(topic: Topic, index: int) -> PartitionState:
+    if not 0 <= index < len(topic.partitions):
+        raise CodedError(ErrorCode.unknown_topic_or_partition, f"topic {topic.name} has no partition {index}")
+    return topic.partitions[index]
+
+
+def _fail(wishes: Iterable[_Wish], error: BaseException) -> None:
+    for wish in wishes:
+        if not wish.done.done():
+            wish.done.set_exception(error) if isinstance(error, Exception) else wish.done.cancel()
 
 
 def _elected_uncleanly(state: PartitionState, alive: Iterable[int]) -> PartitionState:
