@@ -44,7 +44,7 @@ def _rules(topic: Topic, config: BrokerConfig) -> Rules:
 class _Wish(NamedTuple):
     """A change of one partition that waits for its topic's turn."""
 
-    index: int
+    partition: int
     decide: NextState
     done: "asyncio.Future[Topic]"
 
@@ -147,13 +147,13 @@ class Leaders:
         states: dict[int, PartitionState] = {}
         for wish in wishes:
             try:
-                before = states.get(wish.index) or _state_of(topic, wish.index)
-                after = wish.decide(before, rules, self.offline.get((topic.id, wish.index), _NOBODY))
+                before = states.get(wish.partition) or _state_of(topic, wish.partition)
+                after = wish.decide(before, rules, self.offline.get((topic.id, wish.partition), _NOBODY))
             except Exception as error:
                 _fail([wish], error)
             else:
                 if after is not None:
-                    states[wish.index] = after
+                    states[wish.partition] = after
         return states
 
     async def change_if_there(self, name: str, index: int, decide: NextState) -> None:

@@ -186,7 +186,7 @@ class ClusterMember:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             failure = ""
-            self._subscriber.take(answer, place)
+            await self._subscriber.take(answer, place)
             if self._subscriber.is_current and not self.is_ready.is_set():
                 self._parts.accounted_for()
                 self._membership.registration = replace(self._membership.registration, loss=Loss.NOTHING)
