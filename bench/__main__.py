@@ -20,6 +20,7 @@ from . import (
     produce,
     profiling,
     reload,
+    replicated,
     report,
     start,
 )
@@ -42,6 +43,7 @@ def all_works() -> list[Work]:
         *groups.works(),
         *client.works(),
         *start.works(),
+        *replicated.works(),
         *failover.works(),
         *image.works(),
         *kernels.works(),

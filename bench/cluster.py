@@ -23,6 +23,7 @@ from .setting import Server, Setting, wait_ready
 SESSION_MS: Final = 2_000
 _METADATA: Final = (3, 12)
 _CREATE_TOPICS: Final = (19, 7)
+_DESCRIBE_LOG_DIRS: Final = (35, 4)
 _TOPIC_EXISTS: Final = 36
 _TIMEOUT: Final = timedelta(seconds=60)
 _SOCKET_SECONDS: Final = 120.0
@@ -116,6 +117,9 @@ class Asker:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._sock.close()
 
     def metadata(self) -> Any:
@@ -154,6 +158,14 @@ class Asker:
         ]
         answer = self._ask(_CREATE_TOPICS, topics=tuple(topics), timeout=_TIMEOUT, validate_only=False)
         return [int(topic.error_code) for topic in answer.topics]
+
+    def sizes(self, topic: str) -> dict[int, int]:
+        """The bytes that this broker holds of the partitions of a topic."""
+        answer = self._ask(_DESCRIBE_LOG_DIRS, topics=None)
+        found = (one for result in answer.results for one in result.topics if one.name == topic)
+        return {
+            partition.partition_index: int(partition.partition_size) for one in found for partition in one.partitions
+        }
 
     def _ask(self, api: tuple[int, int], **values: Any) -> Any:
         return wire.decoded(*api, load.ask(self._sock, wire.framed(*api, **values))[4:])

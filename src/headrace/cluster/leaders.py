@@ -13,7 +13,9 @@ from .election import Rules
 from .image import ClusterImage, PartitionState, Topic
 from .placement import check_assignments
 
-CHANGES_AT_ONCE: Final = 2_000
+TOPICS_AT_ONCE: Final = 2_000
+PARTITIONS_AT_ONCE: Final = 20_000
+"""Looked at, and where they change written, before others have a turn."""
 _NOBODY: Final = frozenset[int]()
 
 Offline: TypeAlias = frozenset[int]
@@ -49,6 +51,44 @@ class _Wish(NamedTuple):
     done: "asyncio.Future[Topic]"
 
 
+class _Decided:
+    """The outcomes of one decision. Equal states are decided once: a cluster has very many, nearly all alike."""
+
+    def __init__(self, decide: NextState, rules: Rules) -> None:
+        self._decide = decide
+        self._rules = rules
+        self._equal: dict[PartitionState, PartitionState] = {}
+        self._same: dict[int, tuple[PartitionState, PartitionState]] = {}
+        """By identity, which is found ten times faster than by value; a state that is kept here keeps its identity."""
+
+    def changes(
+        self, states: Sequence[PartitionState], offline_of: Callable[[int], Offline | None] | None = None
+    ) -> dict[int, PartitionState]:
+        """The next states, by index, of those that have any."""
+        same = self._same
+        found: dict[int, PartitionState] = {}
+        for index, state in enumerate(states):
+            offline = None if offline_of is None else offline_of(index)
+            if offline:
+                after = self._decide(state, self._rules, offline) or state
+            else:
+                pair = same.get(id(state))
+                after = self._after(state) if pair is None else pair[1]
+            if after is not state:
+                found[index] = after
+        return found
+
+    def _after(self, state: PartitionState) -> PartitionState:
+        """The next state; the same object where it stays as it is."""
+        after = self._equal.get(state)
+        if after is None:
+            after = self._equal[state] = self._decide(state, self._rules, _NOBODY) or state
+        if after == state:
+            after = state
+        self._same[id(state)] = (state, after)
+        return after
+
+
 class Leaders:
     """Lets decisions of `election` change partitions."""
 
@@ -69,34 +109,23 @@ class Leaders:
         return rules_of(topic, self._config)
 
     async def change_all(self, decide: NextState) -> None:
-        """Let a decision change every partition it wants to change. Equal states are decided once."""
-        known: dict[tuple[PartitionState, Rules], PartitionState] = {}
-
-        def next_of(state: PartitionState, rules: Rules) -> PartitionState:
-            after = known.get((state, rules))
-            if after is None:
-                after = known[state, rules] = decide(state, rules, _NOBODY) or state
-            return after
+        """Let a decision change every partition it wants to change; others have their turns between."""
+        known: dict[Rules, _Decided] = {}
 
         def changes(topic: Topic) -> dict[int, PartitionState]:
             rules = self.rules(topic)
-            found: dict[int, PartitionState] = {}
-            before: PartitionState | None = None
-            after: PartitionState | None = None
-            for index, state in enumerate(topic.partitions):
-                offline = self.offline.get((topic.id, index)) if self.offline else None
-                if offline:
-                    before, after = None, decide(state, rules, offline) or state
-                elif state is not before:
-                    before, after = state, next_of(state, rules)
-                if after is not None and after is not state and after != state:
-                    found[index] = after
-            return found
+            decided = known.get(rules)
+            if decided is None:
+                decided = known[rules] = _Decided(decide, rules)
+            if not self.offline:
+                return decided.changes(topic.partitions)
+            return decided.changes(topic.partitions, lambda index: self.offline.get((topic.id, index)))
 
-        wanted = [topic.name for topic in self._image.topics() if changes(topic)]
-        for start in range(0, len(wanted), CHANGES_AT_ONCE):
-            names = wanted[start : start + CHANGES_AT_ONCE]
+        for topics in _portions(list(self._image.topics())):
+            current = (self._image.topic(topic.name) for topic in topics)
+            names = [topic.name for topic in current if topic is not None and changes(topic)]
             await asyncio.gather(*(self._change_topic_if_there(name, changes) for name in names))
+            await asyncio.sleep(0)
 
     async def _change_topic_if_there(self, name: str, changes: Callable[[Topic], Mapping[int, PartitionState]]) -> None:
         try:
@@ -203,6 +232,19 @@ class Leaders:
             for index, state in enumerate(topic.partitions):
                 if state.adding or state.removing:
                     yield topic, index, state
+
+
+def _portions(topics: Sequence[Topic]) -> Iterable[list[Topic]]:
+    portion: list[Topic] = []
+    partitions = 0
+    for topic in topics:
+        portion.append(topic)
+        partitions += len(topic.partitions)
+        if len(portion) >= TOPICS_AT_ONCE or partitions >= PARTITIONS_AT_ONCE:
+            yield portion
+            portion, partitions = [], 0
+    if portion:
+        yield portion
 
 
 def _state_of(topic: Topic, index: int) -> PartitionState:

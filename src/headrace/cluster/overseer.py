@@ -266,7 +266,8 @@ class Overseer:
         """Who comes into an ISR must live, and as the one who has fetched, and stay."""
         barred = self._leaders.leaving | offline
         for member, epoch in zip(isr, epochs, strict=True):
-            if member not in state.isr and (self._accounted.get(member) != epoch or member in barred):
+            is_alive = member in self._alive and self._accounted.get(member) == epoch
+            if member not in state.isr and (not is_alive or member in barred):
                 raise CodedError(ErrorCode.ineligible_replica, f"broker {member} is not, or no longer, the one meant")
 
     async def shut_down(self, broker: int, broker_epoch: int) -> int:
