@@ -128,10 +128,10 @@ def a_setting(seconds: float, rounds: int, parent: Path | None) -> Iterator[Sett
         shutil.rmtree(root, ignore_errors=True)
 
 
-def wait_ready(process: "subprocess.Popen[str]", directory: Path) -> Server:
+def wait_ready(process: "subprocess.Popen[str]", directory: Path, seconds: float = _START_SECONDS) -> Server:
     """The server, once it has said that it is ready."""
     assert process.stdout is not None
-    too_late = Timer(_START_SECONDS, process.kill)
+    too_late = Timer(seconds, process.kill)
     too_late.start()
     try:
         for line in process.stdout:

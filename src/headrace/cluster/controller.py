@@ -10,7 +10,7 @@ one sync of the store. A change that was begun is finished even when the connect
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final, Protocol, TypeVar
@@ -37,6 +37,7 @@ from headrace.config import (
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.storage.disk import StorageError
 
+from .commits import TooLarge
 from .election import without_elr
 from .fenced import Deposed
 from .identity import new_topic_id
@@ -55,7 +56,10 @@ from .topics import (
     decode_topics,
     deletion,
     encode_configs,
+    growth_steps,
+    led_by_first,
     taken_back,
+    together,
     validate_name,
 )
 
@@ -159,7 +163,7 @@ class Controller:
         topic = Topic(
             name=spec.name,
             id=new_topic_id(self._rng),
-            partitions=tuple(_led_by_first(assignments)),
+            partitions=tuple(led_by_first(assignments)),
             configs=dict(spec.configs),
             internal=spec.name in INTERNAL,
         )
@@ -189,8 +193,12 @@ class Controller:
         async def grow() -> Topic:
             topic = self._existing(name)
             added = self._assign_more(topic, total, assignments)
-            grown = replace(topic, partitions=(*topic.partitions, *_led_by_first(added)))
-            return grown if validate_only else await self._put(topic, grown)
+            states = (*topic.partitions, *led_by_first(added))
+            if validate_only:
+                return replace(topic, partitions=states)
+            for end in growth_steps(len(topic.partitions), total):
+                topic = await self._put(topic, replace(topic, partitions=states[:end]))
+            return topic
 
         return await self._change(name, grow)
 
@@ -221,13 +229,12 @@ class Controller:
 
         async def change_states() -> Topic:
             topic = self._existing(name)
-            states = decide(topic)
-            if not states:
-                return topic
-            partitions = list(topic.partitions)
-            for index, state in states.items():
-                partitions[index] = state
-            return await self._put(topic, replace(topic, partitions=tuple(partitions)))
+            for states in together(decide(topic)):
+                partitions = list(topic.partitions)
+                for index, state in states.items():
+                    partitions[index] = state
+                topic = await self._put(topic, replace(topic, partitions=tuple(partitions)))
+            return topic
 
         return await self._change(name, change_states)
 
@@ -310,6 +317,8 @@ class Controller:
             await self._commit(operations)
         except AlreadyExists:
             raise _already_exists(topic.name) from None
+        except TooLarge:
+            raise _too_many(topic) from None
         try:
             self._listeners.apply_topic(topic)
         except Exception as error:
@@ -351,6 +360,8 @@ class Controller:
     async def _commit(self, operations: Sequence[Operation]) -> None:
         try:
             await self._store.commit(operations)
+        except TooLarge:
+            raise
         except StoreError as error:
             raise _answerable(error) from error
         except AlreadyExists:
@@ -464,10 +475,6 @@ class Controller:
         self._image.version += 1
 
 
-def _led_by_first(assignments: Iterable[Assignment]) -> Iterable[PartitionState]:
-    return [PartitionState(replicas=replicas, isr=replicas, leader=replicas[0]) for replicas in assignments]
-
-
 def _check_count(partitions: int) -> None:
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise CodedError(
@@ -475,6 +482,12 @@ def _check_count(partitions: int) -> None:
             f"Number of partitions was set to an invalid value, {partitions}: "
             f"it must be 1 to {MAX_PARTITIONS}, or -1 for the broker's num.partitions",
         )
+
+
+def _too_many(topic: Topic) -> CodedError:
+    advice = "create it with fewer, then add the others"
+    message = f"{len(topic.partitions)} partitions are more than the metadata store takes at once; {advice}"
+    return CodedError(ErrorCode.invalid_partitions, message)
 
 
 def _already_exists(name: str) -> CodedError:

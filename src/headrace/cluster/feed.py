@@ -20,6 +20,7 @@ depends on when leaders acknowledge, so both have to go by the same number, at t
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -33,7 +34,9 @@ MOST_KEPT: Final = 50_000
 MOST_SENT: Final = 2_000
 """Changes, or topics of a snapshot, in one answer."""
 MOST_STATES: Final = 20_000
-"""Partitions of topics in one page of a snapshot."""
+"""Partitions in one answer; more only where one topic alone has more."""
+_STATES_AT: Final = {"topic": 4, "partitions": 2}
+"""Where the states of partitions stand in the changes that have any."""
 
 
 class Place(NamedTuple):
@@ -151,7 +154,7 @@ class Feed:
         first = len(self._kept) - (self.version - version)
         if first < 0:
             return self._new_snapshot(broker).page(0, self.epoch)
-        changes = [self._kept[i] for i in range(first, min(first + MOST_SENT, len(self._kept)))]
+        changes = _portion(islice(self._kept, first, first + MOST_SENT))
         return {"epoch": self.epoch, "version": version + len(changes), "changes": changes}
 
     def close(self) -> None:
@@ -201,6 +204,18 @@ class Feed:
         except TimeoutError:
             return False
         return not self._is_over
+
+
+def _portion(changes: Iterable[Change]) -> list[Change]:
+    """As many changes, from the first on, as one answer may hold."""
+    portion: list[Change] = []
+    states = 0
+    for change in changes:
+        states += len(change[_STATES_AT[change[0]]]) if change[0] in _STATES_AT else 1
+        if portion and states > MOST_STATES:
+            break
+        portion.append(change)
+    return portion
 
 
 def _paged(first: list[Change], topics: list[tuple[Topic, int]]) -> Iterator[list[Change]]:

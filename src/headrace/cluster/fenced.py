@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from .commits import TooLarge
 from .store import Check, Conflict, Entries, MetadataStore, Operation, StoreError, Uncertain, Versioned
 
 MOST_OPERATIONS: Final = 200
@@ -95,6 +96,8 @@ class FencedStore:
                 _settle(group, Deposed())
             else:
                 _settle(group, conflict)
+        except TooLarge as error:
+            _settle(group, error)
         except Exception as error:
             self.ended.set()
             _settle(group, error)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from headrace.config import BrokerConfig, effective_topic
@@ -13,7 +13,9 @@ from .election import Rules
 from .image import ClusterImage, PartitionState, Topic
 from .placement import check_assignments
 
-CHANGES_AT_ONCE: Final = 2_000
+TOPICS_AT_ONCE: Final = 2_000
+PARTITIONS_AT_ONCE: Final = 20_000
+"""Looked at, and where they change written, before others have a turn."""
 _NOBODY: Final = frozenset[int]()
 
 Offline: TypeAlias = frozenset[int]
@@ -41,6 +43,52 @@ def _rules(topic: Topic, config: BrokerConfig) -> Rules:
     )
 
 
+class _Wish(NamedTuple):
+    """A change of one partition that waits for its topic's turn."""
+
+    partition: int
+    decide: NextState
+    done: "asyncio.Future[Topic]"
+
+
+class _Decided:
+    """The outcomes of one decision. Equal states are decided once: a cluster has very many, nearly all alike."""
+
+    def __init__(self, decide: NextState, rules: Rules) -> None:
+        self._decide = decide
+        self._rules = rules
+        self._equal: dict[PartitionState, PartitionState] = {}
+        self._same: dict[int, tuple[PartitionState, PartitionState]] = {}
+        """By identity, which is found ten times faster than by value; a state that is kept here keeps its identity."""
+
+    def changes(
+        self, states: Sequence[PartitionState], offline_of: Callable[[int], Offline | None] | None = None
+    ) -> dict[int, PartitionState]:
+        """The next states, by index, of those that have any."""
+        same = self._same
+        found: dict[int, PartitionState] = {}
+        for index, state in enumerate(states):
+            offline = None if offline_of is None else offline_of(index)
+            if offline:
+                after = self._decide(state, self._rules, offline) or state
+            else:
+                pair = same.get(id(state))
+                after = self._after(state) if pair is None else pair[1]
+            if after is not state:
+                found[index] = after
+        return found
+
+    def _after(self, state: PartitionState) -> PartitionState:
+        """The next state; the same object where it stays as it is."""
+        after = self._equal.get(state)
+        if after is None:
+            after = self._equal[state] = self._decide(state, self._rules, _NOBODY) or state
+        if after == state:
+            after = state
+        self._same[id(state)] = (state, after)
+        return after
+
+
 class Leaders:
     """Lets decisions of `election` change partitions."""
 
@@ -52,40 +100,32 @@ class Leaders:
         """Who cannot serve a partition, by topic id and index, as far as brokers have told this controller."""
         self.leaving: set[int] = set()
         """Who is about to stop: alive, and not to be given anything more to lead."""
+        self._wishes: dict[str, list[_Wish]] = {}
+        """By topic: what is decided when the topic's turn comes, and then stored at once."""
+        self._carrying: set[asyncio.Task[None]] = set()
 
     def rules(self, topic: Topic) -> Rules:
         """What a topic's settings say about its leaders."""
         return rules_of(topic, self._config)
 
     async def change_all(self, decide: NextState) -> None:
-        """Let a decision change every partition it wants to change. Equal states are decided once."""
-        known: dict[tuple[PartitionState, Rules], PartitionState] = {}
-
-        def next_of(state: PartitionState, rules: Rules) -> PartitionState:
-            after = known.get((state, rules))
-            if after is None:
-                after = known[state, rules] = decide(state, rules, _NOBODY) or state
-            return after
+        """Let a decision change every partition it wants to change; others have their turns between."""
+        known: dict[Rules, _Decided] = {}
 
         def changes(topic: Topic) -> dict[int, PartitionState]:
             rules = self.rules(topic)
-            found: dict[int, PartitionState] = {}
-            before: PartitionState | None = None
-            after: PartitionState | None = None
-            for index, state in enumerate(topic.partitions):
-                offline = self.offline.get((topic.id, index)) if self.offline else None
-                if offline:
-                    before, after = None, decide(state, rules, offline) or state
-                elif state is not before:
-                    before, after = state, next_of(state, rules)
-                if after is not None and after is not state and after != state:
-                    found[index] = after
-            return found
+            decided = known.get(rules)
+            if decided is None:
+                decided = known[rules] = _Decided(decide, rules)
+            if not self.offline:
+                return decided.changes(topic.partitions)
+            return decided.changes(topic.partitions, lambda index: self.offline.get((topic.id, index)))
 
-        wanted = [topic.name for topic in self._image.topics() if changes(topic)]
-        for start in range(0, len(wanted), CHANGES_AT_ONCE):
-            names = wanted[start : start + CHANGES_AT_ONCE]
+        for topics in _portions(list(self._image.topics())):
+            current = (self._image.topic(topic.name) for topic in topics)
+            names = [topic.name for topic in current if topic is not None and changes(topic)]
             await asyncio.gather(*(self._change_topic_if_there(name, changes) for name in names))
+            await asyncio.sleep(0)
 
     async def _change_topic_if_there(self, name: str, changes: Callable[[Topic], Mapping[int, PartitionState]]) -> None:
         try:
@@ -95,16 +135,55 @@ class Leaders:
                 raise
 
     async def change_one(self, name: str, index: int, decide: NextState) -> Topic:
-        """Let a decision change one partition."""
+        """Let a decision change one partition. Those of one topic that wait for its turn are stored as one change.
+
+        A record holds a thousand partitions: to write it once for each of them would take a thousand times as long.
+        """
+        done: asyncio.Future[Topic] = asyncio.get_running_loop().create_future()
+        wish = _Wish(index, decide, done)
+        if name in self._wishes:
+            self._wishes[name].append(wish)
+        else:
+            self._wishes[name] = [wish]
+            task = asyncio.create_task(self._carry(name))
+            self._carrying.add(task)
+            task.add_done_callback(self._carrying.discard)
+        return await done
+
+    async def _carry(self, name: str) -> None:
+        """Bring the wishes for a topic that there are when its turn comes to their ends."""
+        wishes: list[_Wish] = []
 
         def changes(topic: Topic) -> Mapping[int, PartitionState]:
-            if not 0 <= index < len(topic.partitions):
-                raise CodedError(ErrorCode.unknown_topic_or_partition, f"topic {name} has no partition {index}")
-            offline = self.offline.get((topic.id, index), _NOBODY)
-            after = decide(topic.partitions[index], self.rules(topic), offline)
-            return {} if after is None else {index: after}
+            nonlocal wishes
+            wishes = self._wishes.pop(name)
+            return self._granted(topic, wishes)
 
-        return await self._change(name, changes)
+        try:
+            topic = await self._change(name, changes)
+        except BaseException as error:
+            _fail(wishes or self._wishes.pop(name, []), error)
+            if not isinstance(error, Exception):
+                raise
+            return
+        for wish in wishes:
+            if not wish.done.done():
+                wish.done.set_result(topic)
+
+    def _granted(self, topic: Topic, wishes: Sequence[_Wish]) -> Mapping[int, PartitionState]:
+        """The next states by the wishes, each on what those before it have left; who is refused is told at once."""
+        rules = self.rules(topic)
+        states: dict[int, PartitionState] = {}
+        for wish in wishes:
+            try:
+                before = states.get(wish.partition) or _state_of(topic, wish.partition)
+                after = wish.decide(before, rules, self.offline.get((topic.id, wish.partition), _NOBODY))
+            except Exception as error:
+                _fail([wish], error)
+            else:
+                if after is not None:
+                    states[wish.partition] = after
+        return states
 
     async def change_if_there(self, name: str, index: int, decide: NextState) -> None:
         """The same, unless the topic is gone."""
@@ -153,6 +232,31 @@ class Leaders:
             for index, state in enumerate(topic.partitions):
                 if state.adding or state.removing:
                     yield topic, index, state
+
+
+def _portions(topics: Sequence[Topic]) -> Iterable[list[Topic]]:
+    portion: list[Topic] = []
+    partitions = 0
+    for topic in topics:
+        portion.append(topic)
+        partitions += len(topic.partitions)
+        if len(portion) >= TOPICS_AT_ONCE or partitions >= PARTITIONS_AT_ONCE:
+            yield portion
+            portion, partitions = [], 0
+    if portion:
+        yield portion
+
+
+def _state_of(topic: Topic, index: int) -> PartitionState:
+    if not 0 <= index < len(topic.partitions):
+        raise CodedError(ErrorCode.unknown_topic_or_partition, f"topic {topic.name} has no partition {index}")
+    return topic.partitions[index]
+
+
+def _fail(wishes: Iterable[_Wish], error: BaseException) -> None:
+    for wish in wishes:
+        if not wish.done.done():
+            wish.done.set_exception(error) if isinstance(error, Exception) else wish.done.cancel()
 
 
 def _elected_uncleanly(state: PartitionState, alive: Iterable[int]) -> PartitionState:

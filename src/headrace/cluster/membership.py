@@ -104,6 +104,10 @@ class Membership:
             loop = asyncio.get_running_loop()
             self._presuming = loop.call_later(self._session_seconds, self._ended.set)
 
+    def presume_lost(self) -> None:
+        """Count the session as lost, whatever the store may say later."""
+        self._ended.set()
+
     async def run(self) -> None:
         """Be a member until cancelled. Raises `IdInUse`, before it ever was one, when another broker has the number."""
         may_wait = False

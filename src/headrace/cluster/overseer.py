@@ -179,10 +179,10 @@ class Overseer:
 
     async def settled(self, topic: Topic) -> Topic:
         """A topic that is new, once it has leaders that live: one may have died while the topic was made."""
-        for index, state in enumerate(topic.partitions):
-            if state.leader not in self._alive:
-                topic = await self._leaders.change_one(topic.name, index, self._settle_one)
-        return topic
+        dead = [index for index, state in enumerate(topic.partitions) if state.leader not in self._alive]
+        changes = (self._leaders.change_one(topic.name, index, self._settle_one) for index in dead)
+        *_, settled = [topic, *await asyncio.gather(*changes)]
+        return settled
 
     def _settle_one(self, state: PartitionState, rules: Rules, offline: Offline) -> PartitionState | None:
         return election.after_change_of_brokers(state, rules, self._alive - offline)
@@ -266,7 +266,8 @@ class Overseer:
         """Who comes into an ISR must live, and as the one who has fetched, and stay."""
         barred = self._leaders.leaving | offline
         for member, epoch in zip(isr, epochs, strict=True):
-            if member not in state.isr and (self._accounted.get(member) != epoch or member in barred):
+            is_alive = member in self._alive and self._accounted.get(member) == epoch
+            if member not in state.isr and (not is_alive or member in barred):
                 raise CodedError(ErrorCode.ineligible_replica, f"broker {member} is not, or no longer, the one meant")
 
     async def shut_down(self, broker: int, broker_epoch: int) -> int:
@@ -285,6 +286,7 @@ class Overseer:
         The broker is remembered as dead to them until it registers anew.
         """
         self._require_known(broker, broker_epoch)
+        known: list[tuple[str, int]] = []
         for name, topic_id, index in logs:
             topic = self.image.topic(name)
             if topic is None or topic.id.hex != topic_id or not 0 <= index < len(topic.partitions):
@@ -292,7 +294,8 @@ class Overseer:
             key = (UUID(hex=topic_id), index)
             self._leaders.offline[key] = self._leaders.offline.get(key, frozenset()) | {broker}
             log.warning("a broker cannot serve a partition", broker=broker, topic=name, partition=index)
-            await self._leaders.change_if_there(name, index, self._settle_one)
+            known.append((name, index))
+        await asyncio.gather(*(self._leaders.change_if_there(*key, self._settle_one) for key in known))
 
     async def restore_preferred(self, most_percent: int) -> None:
         """Let the first replicas lead again where a broker leads too few of those it should."""

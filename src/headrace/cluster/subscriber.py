@@ -1,14 +1,28 @@
-"""Takes up what the controller's feed brings: into this broker's image, and to those who hold the logs."""
+"""Takes up what the controller's feed brings: into this broker's image, and to those who hold the logs.
 
-from collections.abc import Iterable, Mapping
+To open thousands of logs takes seconds, in which a broker has to serve others, follow its leaders and notice that its
+session has ended. So it breathes between; and drops the rest when it has to begin anew meanwhile, as what it had been
+told to lead is then not its to lead.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from .feed import Place
 from .image import BrokerNode, ClusterImage, PartitionState, Topic
 from .topics import INTERNAL, decode_state
+
+MOST_AT_ONCE: Final = 20
+"""Partitions that are taken up between two breaths."""
+_MOST_STATES: Final = 100_000
+
+
+class _BegunAnewError(Exception):
+    """What is being taken up does not count any more."""
 
 
 class Listener(Protocol):
@@ -42,6 +56,9 @@ class Subscriber:
         self._named: set[str] = set()
         """The topics that the snapshot under way has brought."""
         self._states: dict[str, PartitionState] = {}
+        self._beginnings = 0
+        self._without_breath = 0
+        """Partitions taken up since others had a turn."""
 
     @property
     def is_current(self) -> bool:
@@ -51,8 +68,9 @@ class Subscriber:
     def forget_place(self) -> None:
         """Ask for everything anew: this broker is registered anew, and its leaderships with it."""
         self.place = Place()
+        self._beginnings += 1
 
-    def take(self, answer: Mapping[str, Any], asked: Place) -> None:
+    async def take(self, answer: Mapping[str, Any], asked: Place) -> None:
         """One answer of the feed, to what was asked at a place.
 
         It is passed over when this broker is elsewhere by now, or when it is of an older controller than one that was
@@ -61,9 +79,15 @@ class Subscriber:
         if asked != self.place or answer["epoch"] < self._newest_epoch:
             return
         self._newest_epoch = answer["epoch"]
+        try:
+            await self._take_up(answer, asked)
+        except _BegunAnewError:
+            return
+
+    async def _take_up(self, answer: Mapping[str, Any], asked: Place) -> None:
         page = answer.get("page")
         if page is None:
-            self._take_changes(answer["changes"])
+            await self._take_changes(answer["changes"])
             self.place = Place(answer["epoch"], answer["version"])
             return
         if page == 0:
@@ -72,16 +96,30 @@ class Subscriber:
             self.forget_place()
             return
         self._named |= {change[1] for change in answer["changes"] if change[0] == "topic"}
-        self._take_changes(answer["changes"])
+        await self._take_changes(answer["changes"])
         if answer["version"] < 0:
             self.place = Place(answer["epoch"], -1, answer["snapshot"], page + 1)
             return
         self._forget_all_but(self._named)
         self.place = Place(answer["epoch"], answer["version"])
 
-    def _take_changes(self, changes: Iterable[list[Any]]) -> None:
+    async def _take_changes(self, changes: Iterable[list[Any]]) -> None:
         for change in changes:
-            getattr(self, f"_take_{change[0]}")(*change[1:])
+            changed = getattr(self, f"_take_{change[0]}")(*change[1:])
+            if changed is not None:
+                await self._apply(*changed)
+
+    async def _apply(self, topic: Topic, indexes: Sequence[int]) -> None:
+        beginnings = self._beginnings
+        for start in range(0, len(indexes), MOST_AT_ONCE):
+            part = indexes[start : start + MOST_AT_ONCE]
+            self._listener.apply_topic(topic, part)
+            self._without_breath += len(part)
+            if self._without_breath >= MOST_AT_ONCE:
+                self._without_breath = 0
+                await asyncio.sleep(0)
+                if self._beginnings != beginnings:
+                    raise _BegunAnewError
 
     def _forget_all_but(self, named: AbstractSet[str]) -> None:
         """What a whole snapshot does not name is gone."""
@@ -90,7 +128,7 @@ class Subscriber:
 
     def _take_topic(
         self, name: str, topic_id: str, configs: Mapping[str, str], states: list[list[Any]], least_isr: int
-    ) -> None:
+    ) -> tuple[Topic, Sequence[int]]:
         before = self._image.topic(name)
         topic = Topic(
             name=name,
@@ -103,12 +141,12 @@ class Subscriber:
         if before is not None and before.id != topic.id:
             self._take_deleted(before.id.hex, name)
         self._image.put_topic(topic)
-        self._listener.apply_topic(topic)
+        return topic, range(len(topic.partitions))
 
-    def _take_partitions(self, topic_id: str, states: Mapping[str, list[Any]]) -> None:
+    def _take_partitions(self, topic_id: str, states: Mapping[str, list[Any]]) -> tuple[Topic, Sequence[int]] | None:
         topic = self._image.topic_by_id(UUID(hex=topic_id))
         if topic is None:
-            return
+            return None
         partitions = list(topic.partitions)
         changed = sorted(int(index) for index in states)
         for index in changed:
@@ -119,7 +157,7 @@ class Subscriber:
                 partitions.append(state)
         topic = replace(topic, partitions=tuple(partitions))
         self._image.put_topic(topic)
-        self._listener.apply_topic(topic, changed)
+        return topic, changed
 
     def _take_deleted(self, topic_id: str, name: str) -> None:
         topic = self._image.topic(name)
@@ -151,6 +189,3 @@ class Subscriber:
                 self._states.clear()
             state = self._states[text] = decode_state(values)
         return state
-
-
-_MOST_STATES = 100_000

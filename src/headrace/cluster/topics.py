@@ -7,7 +7,7 @@ one partition writes one page. Partition states are short arrays: a cluster has 
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
@@ -26,6 +26,8 @@ INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 PAGE: Final = 1000
 """Partitions of one record."""
+MOST_AT_ONCE: Final = 8 * PAGE
+"""Partitions next to each other that are changed in one commit: their records fit, whatever their states are."""
 
 
 def topic_key(name: str) -> str:
@@ -52,6 +54,24 @@ def collision_key(name: str) -> str:
     return name.replace(".", "_")
 
 
+def led_by_first(assignments: Iterable[tuple[int, ...]]) -> Iterable[PartitionState]:
+    """The states of new partitions: all replicas are in sync, the first leads."""
+    return [PartitionState(replicas=replicas, isr=replicas, leader=replicas[0]) for replicas in assignments]
+
+
+def together(states: Mapping[int, PartitionState]) -> Iterable[Mapping[int, PartitionState]]:
+    """Next states in portions that one commit of the store takes. Each partition's change stands for itself."""
+    portions: dict[int, dict[int, PartitionState]] = {}
+    for index, state in states.items():
+        portions.setdefault(index // MOST_AT_ONCE, {})[index] = state
+    return portions.values()
+
+
+def growth_steps(current: int, total: int) -> Iterable[int]:
+    """The numbers of partitions by which a topic grows, each in one commit."""
+    return [*range(current + MOST_AT_ONCE, total, MOST_AT_ONCE), total]
+
+
 def creation(topic: Topic) -> tuple[list[Operation], Topic]:
     """What stores a new topic, and the topic with the versions it then has."""
     operations: list[Operation] = [Create(topic_key(topic.name), _encode_head(topic))]
@@ -69,10 +89,11 @@ def change(before: Topic, after: Topic) -> tuple[list[Operation], Topic]:
         if page > len(versions):
             operations.append(Create(key, _encode_page(after, page)))
             versions.append(0)
-        elif _states_of(before, page) != _states_of(after, page):
+        elif _on_page(before, page) != _on_page(after, page):
             operations.append(Put(key, _encode_page(after, page), versions[page - 1]))
             versions[page - 1] += 1
-    if len(operations) > 1 and _encode_head(before) == _encode_head(after):
+    is_head_same = _on_page(before, 0) == _on_page(after, 0) and before.configs == after.configs
+    if len(operations) > 1 and is_head_same:
         operations[0] = Check(topic_key(after.name), before.version)
         return operations, replace(after, version=before.version, page_versions=tuple(versions))
     return operations, replace(after, version=before.version + 1, page_versions=tuple(versions))
@@ -134,7 +155,11 @@ def _encode_page(topic: Topic, page: int) -> bytes:
 
 
 def _states_of(topic: Topic, page: int) -> list[list[Any]]:
-    return [encode_state(state) for state in topic.partitions[page * PAGE : (page + 1) * PAGE]]
+    return [encode_state(state) for state in _on_page(topic, page)]
+
+
+def _on_page(topic: Topic, page: int) -> tuple[PartitionState, ...]:
+    return topic.partitions[page * PAGE : (page + 1) * PAGE]
 
 
 def _pages(topic: Topic) -> int:

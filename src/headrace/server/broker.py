@@ -22,6 +22,7 @@ from headrace.cluster.control import Control
 from headrace.cluster.controller import Controller
 from headrace.cluster.identity import cluster_id
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
+from headrace.cluster.pulse import BEATS, Pulse
 from headrace.cluster.sqlite import SqliteStore
 from headrace.cluster.store import MetadataStore, SharedStore, StoreError
 from headrace.config import PLAIN_USERS, SASL_PLAINTEXT, BrokerConfig, ConfigError
@@ -42,6 +43,7 @@ from headrace.storage.manager import LogManager
 
 from .authentication import Authenticator
 from .clustered import FOLLOWERS_SECONDS, Clustered, Identification, cluster_secret
+from .connection import Connection, Parts, Serve
 from .context import Context
 from .dispatch import Dispatcher, RawHandler
 from .handlers import HANDLERS
@@ -284,7 +286,19 @@ class Broker:
         )
         self._cleaner = Cleaner(self._replicas, self._disk, self._clock, self._world.workers.aside)
         self._begin_chores(loop)
-        self._listener.start(dispatcher.serve)
+        self._listener.start(dispatcher.serve if clustered is None else self._with_pulse(clustered, dispatcher))
+
+    def _with_pulse(self, clustered: Clustered, dispatcher: Dispatcher) -> Serve:
+        """Serves what comes, after a look at how long this process may have stood still."""
+        member, serve = clustered.member, dispatcher.serve
+        pulse = Pulse(self._clock.monotonic, member.session_seconds, member.stalled)
+        self._housekeeping.every(member.session_seconds / BEATS, "pulse", pulse.beat)
+
+        def serve_alive(connection: Connection, frame: memoryview) -> Parts | None:
+            pulse.beat()
+            return serve(connection, frame)
+
+        return serve_alive
 
     def _make_transactions(self, image: ClusterImage, controller: Control) -> TransactionCoordinator:
         config, peers = self.config, None if self._clustered is None else self._clustered.peers

@@ -86,8 +86,8 @@ class ClusterMember:
         self._subscriber = Subscriber(parts.image, self)
         self.is_ready = asyncio.Event()
         """Set once everything in the cluster is known here."""
-        session_seconds = int(parts.config["zookeeper.session.timeout.ms"]) / 1000
-        self._membership = Membership(parts.store, registration, self, session_seconds=session_seconds)
+        self.session_seconds = int(parts.config["zookeeper.session.timeout.ms"]) / 1000
+        self._membership = Membership(parts.store, registration, self, session_seconds=self.session_seconds)
 
     def find(self, broker: int) -> BrokerNode | None:
         """Where a broker is. The controller is known before the feed tells of anyone."""
@@ -122,6 +122,13 @@ class ClusterMember:
             answer = await self._tell_controller(InternalApi.RESIGN, {"broker_epoch": self.epoch})
             left = int(answer["left"])
         log.info("others lead what this broker led", only_here=left)
+
+    def stalled(self, seconds: float) -> None:
+        """This process stood still for longer than its session lasts: it leads nothing until it is registered anew."""
+        if self.epoch >= 0 and not self.is_apart:
+            log.warning("this broker stood still for longer than its session lasts", seconds=round(seconds, 1))
+            self.step_down()
+            self._membership.presume_lost()
 
     # As a `Member`
 
@@ -190,7 +197,7 @@ class ClusterMember:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             failure = ""
-            self._subscriber.take(answer, place)
+            await self._subscriber.take(answer, place)
             if self._subscriber.is_current and not self.is_ready.is_set():
                 self._parts.accounted_for()
                 self._membership.registration = replace(self._membership.registration, loss=Loss.NOTHING)

@@ -302,7 +302,7 @@ class LogManager:
 
     def delete_files(self, now_ms: int) -> None:
         """Unlink what was deleted long enough ago; may be slow, and touches nothing that a log still uses."""
-        due = [name for due_ms, name in self._doomed if due_ms <= now_ms]
+        due = {name: None for due_ms, name in self._doomed if due_ms <= now_ms}
         self._doomed = [entry for entry in self._doomed if entry[1] not in due]
         for name in due:
             self._disk.rmtree(self._path(name))

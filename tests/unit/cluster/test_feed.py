@@ -84,7 +84,7 @@ class Setting:
         """Ask until there is nothing new."""
         for _ in range(polls):
             place = self.subscriber.place
-            self.subscriber.take(await self.ask(), place)
+            await self.subscriber.take(await self.ask(), place)
             if self.subscriber.place == place:
                 return
         raise AssertionError("there is always something new")
@@ -130,7 +130,7 @@ def test_a_page_whose_answer_got_lost_is_given_again_and_nothing_is_deleted(monk
             place = setting.subscriber.place
             if lost % 2:
                 await setting.ask()  # and nobody hears it
-            setting.subscriber.take(await setting.ask(), place)
+            await setting.subscriber.take(await setting.ask(), place)
             if setting.subscriber.is_current:
                 break
         assert setting.told.removed == []
@@ -149,10 +149,10 @@ def test_an_answer_to_what_was_asked_before_this_broker_began_anew_is_passed_ove
         setting = Setting(*topics)
         await setting.follow()
         setting.subscriber.forget_place()
-        setting.subscriber.take(await setting.ask(), setting.subscriber.place)
+        await setting.subscriber.take(await setting.ask(), setting.subscriber.place)
         place, late = setting.subscriber.place, await setting.ask()
         setting.subscriber.forget_place()
-        setting.subscriber.take(late, place)
+        await setting.subscriber.take(late, place)
         assert setting.subscriber.place == Place()
         await setting.follow()
         assert setting.told.removed == []
@@ -167,7 +167,7 @@ def test_a_snapshot_that_was_replaced_by_another_is_begun_anew(monkeypatch: pyte
     async def main() -> None:
         setting = Setting(*topics)
         for _ in range(3):
-            setting.subscriber.take(await setting.ask(), setting.subscriber.place)
+            await setting.subscriber.take(await setting.ask(), setting.subscriber.place)
         await setting.feed.poll(BROKER, Place(), 0)
         await setting.follow()
         assert len(setting.known()) == 9
@@ -207,7 +207,7 @@ def test_an_older_controller_is_not_believed_even_by_one_who_begins_anew() -> No
         setting.subscriber.forget_place()
         setting.reign(8)
         for _ in range(3):
-            setting.subscriber.take(await setting.ask(), setting.subscriber.place)
+            await setting.subscriber.take(await setting.ask(), setting.subscriber.place)
         assert setting.told.removed == []
         assert not setting.subscriber.is_current
 
