@@ -277,8 +277,8 @@ def _take(header: BatchHeader, batch: bytes, dropping: set[int], found: dict[int
 
 TestTransactionsAgainstModel = TransactionsAgainstModel.TestCase
 TestTransactionsAgainstModel.settings = settings(
-    max_examples=120,
-    stateful_step_count=50,
+    max_examples=60,
+    stateful_step_count=40,
     deadline=None,
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
