@@ -1,4 +1,4 @@
-"""Faults at random, from a seed, in virtual time: a cluster loses, doubles and swaps nothing, whatever happens to it."""
+"""Faults at random, from a seed, in virtual time: whatever happens, a cluster loses, doubles and swaps nothing."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 """Notices that this process stood still for so long that its session may be over.
 
-Whoever is woken after that (a stopped process, a machine that slept) still believes what was true before: that it leads.
+Who is woken after that (a stopped process, a machine that slept) still believes what was true before: that it leads.
 It would answer clients by a log that others have left behind, and the news of its lost session comes only after what
 was waiting in its sockets. So the pulse is felt before any request is served.
 """
