@@ -117,6 +117,14 @@ def plain() -> dict[str, Any]:
         "election_type": 0,
         "topic_partitions": None,
         "validate_only": False,
+        "session_timeout": 1,
+        "rebalance_timeout": 1,
+        "protocol_type": "consumer",
+        "protocols": (),
+        "assignments": (),
+        "members": (),
+        "include_authorized_operations": False,
+        "markers": (),
     }
 
 
