@@ -9,7 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from tests.cluster.history import History, Outcome, Records, Write, problems
 from tests.process import ClusterProcesses, wait_for
@@ -102,6 +102,14 @@ class Load:
                 **self._options,
             }
         )
+        try:
+            self._write_on(producer, name)
+        except KafkaException as error:
+            self.history.complaints.append(f"{name}: {error}")
+        if producer.flush(GIVE_UP_MS / 1000):
+            self.history.complaints.append(f"{name}: {len(producer)} records were never answered")
+
+    def _write_on(self, producer: Producer, name: str) -> None:
         number = 0
         while not self._is_over.is_set():
             if len(producer) < MOST_UNDER_WAY:
@@ -110,8 +118,6 @@ class Load:
                     number += 1
             producer.poll(TICK_SECONDS)
             self._is_over.wait(TICK_SECONDS)
-        if producer.flush(GIVE_UP_MS / 1000):
-            self.history.complaints.append(f"{name}: {len(producer)} records were never answered")
 
     def _send(self, producer: Producer, name: str, partition: int, number: int) -> None:
         value = b"%s %d %s" % (name.encode(), number, self._padding)
