@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -114,3 +115,28 @@ def test_nothing_is_lost_when_a_leader_the_controller_a_follower_and_zookeepers_
 @pytest.mark.timeout(1_200)
 def test_nothing_is_lost_in_thirty_rounds_of_kills(tmp_path: Path) -> None:
     run_rounds(tmp_path, seed=30, count=30)
+
+
+@pytest.mark.long
+def test_nothing_is_lost_while_zookeeper_has_no_majority_and_writes_go_on_when_it_has(tmp_path: Path) -> None:
+    with ClusterProcesses(tmp_path, 3, servers=3) as cluster:
+        view = View(cluster.bootstrap, "orders")
+        view.create([(1, 2, 3), (2, 3, 1), (3, 1, 2)], min_insync_replicas="2")
+        with Load(cluster.bootstrap, "orders", PARTITIONS) as load:
+            load.wait_for_answers(time.monotonic())
+            majority = cluster.zookeeper.servers[:2]
+            for server in majority:
+                server.kill()
+            for number in cluster.brokers:
+                wait_for("a broker steps down", partial(has_stepped_down, cluster, number))
+            for server in majority:
+                server.launch()
+            view.wait_until_in_sync()
+            load.wait_for_answers(time.monotonic())
+            load.wait_for_reader()
+        assert load.problems() == []
+        wait_for_equal_replicas(cluster, "orders", dict.fromkeys(range(PARTITIONS), 3))
+
+
+def has_stepped_down(cluster: ClusterProcesses, number: int) -> bool:
+    return "the session in the metadata store is lost" in cluster.log(number)
