@@ -6,6 +6,7 @@ session) is put in one queue in the order it happened, and told on the loop in t
 
 import asyncio
 import select
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -46,6 +47,8 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has
         self._news: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._is_woken = False
         self._link: Any = None
+        self.heard_at = time.monotonic()
+        """When there last was something to read of a server."""
 
     def start(self) -> None:
         self._running = True
@@ -91,6 +94,8 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has
         for one in writers:
             poll.register(one, select.POLLOUT)
         ready = {fd for fd, _ in poll.poll(None if timeout is None else timeout * 1000)}
+        if self._link in readers and self._link.fileno() in ready:
+            self.heard_at = time.monotonic()
         return [r for r in readers if r.fileno() in ready], [w for w in writers if w.fileno() in ready], []
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
