@@ -8,7 +8,6 @@ connection to a server that lags, or to a deposed leader, would show what was tr
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -197,7 +196,7 @@ class Keeper:
 
     def silence(self) -> float:
         """The seconds since a server said anything, be it that it is still there."""
-        return time.monotonic() - self._handler.heard_at
+        return self._loop.time() - self._handler.heard_at
 
     def _listen_for_silence(self) -> None:
         """kazoo does not notice a server that fell silent while requests keep being sent, so it is done here."""
