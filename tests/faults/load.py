@@ -23,6 +23,7 @@ IMPATIENT = {
     "reconnect.backoff.ms": 10,
     "reconnect.backoff.max.ms": 100,
     "topic.metadata.refresh.fast.interval.ms": 50,
+    "socket.timeout.ms": 3_000,
     "log_level": 0,
 }
 """What librdkafka is told so that its own patience is not measured as the cluster's."""
