@@ -44,7 +44,7 @@ types: setup
 imports: setup
 	@$(BIN)/lint-imports --no-cache
 
-chaos: setup  ## the tests that take long: Spark clusters, drivers killed again and again, every loop bounds-checked
+chaos: setup  ## the tests that take long: Spark clusters, drivers and brokers killed again and again, every loop bounds-checked
 	$(BIN)/pytest -m long $(ARGS)
 
 explore: setup  ## the property tests on examples nobody has tried yet

@@ -5,11 +5,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.testing.cluster import SESSION_SECONDS
 from headrace.testing.loop import run_virtual
 
-from .clients import ClusterClient
+from .clients import METADATA_VERSION, ClusterClient
 from .runs import TOPIC, Plan, Run, different_replicas
 
 Story = Callable[[Run], Awaitable[None]]
@@ -329,3 +330,37 @@ def test_replicas_that_differ_would_be_found() -> None:
         return found
 
     assert any("replicas differ" in problem for problem in run_virtual(main, 1))
+
+
+@pytest.mark.parametrize("unnoticed", [0.0, SESSION_SECONDS / 2, SESSION_SECONDS * 0.9])
+def test_a_leader_that_is_cut_from_the_store_steps_down_by_the_end_of_its_session(unnoticed: float) -> None:
+    async def story(run: Run) -> None:
+        await acknowledged(run, "a")
+        run.cluster[0].cut_from_store(unnoticed=unnoticed)
+        await asyncio.sleep(SESSION_SECONDS + 0.1)
+        assert await run.write("too late", acks=1, to=0) is ErrorCode.not_leader_or_follower
+        run.cluster[0].heal_store()
+        await acknowledged(run, "b")
+
+    told(story)
+
+
+def test_a_broker_that_has_lost_its_cluster_answers_who_leads_and_sends_the_client_away() -> None:
+    async def story(run: Run) -> None:
+        address, values = run.cluster.addresses[0], {"topics": [{"name": TOPIC}], "allow_auto_topic_creation": False}
+
+        async def ask() -> None:
+            await run.client.ask(address, ApiKey.METADATA, METADATA_VERSION, values)
+
+        await ask()
+        await ask()
+        run.cluster[0].cut_from_store()
+        await led_by(run, 1, 2)
+        await asyncio.sleep(SESSION_SECONDS)
+        await ask()
+        with pytest.raises(OSError):
+            await ask()
+        run.cluster[0].heal_store()
+        await acknowledged(run, "a")
+
+    told(story)

@@ -9,7 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from tests.cluster.history import History, Outcome, Records, Write, problems
 from tests.process import ClusterProcesses, wait_for
@@ -23,6 +23,7 @@ IMPATIENT = {
     "reconnect.backoff.ms": 10,
     "reconnect.backoff.max.ms": 100,
     "topic.metadata.refresh.fast.interval.ms": 50,
+    "socket.timeout.ms": 3_000,
     "log_level": 0,
 }
 """What librdkafka is told so that its own patience is not measured as the cluster's."""
@@ -102,6 +103,14 @@ class Load:
                 **self._options,
             }
         )
+        try:
+            self._write_on(producer, name)
+        except KafkaException as error:
+            self.history.complaints.append(f"{name}: {error}")
+        if producer.flush(GIVE_UP_MS / 1000):
+            self.history.complaints.append(f"{name}: {len(producer)} records were never answered")
+
+    def _write_on(self, producer: Producer, name: str) -> None:
         number = 0
         while not self._is_over.is_set():
             if len(producer) < MOST_UNDER_WAY:
@@ -110,8 +119,6 @@ class Load:
                     number += 1
             producer.poll(TICK_SECONDS)
             self._is_over.wait(TICK_SECONDS)
-        if producer.flush(GIVE_UP_MS / 1000):
-            self.history.complaints.append(f"{name}: {len(producer)} records were never answered")
 
     def _send(self, producer: Producer, name: str, partition: int, number: int) -> None:
         value = b"%s %d %s" % (name.encode(), number, self._padding)

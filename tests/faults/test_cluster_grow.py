@@ -36,9 +36,9 @@ def fill(bootstrap: str, load: Load) -> None:
 
 
 def is_level(counts: Mapping[int, int]) -> bool:
-    """Whether brokers differ by no more than a tenth, or by one where that is less."""
+    """Whether each broker is within a tenth of the mean, or within one of it where a tenth is less."""
     mean = sum(counts.values()) / len(counts)
-    return max(counts.values()) - min(counts.values()) <= max(1.0, mean / 10)
+    return all(abs(count - mean) <= max(1.0, mean / 10) for count in counts.values())
 
 
 def bytes_of(cluster: ClusterProcesses, broker: int) -> int:

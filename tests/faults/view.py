@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic, PartitionMetadata
 
 from tests.process import wait_for
@@ -21,7 +21,19 @@ class View:
         """Make the topic, given who holds each partition."""
         config = {name.replace("_", "."): value for name, value in configs.items()}
         new = NewTopic(self.topic, len(replicas), replica_assignment=[list(r) for r in replicas], config=config)
-        self.admin.create_topics([new])[self.topic].result(60)
+        wait_for(f"topic {self.topic}", lambda: self._is_created(new))
+        self.wait_until_in_sync()
+
+    def _is_created(self, new: NewTopic) -> bool:
+        """Asks again where the controller has changed meanwhile, as it may on a machine that is busy."""
+        try:
+            self.admin.create_topics([new])[self.topic].result(60)
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code not in (KafkaError.TOPIC_ALREADY_EXISTS, KafkaError.REQUEST_TIMED_OUT):
+                raise
+            return bool(code == KafkaError.TOPIC_ALREADY_EXISTS)
+        return True
 
     def leader(self, partition: int = 0) -> int:
         """Who leads; -1 while nobody does, or nobody answers."""

@@ -46,6 +46,9 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has
         self._news: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._is_woken = False
         self._link: Any = None
+        self.heard_at = loop.time()
+        """When there last was something to read of a server."""
+        self._hearing_is_posted = False
 
     def start(self) -> None:
         self._running = True
@@ -83,6 +86,15 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has
             except Exception as error:
                 self.loop.call_exception_handler({"message": "told of ZooKeeper's news", "exception": error})
 
+    def _post_hearing(self) -> None:
+        if not self._hearing_is_posted:
+            self._hearing_is_posted = True
+            self.post(self._note_hearing)
+
+    def _note_hearing(self) -> None:
+        self._hearing_is_posted = False
+        self.heard_at = self.loop.time()
+
     def select(self, readers: list[Any], writers: list[Any], _: list[Any], timeout: float | None = None) -> Any:
         """As kazoo's, which makes and closes an epoll for each byte it waits for, at twice the time per request."""
         poll = select.poll()
@@ -91,6 +103,8 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has
         for one in writers:
             poll.register(one, select.POLLOUT)
         ready = {fd for fd, _ in poll.poll(None if timeout is None else timeout * 1000)}
+        if self._link in readers and self._link.fileno() in ready:
+            self._post_hearing()
         return [r for r in readers if r.fileno() in ready], [w for w in writers if w.fileno() in ready], []
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:

@@ -194,6 +194,10 @@ class Keeper:
         finally:
             self._in_flight -= 1
 
+    def silence(self) -> float:
+        """The seconds since a server said anything, be it that it is still there."""
+        return self._loop.time() - self._handler.heard_at
+
     def _listen_for_silence(self) -> None:
         """kazoo does not notice a server that fell silent while requests keep being sent, so it is done here."""
         if self._in_flight == 0:

@@ -94,7 +94,10 @@ class Membership:
         store.on_session(self._on_session)
 
     def _on_session(self, session: Session) -> None:
-        """A session that could not be heard of for as long as it may last counts as lost: others will think so, too."""
+        """A session that was not heard of for as long as it may last counts as lost: others will think so, too.
+
+        The silence began before it was noticed; counted from then on, others would lead while this broker still does.
+        """
         if self._presuming is not None:
             self._presuming.cancel()
             self._presuming = None
@@ -102,7 +105,8 @@ class Membership:
             self._ended.set()
         elif session is Session.SUSPENDED:
             loop = asyncio.get_running_loop()
-            self._presuming = loop.call_later(self._session_seconds, self._ended.set)
+            left = max(self._session_seconds - self._store.silence(), 0.0)
+            self._presuming = loop.call_later(left, self._ended.set)
 
     def presume_lost(self) -> None:
         """Count the session as lost, whatever the store may say later."""
@@ -151,7 +155,6 @@ class Membership:
         key = registration_key(self._id)
         value = encode_registration(self.registration)
         while True:
-            self._ended.clear()
             try:
                 return await self._try_to_register(key, value, may_wait=may_wait)
             except (Conflict, StoreError) as error:
@@ -160,6 +163,8 @@ class Membership:
 
     async def _try_to_register(self, key: str, value: bytes, *, may_wait: bool) -> int:
         stored = await self._store.get(key)
+        # What was lost before this is not the session that the key will live in; what is lost after it may be.
+        self._ended.clear()
         operations: list[Operation] = [Create(key, value, ephemeral=True)]
         if stored is not None:
             if not self._is_ours(stored):

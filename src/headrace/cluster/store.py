@@ -135,6 +135,10 @@ class SharedStore(MetadataStore, Protocol):
         """The session as it is now."""
         ...
 
+    def silence(self) -> float:
+        """The seconds since anything was heard of the servers, as far as is known."""
+        ...
+
     def on_session(self, told: Callable[[Session], None]) -> None:
         """`told` is called on the loop with each change of the session, in order."""
         ...

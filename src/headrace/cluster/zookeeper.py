@@ -106,6 +106,9 @@ class ZooKeeperStore:
     def session(self) -> Session:
         return self._keeper.session
 
+    def silence(self) -> float:
+        return self._keeper.silence()
+
     def on_session(self, told: Callable[[Session], None]) -> None:
         self._keeper.listeners.append(told)
 

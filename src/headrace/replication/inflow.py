@@ -53,6 +53,9 @@ class Inflow:
         self._number = 0
         self._slow_lane = None if slowly is None else SlowLane(*slowly, later, self._tell_now)
         """For those who catch up under a limit: the limit, and who we are."""
+        self._caught_up: set[Key] = set()
+        """What had everything that was committed when the leader last told. It does not wait in the slow lane: by the
+        time of its turn there would be more again, and under load it would never be let into the ISR."""
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -75,6 +78,7 @@ class Inflow:
         if partition is not None:
             partition.on_settled = None
             self._to_tell.pop(key, None)
+            self._caught_up.discard(key)
             if self._slow_lane is not None:
                 self._slow_lane.drop(key)
             self._withdrawn.add(key)
@@ -86,6 +90,7 @@ class Inflow:
         self._number = 0
         self._withdrawn.clear()
         self._to_tell = {}
+        self._caught_up.clear()
         if self._slow_lane is not None:
             self._slow_lane.clear()
         for key, partition in self._followed.items():
@@ -111,7 +116,7 @@ class Inflow:
         lane = self._slow_lane
         if lane is None:
             return False
-        if lane.takes(partition):
+        if key not in self._caught_up and lane.takes(partition):
             lane.put(key)
             return True
         lane.drop(key)
@@ -158,8 +163,15 @@ class Inflow:
             self._tell(key, partition)
         else:
             partition.append_fetched(records, progress.high_watermark, progress.log_start_offset)
+            self._note_distance(key, partition, progress.high_watermark)
             if len(records):
                 self._tell(key, partition)
+
+    def _note_distance(self, key: Key, partition: Partition, committed: int) -> None:
+        if partition.log.log_end_offset >= committed:
+            self._caught_up.add(key)
+        else:
+            self._caught_up.discard(key)
 
     def _refused(self, key: Key, partition: Partition, progress: Progress) -> None:
         if progress.code == ErrorCode.offset_out_of_range.value and progress.log_start_offset >= 0:

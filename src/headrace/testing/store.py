@@ -148,6 +148,8 @@ class SimulatedStore:
         self._link = link
         self._session = Session.CONNECTED
         self._session_number = 0
+        self.silent_since: float | None = None
+        """When its connection was cut, if it is."""
         self._listeners: list[Callable[[Session], None]] = []
         self._changed: asyncio.Future[None] = self._loop.create_future()
         self._watches: dict[asyncio.Event, None] = {}
@@ -156,6 +158,9 @@ class SimulatedStore:
     @property
     def session(self) -> Session:
         return self._session
+
+    def silence(self) -> float:
+        return 0.0 if self.silent_since is None else self._loop.time() - self.silent_since
 
     def on_session(self, told: Callable[[Session], None]) -> None:
         self._listeners.append(told)
@@ -312,6 +317,7 @@ class SimulatedEnsemble:
         """
         line = self._lines[store]
         line.is_cut = True
+        store.silent_since = asyncio.get_running_loop().time()
         store.link.set_open(False)
         self._start_expiry(line)
         if unnoticed == 0:
@@ -323,6 +329,7 @@ class SimulatedEnsemble:
         """The broker reaches the servers again: in its session, or after hearing that it is lost in a new one."""
         line = self._lines[store]
         line.is_cut = False
+        store.silent_since = None
         self._stop_expiry(line)
         if line.session in self._alive and not store.link.is_broken:
             store.link.set_open(True)

@@ -58,6 +58,8 @@ class Rig:
     followers: dict[int, Partition] = field(default_factory=dict)
     arrived: list[tuple[float, int, int]] = field(default_factory=list)
     """When, of which partition, how many bytes."""
+    proposed: set[int] = field(default_factory=set)
+    """The partitions whose follower the leader would have in the ISR."""
 
     def __post_init__(self) -> None:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
@@ -79,7 +81,8 @@ class Rig:
         return self.leaders[index]
 
     def propose_isr(self, partition: Partition, isr: frozenset[int]) -> None:
-        """Nobody comes into an ISR here."""
+        """Nobody comes into an ISR here, but it is known who would."""
+        self.proposed.add(partition.index)
 
     def add(self, index: int, state: PartitionState, configs: dict[str, str]) -> None:
         made = []
@@ -101,9 +104,9 @@ class Rig:
         follower.follow(state)
         self.leaders[index], self.followers[index] = leader, follower
 
-    def fill(self, index: int, megabytes: float) -> None:
-        for _ in range(int(megabytes * 100)):
-            batch = memoryview(bytearray(batch_of(bytes(10_000))))
+    def fill(self, index: int, megabytes: float, size: int = 10_000) -> None:
+        for _ in range(round(megabytes * 1_000_000 / size)):
+            batch = memoryview(bytearray(batch_of(bytes(size))))
             self.leaders[index].append(batch, check_batch(batch), now_ms=1_700_000_000_000, version=9)
 
     def follow(self) -> None:
@@ -218,6 +221,19 @@ def test_one_that_has_everything_keeps_nobody_waiting(limits: Limits) -> None:
     rig.follow()
     rig.run(10.0)
     assert rig.followers[1].log.log_end_offset == rig.leaders[1].log.log_end_offset
+
+
+def test_those_who_catch_up_come_into_the_isr_however_steadily_records_come(limits: Limits) -> None:
+    rig = Rig(limits)
+    for index in range(6):
+        rig.add(index, BEHIND, SLOWED)
+        rig.fill(index, 0.1)
+    rig.follow()
+    for _ in range(400):
+        rig.run(0.05)
+        for index in range(6):
+            rig.fill(index, 0.0001, size=100)
+    assert rig.proposed == set(range(6))
 
 
 def test_nothing_is_limited_where_no_rate_is_set() -> None:
