@@ -49,6 +49,7 @@ from .store import AlreadyExists, Conflict, Create, MetadataStore, Operation, Pu
 from .topics import (
     INTERNAL,
     TOPICS,
+    already_exists,
     change,
     collision_key,
     creation,
@@ -60,6 +61,7 @@ from .topics import (
     led_by_first,
     taken_back,
     together,
+    too_many,
     validate_name,
 )
 
@@ -316,9 +318,9 @@ class Controller:
         try:
             await self._commit(operations)
         except AlreadyExists:
-            raise _already_exists(topic.name) from None
+            raise already_exists(topic.name) from None
         except TooLarge:
-            raise _too_many(topic) from None
+            raise too_many(topic) from None
         try:
             self._listeners.apply_topic(topic)
         except Exception as error:
@@ -409,7 +411,7 @@ class Controller:
 
     def _refuse_existing(self, name: str) -> None:
         if self._image.topic(name) is not None:
-            raise _already_exists(name)
+            raise already_exists(name)
         other = self._names.get(collision_key(name))
         if other is not None:
             raise CodedError(
@@ -482,16 +484,6 @@ def _check_count(partitions: int) -> None:
             f"Number of partitions was set to an invalid value, {partitions}: "
             f"it must be 1 to {MAX_PARTITIONS}, or -1 for the broker's num.partitions",
         )
-
-
-def _too_many(topic: Topic) -> CodedError:
-    advice = "create it with fewer, then add the others"
-    message = f"{len(topic.partitions)} partitions are more than the metadata store takes at once; {advice}"
-    return CodedError(ErrorCode.invalid_partitions, message)
-
-
-def _already_exists(name: str) -> CodedError:
-    return CodedError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
 
 
 def _known_broker_setting(name: str) -> Setting:
