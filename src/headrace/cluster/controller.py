@@ -294,9 +294,7 @@ class Controller:
     async def _change(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Runs the work after others on the same name, and to its end whatever becomes of the caller."""
         key = collision_key(name)
-        lock = self._locks.get(key)
-        if lock is None:
-            lock = self._locks[key] = asyncio.Lock()
+        lock = self._locks.setdefault(key, asyncio.Lock())
 
         async def alone() -> T:
             async with lock:
@@ -362,12 +360,10 @@ class Controller:
     async def _commit(self, operations: Sequence[Operation]) -> None:
         try:
             await self._store.commit(operations)
-        except TooLarge:
+        except (TooLarge, AlreadyExists):
             raise
         except StoreError as error:
             raise _answerable(error) from error
-        except AlreadyExists:
-            raise
         except Conflict as conflict:
             message = f"{conflict.key} was changed by another controller; ask again"
             raise CodedError(ErrorCode.not_controller, message) from conflict
