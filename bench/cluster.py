@@ -159,13 +159,18 @@ class Asker:
         answer = self._ask(_CREATE_TOPICS, topics=tuple(topics), timeout=_TIMEOUT, validate_only=False)
         return [int(topic.error_code) for topic in answer.topics]
 
+    def logs(self) -> int:
+        """How many logs this broker has opened."""
+        return sum(len(topic.partitions) for topic in self._held())
+
     def sizes(self, topic: str) -> dict[int, int]:
         """The bytes that this broker holds of the partitions of a topic."""
+        partitions = (partition for one in self._held() if one.name == topic for partition in one.partitions)
+        return {partition.partition_index: int(partition.partition_size) for partition in partitions}
+
+    def _held(self) -> list[Any]:
         answer = self._ask(_DESCRIBE_LOG_DIRS, topics=None)
-        found = (one for result in answer.results for one in result.topics if one.name == topic)
-        return {
-            partition.partition_index: int(partition.partition_size) for one in found for partition in one.partitions
-        }
+        return [topic for result in answer.results for topic in result.topics]
 
     def _ask(self, api: tuple[int, int], **values: Any) -> Any:
         return wire.decoded(*api, load.ask(self._sock, wire.framed(*api, **values))[4:])
@@ -192,10 +197,10 @@ def create_until_done(
     raise BenchError(f"topics could not be created in {seconds:.0f} s: error codes {sorted(set(codes))}")
 
 
-def seconds_until(what: str, asker: Asker, holds: Callable[[list[Any]], bool], *, seconds: float = 300.0) -> float:
-    """How long it takes until something holds of all partitions, as one broker tells it."""
+def seconds_until(what: str, holds: Callable[[], bool], *, seconds: float = 300.0) -> float:
+    """How long it takes until something holds."""
     begin = time.perf_counter()
-    while not holds(asker.partitions()):
+    while not holds():
         if time.perf_counter() - begin > seconds:
             raise BenchError(f"not after {seconds:.0f} s: {what}")
         time.sleep(_PAUSE_SECONDS)

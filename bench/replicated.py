@@ -154,7 +154,7 @@ def _work(value_size: int, words: str, *, durable: bool) -> Work:
     )
 
 
-def works() -> Sequence[Work]:
+def works() -> list[Work]:
     return [
         _work(size, words, durable=durable)
         for size, words in ((100, "100b"), (1000, "1k"))

@@ -49,6 +49,7 @@ from .store import AlreadyExists, Conflict, Create, MetadataStore, Operation, Pu
 from .topics import (
     INTERNAL,
     TOPICS,
+    already_exists,
     change,
     collision_key,
     creation,
@@ -60,6 +61,7 @@ from .topics import (
     led_by_first,
     taken_back,
     together,
+    too_many,
     validate_name,
 )
 
@@ -292,9 +294,7 @@ class Controller:
     async def _change(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Runs the work after others on the same name, and to its end whatever becomes of the caller."""
         key = collision_key(name)
-        lock = self._locks.get(key)
-        if lock is None:
-            lock = self._locks[key] = asyncio.Lock()
+        lock = self._locks.setdefault(key, asyncio.Lock())
 
         async def alone() -> T:
             async with lock:
@@ -316,9 +316,9 @@ class Controller:
         try:
             await self._commit(operations)
         except AlreadyExists:
-            raise _already_exists(topic.name) from None
+            raise already_exists(topic.name) from None
         except TooLarge:
-            raise _too_many(topic) from None
+            raise too_many(topic) from None
         try:
             self._listeners.apply_topic(topic)
         except Exception as error:
@@ -360,12 +360,10 @@ class Controller:
     async def _commit(self, operations: Sequence[Operation]) -> None:
         try:
             await self._store.commit(operations)
-        except TooLarge:
+        except (TooLarge, AlreadyExists):
             raise
         except StoreError as error:
             raise _answerable(error) from error
-        except AlreadyExists:
-            raise
         except Conflict as conflict:
             message = f"{conflict.key} was changed by another controller; ask again"
             raise CodedError(ErrorCode.not_controller, message) from conflict
@@ -409,7 +407,7 @@ class Controller:
 
     def _refuse_existing(self, name: str) -> None:
         if self._image.topic(name) is not None:
-            raise _already_exists(name)
+            raise already_exists(name)
         other = self._names.get(collision_key(name))
         if other is not None:
             raise CodedError(
@@ -482,16 +480,6 @@ def _check_count(partitions: int) -> None:
             f"Number of partitions was set to an invalid value, {partitions}: "
             f"it must be 1 to {MAX_PARTITIONS}, or -1 for the broker's num.partitions",
         )
-
-
-def _too_many(topic: Topic) -> CodedError:
-    advice = "create it with fewer, then add the others"
-    message = f"{len(topic.partitions)} partitions are more than the metadata store takes at once; {advice}"
-    return CodedError(ErrorCode.invalid_partitions, message)
-
-
-def _already_exists(name: str) -> CodedError:
-    return CodedError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
 
 
 def _known_broker_setting(name: str) -> Setting:

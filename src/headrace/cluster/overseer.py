@@ -189,9 +189,13 @@ class Overseer:
 
     # What brokers ask
 
+    def hear(self, broker: int) -> None:
+        """A broker has said something: this controller is not alone."""
+        self._is_heard = self._is_heard or broker != self._broker_id
+
     async def poll(self, broker: int, broker_epoch: int, place: Place) -> dict[str, Any]:
         """The feed for one broker; only once the consequences of its registration are known."""
-        self._is_heard = self._is_heard or broker != self._broker_id
+        self.hear(broker)
         try:
             async with asyncio.timeout(POLL_SECONDS):
                 while not self._knows(broker, broker_epoch):

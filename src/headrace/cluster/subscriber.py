@@ -16,8 +16,11 @@ from .feed import Place
 from .image import BrokerNode, ClusterImage, PartitionState, Topic
 from .topics import INTERNAL, decode_state
 
-MOST_AT_ONCE: Final = 20
-"""Partitions that are taken up between two breaths."""
+AT_ONCE: Final = 4
+"""Partitions that are taken up before the clock is looked at."""
+MOST_AT_ONCE: Final = 200
+LONGEST_SECONDS: Final = 0.005
+"""What is taken up between two breaths: partitions, or time, whichever ends first."""
 _MOST_STATES: Final = 100_000
 
 
@@ -59,6 +62,7 @@ class Subscriber:
         self._beginnings = 0
         self._without_breath = 0
         """Partitions taken up since others had a turn."""
+        self._breathed_at = 0.0
 
     @property
     def is_current(self) -> bool:
@@ -110,16 +114,22 @@ class Subscriber:
                 await self._apply(*changed)
 
     async def _apply(self, topic: Topic, indexes: Sequence[int]) -> None:
-        beginnings = self._beginnings
-        for start in range(0, len(indexes), MOST_AT_ONCE):
-            part = indexes[start : start + MOST_AT_ONCE]
+        for start in range(0, len(indexes), AT_ONCE):
+            part = indexes[start : start + AT_ONCE]
             self._listener.apply_topic(topic, part)
             self._without_breath += len(part)
-            if self._without_breath >= MOST_AT_ONCE:
-                self._without_breath = 0
-                await asyncio.sleep(0)
-                if self._beginnings != beginnings:
-                    raise _BegunAnewError
+            await self._breathe()
+
+    async def _breathe(self) -> None:
+        """Let others have a turn, when it is time for that."""
+        loop = asyncio.get_running_loop()
+        if self._without_breath < MOST_AT_ONCE and loop.time() - self._breathed_at < LONGEST_SECONDS:
+            return
+        beginnings = self._beginnings
+        await asyncio.sleep(0)
+        self._without_breath, self._breathed_at = 0, loop.time()
+        if self._beginnings != beginnings:
+            raise _BegunAnewError
 
     def _forget_all_but(self, named: AbstractSet[str]) -> None:
         """What a whole snapshot does not name is gone."""

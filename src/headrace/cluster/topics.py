@@ -49,6 +49,18 @@ def validate_name(name: str) -> None:
     raise CodedError(ErrorCode.invalid_topic_exception, f"Topic name '{shown(name)}' is invalid: it {problem}")
 
 
+def too_many(topic: Topic) -> CodedError:
+    """What the creation of a topic is answered with whose records do not fit in one commit."""
+    advice = "create it with fewer, then add the others"
+    message = f"{len(topic.partitions)} partitions are more than the metadata store takes at once; {advice}"
+    return CodedError(ErrorCode.invalid_partitions, message)
+
+
+def already_exists(name: str) -> CodedError:
+    """What the second creation of a topic is answered with."""
+    return CodedError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
+
+
 def collision_key(name: str) -> str:
     """Equal for names that metrics, which know no '.', could not tell apart."""
     return name.replace(".", "_")

@@ -41,6 +41,8 @@ class InternalApi(IntEnum):
     """A leader asks the controller for other ISRs."""
     GIVE_UP = 20_006
     """A broker's disk has failed it for some partitions: the controller lets others lead them."""
+    BUSY = 20_007
+    """A broker takes up what the feed has brought, and will ask on when it is done: it is there, and hears."""
     REPLICATE = 20_005
     """A follower asks its leader for records; a body of its own: `protocol.replicate`."""
 

@@ -12,6 +12,7 @@ this leader knows less than the controller: a newer state is on its way, and wil
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -90,11 +91,15 @@ class IsrKeeper:
                 self._wanted.setdefault(partition, frozenset(change.isr))
             self._news.set()
             return
+        refusals: Counter[str] = Counter()
         for (partition, change), outcome in zip(changes.items(), outcomes, strict=True):
             if isinstance(outcome, Granted):
                 self._answered(change, outcome)
             else:
+                refusals[str(outcome)] += 1
                 _refused(partition, change, outcome, self._now())
+        for reason, count in refusals.items():
+            log.info("the controller refused ISRs", partitions=count, reason=reason)
 
     def _change(self, partition: Partition, isr: frozenset[int]) -> IsrChange:
         assert partition.followers is not None
@@ -117,7 +122,6 @@ def _is_asking(partition: Partition, isr: frozenset[int]) -> bool:
 
 
 def _refused(partition: Partition, change: IsrChange, error: CodedError, now: float) -> None:
-    log.info("the controller refused an ISR", log=partition.log.name, isr=change.isr, reason=str(error))
     is_certain = error.code is ErrorCode.ineligible_replica and _is_asking(partition, frozenset(change.isr))
     if is_certain and partition.state.partition_epoch == change.partition_epoch:
         assert partition.followers is not None

@@ -255,6 +255,7 @@ class PeerService:
             InternalApi.FEED: self._member.serve_feed,
             InternalApi.ALTER_ISR: self._member.serve_alter_isr,
             InternalApi.RESIGN: self._member.serve_resign,
+            InternalApi.BUSY: self._member.serve_busy,
             InternalApi.GIVE_UP: self._member.serve_give_up,
             InternalApi.FORWARD: Forwarded(self._me.broker_id, context, HANDLERS),
         }

@@ -17,7 +17,7 @@ from headrace.cluster.fenced import FencedStore
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
 from headrace.cluster.leaders import rules_of
 from headrace.cluster.membership import IdInUse, Membership
-from headrace.cluster.overseer import Overseer
+from headrace.cluster.overseer import POLL_SECONDS, Overseer
 from headrace.cluster.registration import (
     CONTROLLER_EPOCH,
     Loss,
@@ -197,11 +197,27 @@ class ClusterMember:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             failure = ""
-            await self._subscriber.take(answer, place)
+            await self._take(answer, place)
             if self._subscriber.is_current and not self.is_ready.is_set():
                 self._parts.accounted_for()
                 self._membership.registration = replace(self._membership.registration, loss=Loss.NOTHING)
                 self.is_ready.set()
+
+    async def _take(self, answer: Mapping[str, Any], place: Place) -> None:
+        """Take up an answer. Where that takes long the controller hears of this broker meanwhile."""
+        async with asyncio.TaskGroup() as tasks:
+            telling = tasks.create_task(self._tell_that_busy())
+            await self._subscriber.take(answer, place)
+            telling.cancel()
+
+    async def _tell_that_busy(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            try:
+                if self._ruling_here() is None:
+                    await self._tell_controller(InternalApi.BUSY, {})
+            except (OSError, CodedError, StoreError) as error:
+                log.info("the controller could not be told that this broker is busy", reason=str(error))
 
     async def _under_this_controller(self, work: Coroutine[Any, Any, T]) -> T:
         """What the work gives, which asks the controller; NOT_CONTROLLER as soon as there is another one, or none.
@@ -332,6 +348,11 @@ class ClusterMember:
     async def serve_resign(self, message: Message, broker: int) -> Message:
         """A `PeerHandler`."""
         return Message({"left": await self._ruling().shut_down(broker, message.values["broker_epoch"])})
+
+    async def serve_busy(self, message: Message, broker: int) -> Message:  # noqa: ARG002 - that it came says all
+        """A `PeerHandler`."""
+        self._ruling().hear(broker)
+        return Message({})
 
     async def serve_give_up(self, message: Message, broker: int) -> Message:
         """A `PeerHandler`."""

@@ -294,6 +294,10 @@ def _drop_from(recovery: _Recovery, number: int, reason: str) -> None:
     del recovery.segments[number:]
 
 
+_NO_FILES: Final = (None, None)
+"""Of indexes: an empty segment needs none, and on a broker with thousands of idle logs to make them takes longest."""
+
+
 def _recover_segment(recovery: _Recovery, segment: Segment) -> tuple[int, bool]:
     """Where a segment ends after its tail was checked, and whether it was sound to its last byte."""
     point = recovery.expected.recovery_point
@@ -315,7 +319,8 @@ def _recover_segment(recovery: _Recovery, segment: Segment) -> tuple[int, bool]:
         _cut_tail(recovery, segment, size, error)
         return segment.next_offset, False
     segment.trust_aborted_below(point)
-    _finish(segment, known)
+    if size or known != _NO_FILES:
+        _finish(segment, known)
     return segment.next_offset, True
 
 

@@ -1,6 +1,6 @@
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,10 +14,16 @@ from headrace.cluster.log_settings import intake_settings, log_settings
 from headrace.cluster.producer_ids import BLOCK
 from headrace.cluster.sqlite import SqliteStore
 from headrace.cluster.store import Create, StoreError
+from headrace.cluster.store import Operation as StoreOperation
 from headrace.config import BrokerConfig, Change, Operation
 from headrace.protocol.compression import GZIP, NONE, ZSTD
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.storage.disk import StorageError
+
+
+def versions(topic: Topic) -> tuple[int, ...]:
+    """Of all its records."""
+    return topic.version, *topic.page_versions
 
 
 @dataclass
@@ -33,7 +39,7 @@ class Logs:
         if self.failure is not None:
             raise self.failure
         shown = self.image.topic(topic.name)
-        if shown is not None and shown.version >= topic.version and shown is not topic:
+        if shown is not None and versions(shown) >= versions(topic) and shown is not topic:
             self.shown_too_early.append(topic.name)
         self.topics[topic.name] = topic
 
@@ -324,5 +330,37 @@ def test_codecs_and_their_levels(configs: dict[str, str], codec: int | None, lev
         topic = await broker.controller.create_topic(TopicSpec(name="t", configs=configs))
         rules = intake_settings(topic, broker.config)
         assert (rules.codec, rules.codec_level) == (codec, level)
+
+    with_broker(work)
+
+
+def test_a_change_of_a_very_large_topic_is_stored_in_portions() -> None:
+    async def work(broker: Broker) -> None:
+        await broker.controller.create_topic(TopicSpec(name="t", partitions=20_500))
+        sizes: list[int] = []
+        commit = broker.store.commit
+
+        async def counted(operations: Sequence[StoreOperation]) -> None:
+            sizes.append(len(operations))
+            await commit(operations)
+
+        broker.store.commit = counted  # type: ignore[method-assign]
+        await broker.controller.change_partitions(
+            "t", lambda topic: {i: replace(s, partition_epoch=1) for i, s in enumerate(topic.partitions)}
+        )
+        assert sizes == [8, 1 + 8, 1 + 5]
+        topic = broker.image.topic("t")
+        assert topic is not None
+        assert {state.partition_epoch for state in topic.partitions} == {1}
+
+    with_broker(work)
+
+
+def test_a_topic_grows_by_more_than_a_commit_takes() -> None:
+    async def work(broker: Broker) -> None:
+        await broker.controller.create_topic(TopicSpec(name="t", partitions=1))
+        grown = await broker.controller.create_partitions("t", 30_000)
+        assert len(grown.partitions) == 30_000
+        assert len(broker.logs.topics["t"].partitions) == 30_000
 
     with_broker(work)

@@ -304,3 +304,61 @@ def test_a_broker_in_a_new_life_has_taken_up_nothing_yet() -> None:
         assert not await setting.feed.applied_by([BROKER], 1, 0.1)
 
     run_virtual(main)
+
+
+def test_others_have_turns_while_a_large_topic_is_taken_up() -> None:
+    async def main() -> None:
+        setting = Setting(topic("large", 1, partitions=1_000))
+        seen: list[int] = []
+
+        async def look() -> None:
+            while not setting.subscriber.is_current:
+                seen.append(len(setting.told.applied))
+                await asyncio.sleep(0)
+
+        looking = asyncio.create_task(look())
+        await setting.follow()
+        await looking
+        taken_up = [index for _, indexes in setting.told.applied for index in indexes or ()]
+        assert taken_up == list(range(1_000))
+        assert len({count for count in seen if 0 < count < len(setting.told.applied)}) >= 3
+
+    run_virtual(main)
+
+
+def test_who_begins_anew_takes_up_nothing_more_of_what_was_under_way() -> None:
+    async def main() -> None:
+        setting = Setting(topic("large", 1, partitions=1_000))
+        while setting.subscriber.place.page == 0:
+            await setting.subscriber.take(await setting.ask(), setting.subscriber.place)
+        taking = asyncio.create_task(setting.subscriber.take(await setting.ask(), setting.subscriber.place))
+        await asyncio.sleep(0)
+        assert setting.told.applied
+        setting.subscriber.forget_place()
+        count = len(setting.told.applied)
+        await taking
+        assert len(setting.told.applied) == count
+        assert setting.subscriber.place == Place()
+        await setting.follow()
+        assert setting.subscriber.is_current
+
+    run_virtual(main)
+
+
+def test_an_answer_holds_few_changes_of_large_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "MOST_STATES", 5)
+
+    async def main() -> None:
+        setting = Setting()
+        await setting.follow()
+        for number in range(1, 5):
+            setting.put(topic(f"t{number}", number, partitions=number * 2))
+        sizes: list[int] = []
+        while not sizes or sizes[-1]:
+            place, answer = setting.subscriber.place, await setting.ask()
+            sizes.append(len(answer["changes"]))
+            await setting.subscriber.take(answer, place)
+        assert sizes == [1, 1, 1, 1, 0]
+        assert len(setting.known()) == 4
+
+    run_virtual(main)

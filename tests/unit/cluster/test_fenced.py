@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from headrace.cluster.commits import TooLarge
 from headrace.cluster.fenced import Deposed, FencedStore
 from headrace.cluster.store import AlreadyExists, Conflict, Create, Operation, Put, Uncertain
 from headrace.testing.loop import run_virtual
@@ -114,6 +115,18 @@ def test_a_conflict_is_not_taken_for_the_end_of_the_reign() -> None:
         with pytest.raises(Conflict):
             await fenced.commit([Put("/missing", b"", 0)])
         assert not fenced.ended.is_set()
+        await fenced.close()
+
+    run_virtual(main)
+
+
+def test_a_commit_that_no_store_takes_does_not_end_the_reign() -> None:
+    async def main() -> None:
+        _, _, _, fenced = await ruling()
+        with pytest.raises(TooLarge):
+            await fenced.commit([Create(f"/k{number}", bytes(500_000)) for number in range(3)])
+        assert not fenced.ended.is_set()
+        await fenced.commit([Create("/k", b"")])
         await fenced.close()
 
     run_virtual(main)

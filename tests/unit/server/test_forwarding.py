@@ -82,7 +82,9 @@ def test_another_broker_sends_it_on_and_says_who_asked() -> None:
             assert [topic.name for topic in answer.topics] == ["orders", "payments"]
             assert [len(node.asked) for node in three.nodes] == [0, 1, 0]
             (info,) = three.nodes[1].asked
-            assert info == RequestInfo(ApiKey.CREATE_TOPICS, 7, "c1", "User:ANONYMOUS", "c1")
+            assert info.connection > 0
+            asked = RequestInfo(ApiKey.CREATE_TOPICS, 7, "c1", "User:ANONYMOUS", "c1", connection=info.connection)
+            assert info == asked
 
     run_virtual(main)
 

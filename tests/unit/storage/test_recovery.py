@@ -268,3 +268,12 @@ def test_a_disk_that_cannot_be_read_leaves_the_log_offline() -> None:
     store.start()
     assert store.log.offline is not None
     assert "Input/output error" in store.log.offline
+
+
+def test_an_empty_log_gets_no_index_files_by_a_kill_and_takes_records_after_it() -> None:
+    store = store_with(0)
+    store.kill()
+    assert reads_of(store.disk, "index") == 0
+    append(store.log)
+    store.kill()
+    assert store.log.log_end_offset == 1
