@@ -44,17 +44,35 @@ class Running:
     query: Query
     progress: Progress
     seen: set[tuple[str, int]] = field(default_factory=set)
+    again: Callable[[], Query] | None = None
+    """Starts the query anew, from its checkpoint."""
+    tries: int = _TRIES
+    """How often it may still be started because the machine was too slow for it; full again after each batch."""
 
     def look(self) -> None:
         """Take in what happened since the last look."""
         last = self.query.lastProgress
         for report in self._new(json.loads(last.json)) if last is not None else ():
             self.progress = self.progress.after(report)
+            self.tries = _TRIES
         if not self.query.isActive:
             self.progress = self.progress.now("stopped" if self.failure() is None else "failed")
 
     def failure(self) -> BaseException | None:
         return None if self.query.isActive else self.query.exception()
+
+    @property
+    def can_start_again(self) -> bool:
+        """Whether the query failed for want of time alone, so that nothing is wrong with it."""
+        failure = self.failure()
+        return failure is not None and _TOO_SLOW in str(failure) and self.again is not None and self.tries > 0
+
+    def start_again(self) -> None:
+        """Start the query where it stopped."""
+        assert self.again is not None
+        self.tries -= 1
+        self.query = self.again()
+        self.progress = self.progress.now("starting")
 
     def _new(self, last: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """Reports not seen before. Mostly the last is all there is, and asking for all of them is dear."""
@@ -87,27 +105,27 @@ def start(built: BuiltSink, setting: Setting) -> Running:
     """Start the query of a sink and wait until it knows its sources; PipelineFailed says why it cannot be.
 
     Spark gives a Python process of a source ten seconds to answer. A busy machine may take longer, so queries start
-    one after the other, and one that failed for this alone starts again.
+    one after the other, and one that failed for this alone starts again, then and later.
     """
-    for _ in range(_TRIES - 1):
-        running = _start(built, setting)
-        failure = _settled(running.query)
-        if failure is None or _TOO_SLOW not in str(failure):
-            return running
-    return _start(built, setting)
+    running = Running(
+        built.sink, _start(built, setting), Progress(sink=built.sink.name), again=lambda: _start(built, setting)
+    )
+    while _settled(running.query) is not None and running.can_start_again:
+        running.start_again()
+    return running
 
 
-def _start(built: BuiltSink, setting: Setting) -> Running:
+def _start(built: BuiltSink, setting: Setting) -> Query:
     sink = built.sink
     try:
         built.show_tables()
         checkpoint = setting.places.checkpoint_of(sink.name)
         writer = writer_for(built, setting.declaration, setting.bootstrap, checkpoint)
         writer = writer.queryName(sink.name).outputMode(sink.mode).option("checkpointLocation", checkpoint)
-        query = _triggered(writer, setting.trigger or sink.trigger or setting.declaration.trigger).start()
+        query: Query = _triggered(writer, setting.trigger or sink.trigger or setting.declaration.trigger).start()
     except Exception as error:
         raise PipelineFailed(f"{sink.place}: sink '{sink.name}': {cause_of(error)}") from error
-    return Running(sink, query, Progress(sink=sink.name))
+    return query
 
 
 def _settled(query: Query) -> BaseException | None:
@@ -130,14 +148,17 @@ def watch(queries: Sequence[Running], stop: threading.Event, report: Report, pol
             one.look()
         report([one.progress for one in queries])
         _raise_failure(queries)
-        if not any(one.query.isActive for one in queries) or stop.wait(poll):
+        slow = [one for one in queries if one.can_start_again]
+        for one in slow:
+            one.start_again()
+        if not (slow or any(one.query.isActive for one in queries)) or stop.wait(poll):
             return
 
 
 def _raise_failure(queries: Sequence[Running]) -> None:
     for one in queries:
         failure = one.failure()
-        if failure is not None:
+        if failure is not None and not one.can_start_again:
             raise PipelineFailed(f"sink '{one.sink.name}' failed: {cause_of(failure)}") from failure
 
 

@@ -57,6 +57,50 @@ def running(query: FakeQuery, name: str = "one") -> Running:
     return Running(sink, query, Progress(sink=name))
 
 
+TOO_SLOW = "org.apache.spark.SparkException: Python worker failed to connect back."
+
+
+def failed_with(message: str) -> FakeQuery:
+    query = FakeQuery()
+    query.active, query.error = False, RuntimeError(message)
+    return query
+
+
+def ended() -> FakeQuery:
+    query = FakeQuery()
+    query.active = False
+    return query
+
+
+def test_a_query_that_failed_on_a_busy_machine_starts_again() -> None:
+    one = running(failed_with(TOO_SLOW))
+    later = iter([failed_with(TOO_SLOW), ended()])
+    one.again = lambda: next(later)
+    watch([one], threading.Event(), ignore, poll=0.0)
+    assert one.progress.state == "stopped"
+
+
+def test_a_machine_that_stays_busy_fails_the_pipeline() -> None:
+    one = running(failed_with(TOO_SLOW))
+    starts: list[FakeQuery] = []
+
+    def again() -> FakeQuery:
+        starts.append(failed_with(TOO_SLOW))
+        return starts[-1]
+
+    one.again = again
+    with pytest.raises(PipelineFailed, match="failed to connect back"):
+        watch([one], threading.Event(), ignore, poll=0.0)
+    assert len(starts) == 3
+
+
+def test_any_other_failure_is_final() -> None:
+    one = running(failed_with("boom"))
+    one.again = ended
+    with pytest.raises(PipelineFailed, match="boom"):
+        watch([one], threading.Event(), ignore, poll=0.0)
+
+
 def ignore(_progress: Sequence[Progress]) -> None:
     return None
 
