@@ -3,13 +3,19 @@
 It reads a topic in a group and writes what it read, transformed, to the same partitions of another, in transactions
 that hold the offsets, too. It says `copied N` after each commit, N being all that was ever copied, and ends when that
 is everything. What a producer cannot go on after ends it with `GAVE_UP`, for its keeper to start it again.
+
+So does a call that hangs: librdkafka (2.10 to 2.16 at least) waits without end, whatever its timeout, to send offsets
+to a group coordinator that is gone from the cluster's metadata (its issues 5456 and 5511).
 """
 
 import dataclasses
 import json
+import os
 import random
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -18,6 +24,7 @@ from .load import IMPATIENT
 
 GAVE_UP: Final = 3
 PATIENCE_SECONDS: Final = 60.0
+HANGS_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 0.5
 
 
@@ -110,7 +117,8 @@ class _Copier:
             self._producer.produce(self._task.target, value, partition=message.partition())
         offsets = _offsets_after(messages)
         group = self._consumer.consumer_group_metadata()
-        _again(lambda: self._producer.send_offsets_to_transaction(offsets, group, PATIENCE_SECONDS))
+        with _ended_if_it_hangs():
+            _again(lambda: self._producer.send_offsets_to_transaction(offsets, group, PATIENCE_SECONDS))
 
     def _abort(self) -> None:
         _again(lambda: self._producer.abort_transaction(PATIENCE_SECONDS))
@@ -121,6 +129,20 @@ class _Copier:
 def _offsets_after(messages: Iterable[Message]) -> list[TopicPartition]:
     ends = {(message.topic(), message.partition()): message.offset() + 1 for message in messages}
     return [TopicPartition(topic, partition, end) for (topic, partition), end in ends.items()]
+
+
+@contextmanager
+def _ended_if_it_hangs() -> Iterator[None]:
+    def end() -> None:
+        _say("gives up: sending offsets hangs")
+        os._exit(GAVE_UP)
+
+    timer = threading.Timer(HANGS_SECONDS, end)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _again(call: Callable[[], object]) -> None:

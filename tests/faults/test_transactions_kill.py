@@ -90,6 +90,7 @@ class Keeper:
             self.copied = int(rest)
         else:
             self.notes[line] += 1
+            print(line)  # noqa: T201 - shown when a test fails
 
 
 class Killer:
@@ -110,7 +111,7 @@ class Killer:
         for number in range(count):
             feed(part)
             goal = int((number + self._chance.uniform(0.1, 0.5)) * part)
-            wait_for(f"{goal} records copied", partial(self._has_copied, goal), PROGRESS_SECONDS)
+            wait_for(f"{goal} records copied after {self.killed}", partial(self._has_copied, goal), PROGRESS_SECONDS)
             time.sleep(self._chance.uniform(0, 0.05))  # to any point of a transaction
             self._kill(self._next_kind())
         feed(self._task.records - count * part)
