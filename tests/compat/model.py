@@ -59,11 +59,17 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """The offsets [start, end) of one partition."""
+    """The offsets [start, end) of one partition; so many of them, the gaps, have no record that is to be seen."""
 
     partition: int
     start: int
     end: int
+    gaps: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many records are to be seen."""
+        return self.end - self.start - self.gaps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +99,16 @@ class Sending:
     def __str__(self) -> str:
         acks = "all" if self.acks == -1 else str(self.acks)
         return f"{self.codec.value}, {'idempotent' if self.idempotent else f'acks={acks}'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """How to write in a transaction: it holds an offset that a group has reached in partition 0 of the topic, too."""
+
+    id: str
+    commit: bool
+    group: str
+    offset: int
 
 
 class ClientDriver(ABC):
@@ -146,7 +162,11 @@ class ClientDriver(ABC):
         """The (partition, offset) of each record, in the order given; None where the client is not told."""
 
     @abstractmethod
-    def consume(self, topic: str, spans: Sequence[Span]) -> list[Record]:
+    def transact(self, topic: str, records: Sequence[Record], transaction: Transaction) -> None:
+        """Return once the transaction has ended."""
+
+    @abstractmethod
+    def consume(self, topic: str, spans: Sequence[Span], *, committed: bool = False) -> list[Record]:
         """The records of the spans as the client delivered them, or what came before the time was up."""
 
     @abstractmethod
@@ -165,7 +185,7 @@ class SpanCollector:
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self._ends = {span.partition: span.end for span in spans}
-        self._asked = sum(span.end - span.start for span in spans)
+        self._asked = sum(span.count for span in spans)
         self.records: list[Record] = []
 
     def add(self, record: Record) -> None:

@@ -33,7 +33,8 @@ Written by `make compat`, which runs the clients below against a running broker.
 
 Every client makes topics of 12 partitions, writes in every compression with acks 0, 1, all and idempotently, and
 reads everything back: keys, values, headers, timestamps and order must be equal, and the batches on the broker
-must carry the compression that was asked for. In the last row all clients write to one topic and each reads all
+must carry the compression that was asked for. What they write in transactions is read by another client, and the
+other way round. In the last row all clients write to one topic and each reads all
 of it.
 """
 

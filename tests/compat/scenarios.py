@@ -10,7 +10,19 @@ from headrace.protocol.partitioner import partition_for
 
 from .broker import produce_with_tool
 from .clients.confluent import ConfluentDriver
-from .model import MAX_MESSAGE_BYTES, Ability, ClientDriver, Codec, Headers, NotOffered, Pending, Record, Sending, Span
+from .model import (
+    MAX_MESSAGE_BYTES,
+    Ability,
+    ClientDriver,
+    Codec,
+    Headers,
+    NotOffered,
+    Pending,
+    Record,
+    Sending,
+    Span,
+    Transaction,
+)
 from .records import (
     PARTITIONS,
     check_equal,
@@ -29,6 +41,11 @@ SENDINGS = (
 )
 _SETTLE_SECONDS = 10.0
 _BIG = 10 * 1024 * 1024
+_IN_EACH = 3
+_BEHIND = _IN_EACH + 1
+"""Where the second of two transactions begins: a marker is between them."""
+_BOTH = Span(partition=0, start=0, end=_BEHIND + _IN_EACH, gaps=_BEHIND)
+"""Two transactions, of which readers of committed records see the second."""
 
 
 @dataclass(kw_only=True)
@@ -288,6 +305,35 @@ def key_hash(stage: Stage) -> None:
     check_equal(expected, stage.reference.consume(topic, spans_of(expected)))
 
 
+def write_in_transactions(stage: Stage) -> None:
+    """What was aborted is seen by no reader of committed records, what was committed is, and so is its offset."""
+    topic = stage.topic("transactions")
+    _, committed = _in_transactions(stage.driver, topic)
+    check_equal(committed, stage.reference.consume(topic, [_BOTH], committed=True), _BEHIND)
+    group = f"{topic}-group"
+    eventually("the committed offset", lambda: stage.reference.committed_offset(topic, group) == len(committed))
+
+
+def read_committed(stage: Stage) -> None:
+    """Aborted records are left out for who asks for committed ones, and shown to who does not."""
+    topic = stage.topic("committed")
+    aborted, committed = _in_transactions(stage.reference, topic)
+    check_equal(committed, stage.driver.consume(topic, [_BOTH], committed=True), _BEHIND)
+    everything = stage.driver.consume(topic, [Span(partition=0, start=0, end=len(aborted))])
+    check_equal(aborted, everything)
+
+
+def _in_transactions(driver: ClientDriver, topic: str) -> tuple[list[Record], list[Record]]:
+    both: list[list[Record]] = []
+    for commit in (False, True):
+        records = [Record(key=b"k", value=f"{commit} {number}".encode(), partition=0) for number in range(_IN_EACH)]
+        offset = len(records) if commit else 2 * len(records)
+        transaction = Transaction(id=f"{topic}-id", commit=commit, group=f"{topic}-group", offset=offset)
+        driver.transact(topic, records, transaction)
+        both.append(records)
+    return both[0], both[1]
+
+
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario(title="create a topic of 12 partitions", run=create),
     Scenario(title="list topics", run=list_topics),
@@ -308,5 +354,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(title="seek by time", run=seek_time),
     Scenario(title="1-byte message", run=one_byte),
     Scenario(title="10 MB message", run=ten_megabytes),
+    Scenario(title="write in transactions: commit, abort, offsets", run=write_in_transactions),
+    Scenario(title="read committed records alone", run=read_committed),
     Scenario(title="keys in the partitions of `headrace produce` (murmur2)", run=key_hash),
 )

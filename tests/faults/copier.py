@@ -11,7 +11,6 @@ to a group coordinator that is gone from the cluster's metadata (its issues 5456
 import dataclasses
 import json
 import os
-import random
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,8 +39,8 @@ class Task:
     batch: int = 500
     name: str = "copier"
     """The group, its member, and the transactional id."""
-    aborts: float = 0.1
-    """How many of the transactions are aborted by the copier itself, once they are written."""
+    abort_every: int = 10
+    """Each such transaction is aborted by the copier itself, once it is written."""
 
 
 def transformed(value: bytes) -> bytes:
@@ -51,7 +50,7 @@ def transformed(value: bytes) -> bytes:
 class _Copier:
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._chance = random.Random()
+        self._begun = 0
         self._producer = Producer(
             {
                 "bootstrap.servers": task.bootstrap,
@@ -96,9 +95,10 @@ class _Copier:
     def _copy(self, messages: Sequence[Message]) -> bool:
         """Whether it is done; if not, what was read will be read again."""
         self._producer.begin_transaction()
+        self._begun += 1
         try:
             self._write(messages)
-            if self._chance.random() < self._task.aborts:
+            if self._begun % self._task.abort_every == 0:
                 self._producer.flush(PATIENCE_SECONDS)
                 self._abort()
                 return False

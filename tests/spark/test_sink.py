@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headrace.client.transactions import TransactionOperations
 from headrace.protocol.partitioner import partition_for
 
 from .records import records, values
@@ -54,6 +55,17 @@ def test_each_row_goes_to_its_topic_and_the_option_wins(spark: Any, topics: Topi
     assert sorted(int(value or b"") for value in values(topics.bootstrap, even)) == [0, 2, 4, 6, 8]
     assert sorted(int(value or b"") for value in values(topics.bootstrap, odd)) == [1, 3, 5, 7, 9]
     assert len(values(topics.bootstrap, third)) == 10
+
+
+def test_rows_are_written_in_transactions_of_the_tasks(spark: Any, topics: Topics) -> None:
+    topic = topics.create(partitions=2)
+    frame = spark.range(100, numPartitions=2).selectExpr("cast(id AS string) AS value")
+    _write(frame, topics, topic=topic, delivery="exactly-once")
+    found = values(topics.bootstrap, topic, read_committed=True)
+    assert sorted(int(value or b"") for value in found) == list(range(100))
+    with TransactionOperations(topics.bootstrap) as operations:
+        ended = operations.list_transactions(["CompleteCommit"], pattern="headrace-sink-.*")
+    assert len(ended) >= 2
 
 
 def test_a_topic_is_made_on_demand(spark: Any, topics: Topics) -> None:

@@ -1,7 +1,6 @@
 """A query that is killed, and tasks that fail: nothing is missing, and with transactions nothing is there twice.
 
-The brokers of this project have no transactions yet. With HEADRACE_TRANSACTIONAL_BOOTSTRAP set to the address of a
-cluster that has them, such as Apache Kafka, the same is shown for exactly-once.
+HEADRACE_TRANSACTIONAL_BOOTSTRAP can name another cluster that has them, such as Apache Kafka, to show it there.
 """
 
 import dataclasses
@@ -14,6 +13,7 @@ import sys
 import time
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,7 @@ from .sink_query import Plan
 pytestmark = pytest.mark.long
 
 
-TRANSACTIONAL = os.environ.get("HEADRACE_TRANSACTIONAL_BOOTSTRAP", "")
+OTHER_CLUSTER = os.environ.get("HEADRACE_TRANSACTIONAL_BOOTSTRAP", "")
 KILLS = int(os.environ.get("HEADRACE_SINK_KILLS", "2"))
 RECORDS = 6000
 FINISH_SECONDS = 600
@@ -127,38 +127,45 @@ def _size(cluster: Cluster, topic: str) -> int:
     return sum(end or 0 for end in cluster.offsets(dict.fromkeys(places, LATEST)).values())
 
 
-@pytest.mark.timeout(1200)
-def test_a_query_that_is_killed_leaves_nothing_out(tmp_path: Path) -> None:
+@pytest.fixture
+def bootstrap() -> Iterator[str]:
+    """A cluster with transactions."""
+    if OTHER_CLUSTER:
+        yield OTHER_CLUSTER
+        return
     with Broker() as broker:
-        plan = _plan(broker.bootstrap, tmp_path, records_per_batch=500)
-        _killed_often(plan, KILLS, seed=1)
-        assert set(_counts(plan)) == set(range(RECORDS))
+        yield broker.bootstrap
 
 
 @pytest.mark.timeout(1200)
-def test_tasks_that_fail_half_way_are_tried_again_and_leave_nothing_out(tmp_path: Path) -> None:
-    with Broker() as broker:
-        plan = _plan(broker.bootstrap, tmp_path, records_per_batch=2000, failing_batches=(0, 2))
-        _run(plan)
-        assert set(_counts(plan)) == set(range(RECORDS))
+def test_a_query_that_is_killed_leaves_nothing_out(tmp_path: Path, bootstrap: str) -> None:
+    plan = _plan(bootstrap, tmp_path, delivery="at-least-once", records_per_batch=500)
+    _killed_often(plan, KILLS, seed=1)
+    assert set(_counts(plan)) == set(range(RECORDS))
 
 
-needs_transactions = pytest.mark.skipif(not TRANSACTIONAL, reason="HEADRACE_TRANSACTIONAL_BOOTSTRAP is not set")
+@pytest.mark.timeout(1200)
+def test_tasks_that_fail_half_way_are_tried_again_and_leave_nothing_out(tmp_path: Path, bootstrap: str) -> None:
+    plan = _plan(bootstrap, tmp_path, delivery="at-least-once", records_per_batch=2000, failing_batches=(0, 2))
+    _run(plan)
+    assert set(_counts(plan)) == set(range(RECORDS))
 
 
-@needs_transactions
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("way", ["stream", "foreachBatch"])
-def test_a_query_that_is_killed_writes_each_record_once(tmp_path: Path, way: str) -> None:
-    plan = _plan(TRANSACTIONAL, tmp_path, delivery="exactly-once", records_per_batch=300, way=way)
+@pytest.mark.parametrize(
+    ("delivery", "way"), [("exactly-once", "stream"), ("auto", "stream"), ("exactly-once", "foreachBatch")]
+)
+def test_a_query_that_is_killed_writes_each_record_once(
+    tmp_path: Path, bootstrap: str, delivery: str, way: str
+) -> None:
+    plan = _plan(bootstrap, tmp_path, delivery=delivery, records_per_batch=300, way=way)
     _killed_often(plan, KILLS, seed=2)
     assert _counts(plan) == Counter(range(RECORDS))
 
 
-@needs_transactions
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("way", ["stream", "foreachBatch"])
-def test_tasks_that_fail_half_way_write_each_record_once(tmp_path: Path, way: str) -> None:
-    plan = _plan(TRANSACTIONAL, tmp_path, delivery="exactly-once", failing_batches=(0, 2, 3), way=way)
+def test_tasks_that_fail_half_way_write_each_record_once(tmp_path: Path, bootstrap: str, way: str) -> None:
+    plan = _plan(bootstrap, tmp_path, delivery="exactly-once", failing_batches=(0, 2, 3), way=way)
     _run(plan)
     assert _counts(plan) == Counter(range(RECORDS))

@@ -22,6 +22,7 @@ from ..model import (
     Sending,
     Span,
     SpanCollector,
+    Transaction,
 )
 
 T = TypeVar("T")
@@ -134,8 +135,24 @@ class AiokafkaDriver(ClientDriver):
 
         return _run(send())
 
+    def transact(self, topic: str, records: Sequence[Record], transaction: Transaction) -> None:
+        async def send() -> None:
+            producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, transactional_id=transaction.id)
+            await producer.start()
+            try:
+                await producer.begin_transaction()
+                for record in records:
+                    await producer.send_and_wait(topic, key=record.key, value=record.value, partition=record.partition)
+                offsets = {TopicPartition(topic, 0): transaction.offset}
+                await producer.send_offsets_to_transaction(offsets, transaction.group)
+                await (producer.commit_transaction() if transaction.commit else producer.abort_transaction())
+            finally:
+                await producer.stop()
+
+        _run(send())
+
     @asynccontextmanager
-    async def _consumer(self) -> AsyncIterator[AIOKafkaConsumer]:
+    async def _consumer(self, *, committed: bool = False) -> AsyncIterator[AIOKafkaConsumer]:
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self.bootstrap,
             group_id=None,
@@ -143,6 +160,7 @@ class AiokafkaDriver(ClientDriver):
             auto_offset_reset="none",
             max_partition_fetch_bytes=MAX_MESSAGE_BYTES,
             fetch_max_wait_ms=100,
+            isolation_level="read_committed" if committed else "read_uncommitted",
         )
         await consumer.start()
         try:
@@ -150,11 +168,11 @@ class AiokafkaDriver(ClientDriver):
         finally:
             await consumer.stop()
 
-    def consume(self, topic: str, spans: Sequence[Span]) -> list[Record]:
+    def consume(self, topic: str, spans: Sequence[Span], *, committed: bool = False) -> list[Record]:
         collector = SpanCollector(spans)
 
         async def read() -> None:
-            async with self._consumer() as consumer:
+            async with self._consumer(committed=committed) as consumer:
                 consumer.assign([TopicPartition(topic, span.partition) for span in spans])
                 for span in spans:
                     consumer.seek(TopicPartition(topic, span.partition), span.start)

@@ -26,6 +26,7 @@ from ..model import (
     Sending,
     Span,
     SpanCollector,
+    Transaction,
 )
 from .librdkafka import require_codec
 
@@ -112,7 +113,29 @@ class ConfluentDriver(ClientDriver):
             raise RuntimeError(f"{unsent} records unsent; {'; '.join(failures[:3])}")
         return None if sending.acks == 0 else [positions[index] for index in range(len(records))]
 
-    def _consumer(self) -> Consumer:
+    def transact(self, topic: str, records: Sequence[Record], transaction: Transaction) -> None:
+        producer = Producer(self._common | {"transactional.id": transaction.id})
+        reader = Consumer(self._common | {"group.id": transaction.group})
+        producer.init_transactions(TIMEOUT_SECONDS)
+        producer.begin_transaction()
+        for record in records:
+            producer.produce(topic, key=record.key, value=record.value, partition=record.partition or 0)
+        producer.flush(TIMEOUT_SECONDS)
+        offsets = [TopicPartition(topic, 0, transaction.offset)]
+        producer.send_offsets_to_transaction(offsets, reader.consumer_group_metadata(), TIMEOUT_SECONDS)
+        reader.close()
+        end = producer.commit_transaction if transaction.commit else producer.abort_transaction
+        end(TIMEOUT_SECONDS)
+
+    def committed_offset(self, topic: str, group: str) -> int:
+        """The offset of a group in partition 0."""
+        reader = Consumer(self._common | {"group.id": group})
+        try:
+            return int(reader.committed([TopicPartition(topic, 0)], TIMEOUT_SECONDS)[0].offset)
+        finally:
+            reader.close()
+
+    def _consumer(self, *, committed: bool = False) -> Consumer:
         return Consumer(
             self._common
             | {
@@ -121,12 +144,13 @@ class ConfluentDriver(ClientDriver):
                 "auto.offset.reset": "error",
                 "fetch.message.max.bytes": MAX_MESSAGE_BYTES,
                 "fetch.wait.max.ms": 100,
+                "isolation.level": "read_committed" if committed else "read_uncommitted",
             }
         )
 
-    def consume(self, topic: str, spans: Sequence[Span]) -> list[Record]:
+    def consume(self, topic: str, spans: Sequence[Span], *, committed: bool = False) -> list[Record]:
         collector = SpanCollector(spans)
-        consumer = self._consumer()
+        consumer = self._consumer(committed=committed)
         consumer.assign([TopicPartition(topic, span.partition, span.start) for span in spans])
         deadline = time.monotonic() + TIMEOUT_SECONDS
         try:

@@ -9,6 +9,7 @@ from typing import ClassVar
 import kafka
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.structs import OffsetAndMetadata
 
 from ..model import (
     MAX_MESSAGE_BYTES,
@@ -23,6 +24,7 @@ from ..model import (
     Sending,
     Span,
     SpanCollector,
+    Transaction,
 )
 
 
@@ -103,7 +105,20 @@ class KafkaPythonDriver(ClientDriver):
             stored = [future.get(timeout=TIMEOUT_SECONDS) for future in sent]
         return None if sending.acks == 0 else [(one.partition, one.offset) for one in stored]
 
-    def _consumer(self) -> KafkaConsumer:
+    def transact(self, topic: str, records: Sequence[Record], transaction: Transaction) -> None:
+        producer = KafkaProducer(bootstrap_servers=self.bootstrap, transactional_id=transaction.id)
+        with closing(producer):
+            producer.init_transactions()
+            producer.begin_transaction()
+            for record in records:
+                producer.send(topic, key=record.key, value=record.value, partition=record.partition)
+            producer.flush(timeout=TIMEOUT_SECONDS)
+            offsets = {TopicPartition(topic, 0): OffsetAndMetadata(transaction.offset, "", -1)}
+            producer.send_offsets_to_transaction(offsets, transaction.group)
+            end = producer.commit_transaction if transaction.commit else producer.abort_transaction
+            end()
+
+    def _consumer(self, *, committed: bool = False) -> KafkaConsumer:
         return KafkaConsumer(
             bootstrap_servers=self.bootstrap,
             group_id=None,
@@ -111,12 +126,13 @@ class KafkaPythonDriver(ClientDriver):
             auto_offset_reset="none",
             max_partition_fetch_bytes=MAX_MESSAGE_BYTES,
             fetch_max_wait_ms=100,
+            isolation_level="read_committed" if committed else "read_uncommitted",
         )
 
-    def consume(self, topic: str, spans: Sequence[Span]) -> list[Record]:
+    def consume(self, topic: str, spans: Sequence[Span], *, committed: bool = False) -> list[Record]:
         collector = SpanCollector(spans)
         deadline = time.monotonic() + TIMEOUT_SECONDS
-        with closing(self._consumer()) as consumer:
+        with closing(self._consumer(committed=committed)) as consumer:
             consumer.assign([TopicPartition(topic, span.partition) for span in spans])
             for span in spans:
                 consumer.seek(TopicPartition(topic, span.partition), span.start)

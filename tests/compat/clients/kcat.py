@@ -20,6 +20,7 @@ from ..model import (
     Record,
     Sending,
     Span,
+    Transaction,
 )
 from .librdkafka import require_codec
 
@@ -102,13 +103,28 @@ class KcatDriver(ClientDriver):
             self._run("-P", "-t", topic, "-z", sending.codec.value, *options, *shape, *delimiters, stdin=framed)
         return None
 
-    def consume(self, topic: str, spans: Sequence[Span]) -> list[Record]:
-        return [record for span in spans for record in self._read(topic, span)]
+    def consume(self, topic: str, spans: Sequence[Span], *, committed: bool = False) -> list[Record]:
+        isolation = "read_committed" if committed else "read_uncommitted"
+        return [record for span in spans for record in self._read(topic, span, isolation)]
 
-    def _read(self, topic: str, span: Span) -> Iterator[Record]:
-        count = str(span.end - span.start)
+    def transact(self, topic: str, records: Sequence[Record], transaction: Transaction) -> None:
+        raise NotOffered("kcat writes in no transactions")
+
+    def _read(self, topic: str, span: Span, isolation: str) -> Iterator[Record]:
+        count = str(span.count)
         limit = f"fetch.message.max.bytes={MAX_MESSAGE_BYTES}"
-        shape = ["-p", str(span.partition), "-o", str(span.start), "-c", count, "-X", limit]
+        shape = [
+            "-p",
+            str(span.partition),
+            "-o",
+            str(span.start),
+            "-c",
+            count,
+            "-X",
+            limit,
+            "-X",
+            f"isolation.level={isolation}",
+        ]
         output = self._run("-q", "-u", "-C", "-t", topic, *shape, "-f", "%p %o %T %K %S %h\n%k%s", partial=True)
         return _parse(output)
 

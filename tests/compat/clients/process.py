@@ -4,6 +4,7 @@ A command is `{"verb": ..., ...}`, an answer `{"ok": ...}` or `{"error": "..."}`
 `{"partition", "offset", "timestamp", "key", "value", "headers"}` with its bytes in base64.
 """
 
+import dataclasses
 import json
 import os
 import queue
@@ -25,6 +26,7 @@ from ..model import (
     Record,
     Sending,
     Span,
+    Transaction,
 )
 
 _STOP_SECONDS = 5.0
@@ -140,9 +142,14 @@ class ProcessDriver(ClientDriver):
         )
         return None if answer is None else [(int(partition), int(offset)) for partition, offset in answer]
 
-    def consume(self, topic: str, spans: Sequence[Span]) -> list[Record]:
-        wanted = [[span.partition, span.start, span.end] for span in spans]
-        return [_from_json(found) for found in self._driver.ask("consume", topic=topic, spans=wanted)]
+    def consume(self, topic: str, spans: Sequence[Span], *, committed: bool = False) -> list[Record]:
+        wanted = [[span.partition, span.start, span.end, span.count] for span in spans]
+        answer = self._driver.ask("consume", topic=topic, spans=wanted, committed=committed)
+        return [_from_json(found) for found in answer]
+
+    def transact(self, topic: str, records: Sequence[Record], transaction: Transaction) -> None:
+        sent = [_to_json(record) for record in records]
+        self._driver.ask("transact", topic=topic, records=sent, **dataclasses.asdict(transaction))
 
     def offset_at(self, topic: str, partition: int, timestamp: int) -> int | None:
         answer = self._driver.ask("offset_at", topic=topic, partition=partition, timestamp=timestamp)
@@ -156,10 +163,10 @@ class KafkajsDriver(ProcessDriver):
     default_hash = "murmur2 (`DefaultPartitioner`, since 2.0)"
     missing: ClassVar = {Ability.NULL_HEADERS: "kafkajs refuses a header without a value"}
 
-    def consume(self, topic: str, spans: Sequence[Span]) -> list[Record]:
+    def consume(self, topic: str, spans: Sequence[Span], *, committed: bool = False) -> list[Record]:
         if _JOIN_GROUP not in self.advertised:
             raise Pending("kafkajs consumes in groups only, and the broker does not serve JoinGroup")
-        return super().consume(topic, spans)
+        return super().consume(topic, spans, committed=committed)
 
 
 class JavaDriver(ProcessDriver):

@@ -19,8 +19,10 @@ import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.consumer.OffsetAndTimestamp;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
@@ -85,8 +87,10 @@ public final class Driver {
                 return admin.deleteTopics(List.of(topic)).all().get();
             case "produce":
                 return produce(topic, command);
+            case "transact":
+                return transact(topic, command);
             case "consume":
-                return consume(topic, command.get("spans"));
+                return consume(topic, command.get("spans"), command.get("committed").asBoolean());
             case "offset_at":
                 return offsetAt(new TopicPartition(topic, command.get("partition").asInt()), command.get("timestamp").asLong());
             default:
@@ -137,20 +141,42 @@ public final class Driver {
         return acks == 0 ? null : positions;
     }
 
-    private KafkaConsumer<byte[], byte[]> consumer() {
+    private Object transact(String topic, JsonNode command) throws Exception {
+        Map<String, Object> settings = settings(Map.of("transactional.id", command.get("id").asText()));
+        try (var producer = new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer())) {
+            producer.initTransactions();
+            producer.beginTransaction();
+            for (JsonNode record : command.get("records")) {
+                producer.send(fromJson(topic, record));
+            }
+            producer.flush();
+            OffsetAndMetadata offset = new OffsetAndMetadata(command.get("offset").asLong());
+            ConsumerGroupMetadata group = new ConsumerGroupMetadata(command.get("group").asText());
+            producer.sendOffsetsToTransaction(Map.of(new TopicPartition(topic, 0), offset), group);
+            if (command.get("commit").asBoolean()) {
+                producer.commitTransaction();
+            } else {
+                producer.abortTransaction();
+            }
+        }
+        return null;
+    }
+
+    private KafkaConsumer<byte[], byte[]> consumer(boolean committed) {
         Map<String, Object> settings = settings(Map.of(
                 "enable.auto.commit", false,
                 "auto.offset.reset", "none",
                 "max.partition.fetch.bytes", MAX_MESSAGE_BYTES,
-                "fetch.max.wait.ms", 100));
+                "fetch.max.wait.ms", 100,
+                "isolation.level", committed ? "read_committed" : "read_uncommitted"));
         return new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
     }
 
-    private ArrayNode consume(String topic, JsonNode spans) {
+    private ArrayNode consume(String topic, JsonNode spans, boolean committed) {
         Map<TopicPartition, Long> ends = new HashMap<>();
         ArrayNode received = JSON.createArrayNode();
         long deadline = System.currentTimeMillis() + TIMEOUT_MS;
-        try (KafkaConsumer<byte[], byte[]> consumer = consumer()) {
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(committed)) {
             spans.forEach(span -> ends.put(new TopicPartition(topic, span.get(0).asInt()), span.get(2).asLong()));
             consumer.assign(List.copyOf(ends.keySet()));
             spans.forEach(span -> consumer.seek(new TopicPartition(topic, span.get(0).asInt()), span.get(1).asLong()));
@@ -171,7 +197,7 @@ public final class Driver {
     }
 
     private Long offsetAt(TopicPartition partition, long timestamp) {
-        try (KafkaConsumer<byte[], byte[]> consumer = consumer()) {
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(false)) {
             OffsetAndTimestamp found = consumer.offsetsForTimes(Map.of(partition, timestamp)).get(partition);
             return found == null ? null : found.offset();
         }

@@ -88,12 +88,27 @@ async function produce({ topic, records, codec, acks, idempotent }) {
   }
 }
 
-async function consume({ topic, spans }) {
+async function transact({ topic, records, id, commit, group, offset }) {
+  const producer = kafka.producer({ transactionalId: id, idempotent: true, maxInFlightRequests: 1 });
+  await producer.connect();
+  try {
+    const transaction = await producer.transaction();
+    await transaction.send({ topic, messages: records.map(toMessage) });
+    const topics = [{ topic, partitions: [{ partition: 0, offset: String(offset) }] }];
+    await transaction.sendOffsets({ consumerGroupId: group, topics });
+    await (commit ? transaction.commit() : transaction.abort());
+  } finally {
+    await producer.disconnect();
+  }
+}
+
+async function consume({ topic, spans, committed }) {
   const groupId = `compat-${randomUUID()}`;
-  const consumer = kafka.consumer({ groupId, maxBytesPerPartition: MAX_MESSAGE_BYTES, maxWaitTimeInMs: 100 });
+  const limits = { maxBytesPerPartition: MAX_MESSAGE_BYTES, maxWaitTimeInMs: 100 };
+  const consumer = kafka.consumer({ groupId, readUncommitted: !committed, ...limits });
   const wanted = new Map(spans.map(([partition, start, end]) => [partition, { start, end }]));
   const found = new Map();
-  const total = spans.reduce((sum, [, start, end]) => sum + end - start, 0);
+  const total = spans.reduce((sum, [, , , count]) => sum + count, 0);
   let timer;
   await consumer.connect();
   try {
@@ -171,6 +186,7 @@ const verbs = {
   alter_config: alterConfig,
   delete_topic: ({ topic }) => admin.deleteTopics({ topics: [topic] }),
   produce,
+  transact,
   consume,
   offset_at: offsetAt,
 };

@@ -18,6 +18,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """The command, called in this process."""
     monkeypatch.delenv("HEADRACE_BOOTSTRAP", raising=False)
     monkeypatch.delenv("HEADRACE_DEBUG", raising=False)
+    # A command sets up the logs of its process, which this one is not: lines would go to a stream that is soon closed.
+    monkeypatch.setattr("structlog.configure", lambda **_: None)
     runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"})
 
     def invoke(*arguments: str, stdin: str | bytes | None = None) -> Result:
