@@ -72,6 +72,10 @@ class ClusterClient:
             self._client.drop(address)
             raise OSError(f"no answer from {address[0]}: {error!r}") from error
 
+    def is_connected(self, address: Address) -> bool:
+        """Whether there is a connection to a broker that the broker has not closed."""
+        return self._client.is_connected(address)
+
     async def ask_anyone(self, api_key: int, version: int, values: dict[str, Any]) -> Any:
         return await self.ask(self._rng.choice(self._cluster.addresses), api_key, version, values)
 

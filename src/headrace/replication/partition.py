@@ -258,7 +258,7 @@ class Partition:
         )
         bumped = marker.transaction_version >= EPOCH_BUMPING
         appended = self.log.append_control(batch, read_header(batch), self.leader_epoch, bumped=bumped)
-        self.verifications.end(marker.producer_id)
+        self.verifications.marked(marker)
         self._after_append(1)
         return appended
 

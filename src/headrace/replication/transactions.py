@@ -86,8 +86,18 @@ class Verifications:
             )
 
     def end(self, producer_id: int) -> None:
-        """The transaction has begun, or ended, or is not to be."""
+        """The transaction has begun, or is not to be."""
         self._by_producer.pop(producer_id, None)
+
+    def marked(self, marker: TransactionMarker) -> None:
+        """A transaction has ended. A marker of an epoch of its own ends what came before that epoch, and not what is
+        about to begin in it: its producer may go on before all markers are written."""
+        known = self._by_producer.get(marker.producer_id)
+        if known is None:
+            return
+        past = known.producer_epoch < marker.producer_epoch
+        if past or (known.producer_epoch == marker.producer_epoch and marker.transaction_version < EPOCH_BUMPING):
+            del self._by_producer[marker.producer_id]
 
     def clear(self) -> None:
         """This broker leads no more, or anew: others may have written markers meanwhile."""

@@ -75,6 +75,11 @@ class SimulatedClient:
         found = answer.responses[0].partitions[0]
         return found, values_in(found.records or b"")
 
+    def is_connected(self, broker: Address) -> bool:
+        """Whether there is a connection that the broker has not closed."""
+        link = self._links.get(broker)
+        return link is not None and not link.is_closed
+
     def drop(self, broker: Address) -> None:
         """Give up the connection to a broker, as after waiting too long for an answer."""
         link = self._links.pop(broker, None)
