@@ -111,18 +111,22 @@ def in_order(found: Acked) -> bool:
     return True
 
 
-def test_an_idempotent_producer_finds_each_record_once_and_in_order_after_every_kill(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [15, pytest.param(50, marks=pytest.mark.long)])
+def test_an_idempotent_producer_finds_each_record_once_and_in_order_after_every_kill(
+    tmp_path: Path, kills: int
+) -> None:
     def check(load: Load, found: Acked) -> None:
         assert not load.failed
         assert found == load.acked
         assert in_order(found)
 
-    kill_under_load(tmp_path, 50, {}, check, **{"enable.idempotence": True})
+    kill_under_load(tmp_path, kills, {}, check, **{"enable.idempotence": True})
 
 
-def test_a_plain_producer_finds_every_acknowledged_record_after_every_kill(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [4, pytest.param(10, marks=pytest.mark.long)])
+def test_a_plain_producer_finds_every_acknowledged_record_after_every_kill(tmp_path: Path, kills: int) -> None:
     def check(load: Load, found: Acked) -> None:
         assert not load.failed
         assert load.acked.items() <= found.items()
 
-    kill_under_load(tmp_path, 10, {"flush.messages": "1000"}, check, acks="1")
+    kill_under_load(tmp_path, kills, {"flush.messages": "1000"}, check, acks="1")

@@ -72,6 +72,7 @@ def test_a_pipeline_stops_cleanly_and_goes_on_where_it_stopped(ticking: Path) ->
     assert (ticking.parent / ".headrace" / "ticking" / "spark.log").stat().st_size > 0
 
 
+@pytest.mark.long
 def test_one_runner_at_a_time_and_the_next_one_waits_for_a_killed_ones_spark(ticking: Path) -> None:
     with PipelineProcess(ticking) as first:
         first.event("started")
@@ -86,6 +87,7 @@ def test_one_runner_at_a_time_and_the_next_one_waits_for_a_killed_ones_spark(tic
         assert third.stop() == 0
 
 
+@pytest.mark.long
 def test_a_stop_while_spark_starts_leaves_nothing_behind(ticking: Path) -> None:
     with PipelineProcess(ticking) as first:
         assert first.event("phase")["phase"].startswith("starting Spark")

@@ -113,12 +113,12 @@ def _response(status: int, reply: Reply) -> dict[str, Any]:
         }
     if status == 204:
         return described
+    problem = {CONTENT_TYPE.decode(): {"schema": {"$ref": "#/components/schemas/Problem"}}}
     if reply.shape is None and status >= 400:
-        problem = {"schema": {"$ref": "#/components/schemas/Problem"}}
-        described["content"] = {CONTENT_TYPE.decode(): problem}
+        described["content"] = problem
     else:
         schema = {} if reply.shape is None else {"schema": reply.shape.schema()}
-        described["content"] = dict.fromkeys(reply.media, schema)
+        described["content"] = dict.fromkeys(reply.media, schema) | (problem if status in COMMON else {})
     return described
 
 
