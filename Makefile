@@ -27,7 +27,7 @@ demo: setup  ## orders and payments through a pipeline on Spark, live, then what
 
 test: setup  ## lint, types, imports, and every test but the long ones
 	@$(MAKE) --no-print-directory lint types imports
-	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
+	$(BIN)/pytest -n 3 --dist worksteal $(ARGS)
 
 check: setup lint types imports unit  ## what to run before each commit: under a minute
 

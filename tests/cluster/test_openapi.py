@@ -37,6 +37,7 @@ def bounded(spec: dict[str, Any]) -> dict[str, Any]:
     return spec
 
 
+@pytest.mark.long
 def test_no_answer_is_undocumented(tmp_path: Path) -> None:
     pytest.importorskip("schemathesis")
     with (

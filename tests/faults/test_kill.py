@@ -112,7 +112,7 @@ def in_order(found: Acked) -> bool:
     return True
 
 
-@pytest.mark.parametrize("kills", [15, pytest.param(50, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [6, pytest.param(50, marks=pytest.mark.long)])
 def test_an_idempotent_producer_finds_each_record_once_and_in_order_after_every_kill(
     tmp_path: Path, kills: int
 ) -> None:
@@ -124,7 +124,7 @@ def test_an_idempotent_producer_finds_each_record_once_and_in_order_after_every_
     kill_under_load(tmp_path, kills, {}, check, **{"enable.idempotence": True})
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(10, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.long)])
 def test_a_plain_producer_finds_every_acknowledged_record_after_every_kill(tmp_path: Path, kills: int) -> None:
     def check(load: Load, found: Acked) -> None:
         assert not load.failed

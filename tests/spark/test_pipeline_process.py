@@ -55,6 +55,7 @@ def java_of(pid: int) -> list[psutil.Process]:
     return [child for child in psutil.Process(pid).children(recursive=True) if child.name() == "java"]
 
 
+@pytest.mark.long
 def test_a_pipeline_stops_cleanly_and_goes_on_where_it_stopped(ticking: Path) -> None:
     with PipelineProcess(ticking) as first:
         started = first.event("started")
