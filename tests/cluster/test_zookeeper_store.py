@@ -188,6 +188,7 @@ def test_a_list_shows_all_that_was_acknowledged_before_it(ensemble: Ensemble) ->
     asyncio.run(run())
 
 
+@pytest.mark.long  # how soon the last server drops its clients is its own affair
 def test_without_a_majority_calls_fail_in_words_and_later_ones_succeed(ensemble: Ensemble) -> None:
     async def run() -> None:
         store = await ZooKeeperStore.open(ensemble.url("/minority"), session_timeout=30, patience=1.5)
