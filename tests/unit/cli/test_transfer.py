@@ -121,6 +121,11 @@ def test_the_count_ends_a_stream(headrace: Headrace, topic: str) -> None:
     assert headrace("consume", topic).stdout == b"a\nb\n"
 
 
+def _heed_interrupts() -> None:
+    """What a script starts in the background ignores them, and so would all that it starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture
 def following(cluster: Broker, topic: str) -> Iterator["subprocess.Popen[bytes]"]:
     process = subprocess.Popen(
@@ -128,6 +133,7 @@ def following(cluster: Broker, topic: str) -> Iterator["subprocess.Popen[bytes]"
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment(cluster.bootstrap),
+        preexec_fn=_heed_interrupts,  # noqa: PLW1509 - it takes no lock
     )
     try:
         yield process
