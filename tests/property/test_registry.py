@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from headrace.registry import judge
 from headrace.registry.errors import RegistryError
-from headrace.registry.library import Library, Posted
 from headrace.registry.names import context_of
+from headrace.registry.parsing import Parser, Posted
 from headrace.registry.records import Proposal, Reference, decode, encode
 from headrace.registry.state import State
 
-LIBRARY = Library()
+LIBRARY = Parser()
 SUBJECTS = ("a", "b", ":.x:a")
 WRITERS = 3
 

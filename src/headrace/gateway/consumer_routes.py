@@ -1,5 +1,6 @@
 """Group consumption over HTTP: a member is made, polled, commits, goes."""
 
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -41,6 +42,10 @@ _PLACE: Final = Object({"topic": Text(), "partition": Integer(), "offset": Integ
 _VIEW: Final = Object({"group": Text(), "member_id": Text(), "base_uri": Text(), "assignment": Array(_PLACE)})
 _CONFLICT: Final = {409: Reply("The group was shared out anew, or this member is in use.")}
 _PATH: Final = "/api/v1/consumer-groups/{group}/members"
+_OWN: Final = {"group": GROUP, "member": Text(least=1, most=100)}
+
+Find = Callable[[Request], Consumer]
+"""The member that a request names."""
 
 
 def consumer_routes(clients: Clients, consumers: Consumers) -> Routes:
@@ -49,11 +54,17 @@ def consumer_routes(clients: Clients, consumers: Consumers) -> Routes:
         tag="Group consumption",
         about="A member of a consumer group lives in the gateway that made it: go on at its base_uri.",
     )
-    own = {"group": GROUP, "member": Text(least=1, most=100)}
 
     def find(request: Request) -> Consumer:
         return consumers.get(clients.of(request), request.params["group"], request.params["member"])
 
+    _add_joining(routes, clients, consumers)
+    _add_member_routes(routes, clients, consumers, find)
+    _add_position_routes(routes, find)
+    return routes
+
+
+def _add_joining(routes: Routes, clients: Clients, consumers: Consumers) -> None:
     @routes.post(
         _PATH,
         "Join a group.",
@@ -84,10 +95,12 @@ def consumer_routes(clients: Clients, consumers: Consumers) -> Routes:
         view = _view(request, clients.settings.advertise, consumer)
         return json_answer(view, 201, ((b"location", view["base_uri"].encode("ascii", "replace")),))
 
+
+def _add_member_routes(routes: Routes, clients: Clients, consumers: Consumers, find: Find) -> None:
     @routes.get(
         f"{_PATH}/{{member}}",
         "Show what a member reads.",
-        params=own,
+        params=_OWN,
         answers={200: Reply("The member.", _VIEW), **READ_PROBLEMS},
     )
     async def describe_member(request: Request) -> Answer:
@@ -97,7 +110,7 @@ def consumer_routes(clients: Clients, consumers: Consumers) -> Routes:
         f"{_PATH}/{{member}}/messages",
         "Poll.",
         about="Records since the last poll. Those not committed come again when the member is gone.",
-        params=own,
+        params=_OWN,
         query={"limit": LIMIT, "wait_ms": WAIT, "format": FORMAT},
         answers={
             200: Reply("Records, perhaps none.", Object({"records": Array(SHOWN)}, required=("records",))),
@@ -112,26 +125,20 @@ def consumer_routes(clients: Clients, consumers: Consumers) -> Routes:
         texts = joined(shown(topic, partition, record, form) for topic, partition, record in found)
         return Answer(200, f'{{"records":{texts}}}'.encode())
 
-    _add_position_routes(routes, find)
-
     @routes.delete(
-        f"{_PATH}/{{member}}", "Leave the group.", params=own, answers={204: Reply("It is gone."), **READ_PROBLEMS}
+        f"{_PATH}/{{member}}", "Leave the group.", params=_OWN, answers={204: Reply("It is gone."), **READ_PROBLEMS}
     )
     async def delete_member(request: Request) -> Answer:
         await consumers.remove(find(request))
         return Answer(204)
 
-    return routes
 
-
-def _add_position_routes(routes: Routes, find: Any) -> None:
-    own = {"group": GROUP, "member": Text(least=1, most=100)}
-
+def _add_position_routes(routes: Routes, find: Find) -> None:
     @routes.post(
         f"{_PATH}/{{member}}/offsets",
         "Commit.",
         about="Without a body: all that was polled.",
-        params=own,
+        params=_OWN,
         body=Body("What to commit.", {"application/json": COMMIT}, required=False),
         answers={204: Reply("Committed."), **_CONFLICT, **READ_PROBLEMS},
     )
@@ -144,7 +151,7 @@ def _add_position_routes(routes: Routes, find: Any) -> None:
     @routes.post(
         f"{_PATH}/{{member}}/positions",
         "Go on elsewhere.",
-        params=own,
+        params=_OWN,
         body=Body("The next offset to read of each partition.", {"application/json": _SEEK}),
         answers={204: Reply("Moved."), **_CONFLICT, **READ_PROBLEMS},
     )
@@ -164,7 +171,6 @@ def _wish(group: str, wanted: dict[str, Any]) -> Wish:
 
 
 def _view(request: Request, advertise: str, consumer: Consumer) -> dict[str, Any]:
-
     base = advertise or f"{request.scope.get('scheme', 'http')}://{request.header(b'host') or 'localhost'}"
     path = f"/api/v1/consumer-groups/{quote(consumer.wish.group, safe='')}/members/{consumer.id}"
     return {

@@ -58,8 +58,13 @@ _CONFLICT: Final = {409: Reply("There is a topic of that name.")}
 def topic_routes(clients: Clients) -> Routes:
     """The routes that administer topics."""
     routes = Routes(tag="Topics", about="Made, described, changed, removed.")
-    one = {"topic": TOPIC}
+    _add_collection_routes(routes, clients)
+    _add_topic_routes(routes, clients)
+    _add_config_routes(routes, clients)
+    return routes
 
+
+def _add_collection_routes(routes: Routes, clients: Clients) -> None:
     @routes.get(
         "/api/v1/topics",
         "List topics.",
@@ -101,6 +106,10 @@ def topic_routes(clients: Clients) -> Routes:
         await wait_until_known(cluster, name)
         return json_answer(await _describe(cluster, name), 201, ((b"location", f"/api/v1/topics/{name}".encode()),))
 
+
+def _add_topic_routes(routes: Routes, clients: Clients) -> None:
+    one = {"topic": TOPIC}
+
     @routes.get(
         "/api/v1/topics/{topic}",
         "Describe a topic.",
@@ -134,9 +143,6 @@ def topic_routes(clients: Clients) -> Routes:
     async def delete_topic(request: Request) -> Answer:
         await admin.delete_topic(clients.of(request).cluster, request.params["topic"])
         return Answer(204)
-
-    _add_config_routes(routes, clients)
-    return routes
 
 
 def _add_config_routes(routes: Routes, clients: Clients) -> None:

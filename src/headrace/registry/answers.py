@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from .library import guid
 from .names import beside, context_of
+from .parsing import guid
 from .records import Json, Schema
 from .state import State, Version
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from .errors import InvalidSchemaError
-from .library import Library
+from .parsing import Parser
 from .records import Schema
 from .schemas.model import Parsed
 from .state import State, Version
@@ -41,26 +41,24 @@ def held_against(versions: Sequence[Version], level: str, group: str | None, sch
 
 
 def objections(
-    library: Library, state: State, schema: Schema, parsed: Parsed, earlier: Sequence[Version], level: str
+    parser: Parser, state: State, schema: Schema, parsed: Parsed, earlier: Sequence[Version], level: str
 ) -> list[str]:
     """Why the schema is refused at this level; empty if it is not. The first version objected to is told about."""
     for version in earlier:
-        found = _against(library, state, schema, parsed, version, LEVELS[level])
+        found = _against(parser, state, schema, parsed, version, LEVELS[level])
         if found:
             where = [f"{{oldSchemaVersion: {version.version}}}", f"{{oldSchema: '{version.schema.text}'}}"]
             return [*found, *where, f"{{compatibility: '{level}'}}"]
     return []
 
 
-def _against(
-    library: Library, state: State, schema: Schema, parsed: Parsed, version: Version, level: Level
-) -> list[str]:
+def _against(parser: Parser, state: State, schema: Schema, parsed: Parsed, version: Version, level: Level) -> list[str]:
     if not (level.backward or level.forward):
         return []
     if version.schema.type != schema.type:
         return [f"Incompatible because of different schema type: {version.schema.type} became {schema.type}"]
-    old = library.parsed(state, version.subject, version.schema)
-    kind = library.types[schema.type]
+    old = parser.parsed(state, version.subject, version.schema)
+    kind = parser.types[schema.type]
     try:
         backward = kind.unreadable(reader=parsed, writer=old, wording=_words("new", "old")) if level.backward else []
         forward = kind.unreadable(reader=old, writer=parsed, wording=_words("old", "new")) if level.forward else []

@@ -9,8 +9,8 @@ from typing import Any, Final
 from . import errors
 from .compatibility import DEFAULT_LEVEL, LEVELS, held_against, objections
 from .errors import InvalidSchemaError, RegistryError
-from .library import Library, Posted
 from .names import EVERYTHING, beside, context_of, is_valid, join, scopes
+from .parsing import Parser, Posted
 from .records import Change, Delete, Json, Proposal, Reference, Register, Schema, SetConfig, SetMode
 from .state import State, Version, config_key, context_key, mode_key, referrers_key, subject_key
 
@@ -46,11 +46,11 @@ def find_version(state: State, subject: str, version: int, *, deleted: bool = Fa
     raise errors.version_not_found(version) if versions else errors.subject_not_found(subject)
 
 
-def look_up(state: State, library: Library, subject: str, posted: Posted, *, normalize: bool, deleted: bool) -> Version:
+def look_up(state: State, parser: Parser, subject: str, posted: Posted, *, normalize: bool, deleted: bool) -> Version:
     """The version of a subject that is this schema."""
     if not state.versions(subject, deleted=True):
         raise errors.subject_not_found(subject)
-    schema, _ = _prepared(state, library, subject, posted, normalize)
+    schema, _ = _prepared(state, parser, subject, posted, normalize)
     found = _same(state.versions(subject, deleted=deleted), schema)
     if found is None:
         if not state.versions(subject, deleted=deleted):
@@ -59,14 +59,14 @@ def look_up(state: State, library: Library, subject: str, posted: Posted, *, nor
     return found
 
 
-def register(state: State, library: Library, subject: str, posted: Posted, *, normalize: bool) -> Version | Proposal:
+def register(state: State, parser: Parser, subject: str, posted: Posted, *, normalize: bool) -> Version | Proposal:
     """The version that is this schema already, or a proposal to make it the next one."""
     if not is_valid(subject):
         raise errors.invalid_subject(subject)
     if len(posted.text.encode("utf-8", "replace")) > MOST_SCHEMA:
         raise errors.schema_too_large(MOST_SCHEMA)
     config = config_in_scope(state, subject)
-    schema, parsed = _prepared(state, library, subject, posted, normalize or bool(config.get("normalize")))
+    schema, parsed = _prepared(state, parser, subject, posted, normalize or bool(config.get("normalize")))
     versions = state.versions(subject)
     known = _already(versions, schema, posted)
     if known is not None:
@@ -79,7 +79,7 @@ def register(state: State, library: Library, subject: str, posted: Posted, *, no
         _check_number(state, subject, posted)
         level = config["compatibilityLevel"]
         earlier = held_against(versions, level, config.get("compatibilityGroup"), schema)
-        reasons = _objections(library, state, schema, parsed, earlier, level)
+        reasons = _objections(parser, state, schema, parsed, earlier, level)
         if reasons:
             raise errors.incompatible(subject, str(reasons))
     reads = [*_settings(subject), *(subject_key(beside(subject, r.subject)) for r in schema.references)]
@@ -88,7 +88,7 @@ def register(state: State, library: Library, subject: str, posted: Posted, *, no
 
 
 def test(
-    state: State, library: Library, subject: str, posted: Posted, version: int | None, *, normalize: bool
+    state: State, parser: Parser, subject: str, posted: Posted, version: int | None, *, normalize: bool
 ) -> list[str]:
     """What the subject's level objects to in a schema, against one version or against all that count."""
     config = config_in_scope(state, subject)
@@ -100,10 +100,10 @@ def test(
             if version != _LATEST:
                 raise
             versions = []
-    schema, parsed = _prepared(state, library, subject, posted, normalize or bool(config.get("normalize")))
+    schema, parsed = _prepared(state, parser, subject, posted, normalize or bool(config.get("normalize")))
     level = config["compatibilityLevel"]
     earlier = held_against(versions, level, config.get("compatibilityGroup"), schema)
-    return _objections(library, state, schema, parsed, earlier, level)
+    return _objections(parser, state, schema, parsed, earlier, level)
 
 
 def delete_version(state: State, subject: str, version: int, *, permanent: bool) -> tuple[int, Proposal]:
@@ -182,18 +182,18 @@ def delete_mode(state: State, scope: str) -> tuple[str, Proposal]:
     return mode, proposal(state, [mode_key(scope)], SetMode(scope=scope, mode=None))
 
 
-def _prepared(state: State, library: Library, subject: str, posted: Posted, normalize: bool) -> tuple[Schema, Any]:
+def _prepared(state: State, parser: Parser, subject: str, posted: Posted, normalize: bool) -> tuple[Schema, Any]:
     try:
-        return library.prepare(state, subject, posted, normalize=normalize)
+        return parser.prepare(state, subject, posted, normalize=normalize)
     except InvalidSchemaError as error:
         raise errors.invalid_schema(str(error)) from error
 
 
 def _objections(
-    library: Library, state: State, schema: Schema, parsed: Any, earlier: Sequence[Version], level: str
+    parser: Parser, state: State, schema: Schema, parsed: Any, earlier: Sequence[Version], level: str
 ) -> list[str]:
     try:
-        return objections(library, state, schema, parsed, earlier, level)
+        return objections(parser, state, schema, parsed, earlier, level)
     except InvalidSchemaError as error:
         raise errors.invalid_schema(str(error)) from error
 

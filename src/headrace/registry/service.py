@@ -15,8 +15,8 @@ import structlog
 
 from . import errors
 from .errors import RegistryError
-from .library import Library
 from .log import Entry, LogUnavailableError, SchemaLog
+from .parsing import Parser
 from .records import NewerFormatError, Proposal, decode, encode
 from .state import Outcome, State
 
@@ -54,13 +54,13 @@ class Registry:
     def __init__(
         self,
         schemas: SchemaLog,
-        library: Library | None = None,
+        parser: Parser | None = None,
         *,
         patience: float = PATIENCE_SECONDS,
         new_key: Callable[[], bytes] = lambda: uuid.uuid4().bytes,
     ) -> None:
         self.state = State()
-        self.library = library or Library()
+        self.parser = parser or Parser()
         self._log = schemas
         self._patience = patience
         self._new_key = new_key

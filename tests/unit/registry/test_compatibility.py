@@ -8,13 +8,13 @@ import pytest
 from headrace.registry import judge
 from headrace.registry.compatibility import LEVELS
 from headrace.registry.errors import RegistryError
-from headrace.registry.library import Library, Posted
+from headrace.registry.parsing import Parser, Posted
 from headrace.registry.records import Proposal
 from headrace.registry.state import State
 
 from . import cases_avro, cases_json, cases_protobuf
 
-LIBRARY = Library()
+LIBRARY = Parser()
 
 
 def proto(syntax: str, body: str) -> str:

@@ -14,7 +14,7 @@ from headrace.client.aio.client import Client
 from headrace.net.channel import Address
 from headrace.net.connect import Manner
 from headrace.registry.errors import RegistryError
-from headrace.registry.library import Library, Posted
+from headrace.registry.parsing import Parser, Posted
 from headrace.registry.records import TOPIC
 from headrace.registry.service import Registry
 from headrace.registry.topic_log import SETTINGS, TopicLog
@@ -34,11 +34,11 @@ def broker() -> Iterator[Broker]:
 
 
 @asynccontextmanager
-async def gateway(bootstrap: str, library: Library) -> AsyncIterator[Registry]:
+async def gateway(bootstrap: str, parser: Parser) -> AsyncIterator[Registry]:
     host, port = bootstrap.split(":")
     manner = Manner(client_id="registry", connect_timeout=5, request_timeout=15)
     client = Client([Address(host, int(port))], manner)
-    async with client, Registry(TopicLog(lambda: client), library).running() as registry:
+    async with client, Registry(TopicLog(lambda: client), parser).running() as registry:
         yield registry
 
 
@@ -48,11 +48,11 @@ def schema(number: int) -> Posted:
 
 
 def test_a_thousand_schemas_from_four_gateways_have_the_same_dense_ids_everywhere(broker: Broker) -> None:
-    library = Library()
+    parser = Parser()
 
     async def everything() -> tuple[set[int], list[object]]:
         async with AsyncExitStack() as stack:
-            gateways = [await stack.enter_async_context(gateway(broker.bootstrap, library)) for _ in range(GATEWAYS)]
+            gateways = [await stack.enter_async_context(gateway(broker.bootstrap, parser)) for _ in range(GATEWAYS)]
 
             async def some(which: int) -> list[int]:
                 mine = gateways[which]
@@ -65,7 +65,7 @@ def test_a_thousand_schemas_from_four_gateways_have_the_same_dense_ids_everywher
             return set(ids), [each.state.subjects for each in gateways]
 
     async def again() -> object:
-        async with gateway(broker.bootstrap, library) as registry:
+        async with gateway(broker.bootstrap, parser) as registry:
             await registry.catch_up()
             return registry.state.subjects
 
@@ -78,7 +78,7 @@ def test_a_thousand_schemas_from_four_gateways_have_the_same_dense_ids_everywher
 
 def test_the_topic_keeps_every_record_for_ever(broker: Broker) -> None:
     async def one() -> None:
-        async with gateway(broker.bootstrap, Library()) as registry:
+        async with gateway(broker.bootstrap, Parser()) as registry:
             await register(registry, "s", schema(1))
 
     asyncio.run(one())
@@ -88,12 +88,12 @@ def test_the_topic_keeps_every_record_for_ever(broker: Broker) -> None:
 
 def test_a_log_without_its_beginning_is_not_guessed_at(broker: Broker) -> None:
     async def twice() -> None:
-        async with gateway(broker.bootstrap, Library()) as registry:
+        async with gateway(broker.bootstrap, Parser()) as registry:
             await register(registry, "s", schema(1))
             await register(registry, "s", schema(2))
 
     async def after() -> None:
-        async with gateway(broker.bootstrap, Library()) as registry:
+        async with gateway(broker.bootstrap, Parser()) as registry:
             with pytest.raises(RegistryError, match="has lost records") as refused:
                 await registry.catch_up()
             assert refused.value.code == 50001

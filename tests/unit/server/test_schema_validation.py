@@ -22,7 +22,7 @@ from headrace.protocol.errors import CodedError, ErrorCode, RecordsRefused
 from headrace.protocol.produce import PartitionAnswer, TopicRecords, write_response
 from headrace.protocol.records import Record, encode_batch
 from headrace.registry import judge
-from headrace.registry.library import Library, Posted
+from headrace.registry.parsing import Parser, Posted
 from headrace.registry.records import TOPIC, Proposal, encode
 from headrace.registry.service import Registry
 from headrace.registry.state import State
@@ -32,7 +32,7 @@ from headrace.server.schema_book import SchemaBook, Slice
 from headrace.testing import Broker
 from tests.unit.registry.registering import register
 
-LIBRARY = Library()
+LIBRARY = Parser()
 
 
 def framed(schema_id: int, rest: bytes = b"x") -> bytes:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
 from secrets import token_hex
 from typing import Any, Final
@@ -30,6 +31,9 @@ MOST_SUBSCRIPTIONS: Final = 1000
 _PATH: Final = "/api/v1/subscriptions"
 _ID: Final = {"id": Text(pattern="sub_[0-9a-f]{16}", least=20, most=20, wanted="a subscription's id")}
 
+Find = Callable[[Request], Awaitable[Subscription]]
+"""The caller's own subscription that a request names."""
+
 
 def push_routes(clients: Clients, manager: Manager) -> Routes:
     """The routes of subscriptions."""
@@ -43,6 +47,15 @@ def push_routes(clients: Clients, manager: Manager) -> Routes:
         if found is None or found.principal != client.principal:
             raise Problem(404, "there is no such subscription", code="unknown-subscription")
         return found
+
+    _add_creation(routes, clients, manager)
+    _add_views(routes, clients, manager, find)
+    _add_changes(routes, manager, find)
+    return routes
+
+
+def _add_creation(routes: Routes, clients: Clients, manager: Manager) -> None:
+    store = manager.store
 
     @routes.post(
         _PATH,
@@ -75,6 +88,10 @@ def push_routes(clients: Clients, manager: Manager) -> Routes:
         location = f"{_PATH}/{subscription.id}".encode()
         view = {**subscription.view(), "secret": subscription.secret}
         return json_answer(view, 201, ((b"location", location),))
+
+
+def _add_views(routes: Routes, clients: Clients, manager: Manager, find: Find) -> None:
+    store = manager.store
 
     @routes.get(
         _PATH,
@@ -109,6 +126,10 @@ def push_routes(clients: Clients, manager: Manager) -> Routes:
         status = {"id": found.id, "state": state, "owner": owner, **progress}
         return json_answer({**status, "lag": behind["lag"], "offsets": behind["offsets"]})
 
+
+def _add_changes(routes: Routes, manager: Manager, find: Find) -> None:
+    store = manager.store
+
     async def change(request: Request, *, is_paused: bool) -> Answer:
         found = await find(request)
         if found.is_paused != is_paused:
@@ -136,8 +157,6 @@ def push_routes(clients: Clients, manager: Manager) -> Routes:
     async def delete_subscription(request: Request) -> Answer:
         await store.remove((await find(request)).id)
         return Answer(204)
-
-    return routes
 
 
 def _subscription(wanted: dict[str, Any], principal: str) -> Subscription:

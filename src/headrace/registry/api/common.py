@@ -11,8 +11,8 @@ from headrace.web.shapes import Anything, Array, Boolean, Integer, Object, Text
 
 from .. import answers, errors, judge
 from ..errors import RegistryError
-from ..library import Posted
 from ..names import EVERYTHING, context_of, join, normalized, split
+from ..parsing import Posted
 from ..records import Proposal
 from ..service import Registry
 from ..state import State, Version
@@ -64,7 +64,7 @@ class Handlers:
         """The version that a schema has or gets."""
 
         def judged(state: State) -> tuple[Version | None, Proposal | None]:
-            found = judge.register(state, self.registry.library, subject, posted, normalize=normalize)
+            found = judge.register(state, self.registry.parser, subject, posted, normalize=normalize)
             return (None, found) if isinstance(found, Proposal) else (found, None)
 
         known, outcome = await self.registry.change(subject, judged)
@@ -73,7 +73,7 @@ class Handlers:
         return entry
 
     def text(self, entry: Version, form: str) -> str:
-        return self.registry.library.shown(self.registry.state, entry.subject, entry.schema, form)
+        return self.registry.parser.shown(self.registry.state, entry.subject, entry.schema, form)
 
     def version(self, entry: Version, form: str) -> Answer:
         return answered(answers.version(entry, self.text(entry, form)))

@@ -9,8 +9,8 @@ from headrace.web.routes import Query
 from headrace.web.shapes import Text
 
 from .. import answers, errors
-from ..library import guid
 from ..names import DEFAULT_CONTEXT, context_of, split
+from ..parsing import guid
 from ..service import Registry
 from ..state import State, Version
 from .common import ANY_SUBJECT, DELETED, FORM, MEDIA, NO, PAGE, Handlers, Row, answered, by_id, has_prefix, id_of, page
@@ -58,7 +58,7 @@ class Schemas(Handlers):
         return answered(await self.registry.read(listed))
 
     async def list_types(self, request: Request) -> Answer:  # noqa: ARG002 - as every handler
-        return answered(list(self.registry.library.types))
+        return answered(list(self.registry.parser.types))
 
     async def get_schema(self, request: Request) -> Answer:
         schema_id, query = id_of(request), request.query

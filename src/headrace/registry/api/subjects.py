@@ -75,7 +75,7 @@ class Subjects(Handlers):
 
         def found(state: State) -> Version:
             return judge.look_up(
-                state, self.registry.library, subject, posted, normalize=query["normalize"], deleted=query["deleted"]
+                state, self.registry.parser, subject, posted, normalize=query["normalize"], deleted=query["deleted"]
             )
 
         return self.version(await self.registry.read(found), query["format"])
@@ -167,7 +167,7 @@ class Subjects(Handlers):
         try:
             reasons = await self.registry.read(
                 lambda state: judge.test(
-                    state, self.registry.library, subject, posted, number, normalize=query["normalize"]
+                    state, self.registry.parser, subject, posted, number, normalize=query["normalize"]
                 )
             )
         except RegistryError as error:

@@ -40,7 +40,7 @@ def all_types() -> dict[str, SchemaType]:
     return {kind.name: kind for kind in types}
 
 
-class Library:
+class Parser:
     """Parses schemas against a state. InvalidSchemaError for what is none."""
 
     def __init__(self, types: Mapping[str, SchemaType] | None = None) -> None:
