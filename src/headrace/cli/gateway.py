@@ -3,12 +3,13 @@
 import json as jsonlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from headrace.client.probe import Address, parse_bootstrap
 
+from . import gateway_options as options
 from .console import bad_input, examples, say, say_json
 from .listening import exit_with, friendly_bind, stop_with_stdin
 from .logs import FormatOption, LevelOption, LogFormat, LogLevel, configure_logs
@@ -18,10 +19,8 @@ if TYPE_CHECKING:
     import ssl
 
     from headrace.gateway.settings import Account, Settings
-
-_CALLERS = "Callers"
-_BROKERS = "Brokers"
-_PUSH = "Push"
+    from headrace.web.guard import Guard
+    from headrace.web.server import Listen
 
 
 def register(app: typer.Typer) -> None:
@@ -37,78 +36,25 @@ def register(app: typer.Typer) -> None:
 
 def gateway(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    http: Annotated[str, typer.Option("--http", metavar="HOST:PORT", help="Where to listen.")] = "127.0.0.1:8080",
-    advertise: Annotated[
-        str,
-        typer.Option(help="The URL at which this very gateway is reached, for members of groups that it keeps."),
-    ] = "",
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            rich_help_panel=_CALLERS,
-            help="A name by which callers may ask for this gateway, * for any; addresses and localhost always may.",
-        ),
-    ] = None,
-    allow_origin: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="URL", rich_help_panel=_CALLERS, help="A site whose pages may write; no other than our own may."
-        ),
-    ] = None,
-    rate_limit: Annotated[
-        float,
-        typer.Option(min=0, rich_help_panel=_CALLERS, help="Requests a second of one caller; 0 for no limit."),
-    ] = 0,
-    tls_cert: Annotated[
-        Path | None, typer.Option(rich_help_panel=_CALLERS, help="Serve HTTPS with this certificate, PEM.")
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(rich_help_panel=_CALLERS, help="Its key, where it is not in the same file.")
-    ] = None,
-    client_ca: Annotated[
-        Path | None, typer.Option(rich_help_panel=_CALLERS, help="Take certificates of callers that this one signed.")
-    ] = None,
-    client_users: Annotated[
-        Path | None,
-        typer.Option(
-            rich_help_panel=_CALLERS,
-            help='Whose they are: JSON, {"common name": {"username": "…", "password": "…"}}.',
-        ),
-    ] = None,
-    sasl_mechanism: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MECHANISM",
-            rich_help_panel=_BROKERS,
-            help="What callers' names and passwords go out with: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER "
-            "(tokens only). Without it everybody is anonymous.",
-        ),
-    ] = None,
-    user: Annotated[
-        str, typer.Option(rich_help_panel=_BROKERS, help="The gateway's own user, for push and probes.")
-    ] = "",
-    password_file: Annotated[
-        Path | None, typer.Option(rich_help_panel=_BROKERS, help="The file with its password.")
-    ] = None,
-    broker_tls: Annotated[
-        bool, typer.Option("--broker-tls", rich_help_panel=_BROKERS, help="Brokers have TLS.")
-    ] = False,
-    broker_ca: Annotated[
-        Path | None, typer.Option(rich_help_panel=_BROKERS, help="Who signed their certificates, PEM.")
-    ] = None,
-    push_allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME|NETWORK",
-            rich_help_panel=_PUSH,
-            help="Where callbacks may lead beside public addresses: hooks.internal, 10.0.0.0/8.",
-        ),
-    ] = None,
+    http: options.Http = "127.0.0.1:8080",
+    advertise: options.Advertise = "",
+    allow_host: options.AllowHost = None,
+    allow_origin: options.AllowOrigin = None,
+    rate_limit: options.RateLimit = 0,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    client_ca: options.ClientCa = None,
+    client_users: options.ClientUsers = None,
+    sasl_mechanism: options.SaslMechanism = None,
+    user: options.User = "",
+    password_file: options.PasswordFile = None,
+    broker_tls: options.BrokerTls = False,
+    broker_ca: options.BrokerCa = None,
+    push_allow: options.PushAllow = None,
     json: Json = False,
     log_format: FormatOption = LogFormat.TEXT,
     log_level: LevelOption = LogLevel.INFO,
-    with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
+    with_stdin: options.WithStdin = False,
 ) -> None:
     """Serve HTTP for a cluster, in the foreground: REST, streams, request and reply, push.
 
@@ -119,8 +65,6 @@ def gateway(
     configure_logs(log_format, log_level)
     if with_stdin:
         stop_with_stdin()
-    from headrace.gateway.app import run_gateway
-    from headrace.gateway.schemas import mount_registry
     from headrace.gateway.settings import Settings
     from headrace.net.channel import Address as Broker
     from headrace.web.guard import Guard
@@ -144,13 +88,18 @@ def gateway(
         key=_readable(tls_key, "--tls-key"),
         client_ca=_readable(client_ca, "--client-ca"),
     )
-    scheme = "http" if tls_cert is None else "https"
+    _serve(settings, place, guard, in_json=json)
+
+
+def _serve(settings: "Settings", place: "Listen", guard: "Guard", *, in_json: bool) -> None:
+    from headrace.gateway.app import run_gateway
+    from headrace.gateway.schemas import mount_registry
 
     def ready(host: str, port: int) -> None:
-        url = f"{scheme}://{Address(host, port)}"
-        say_json({"ready": True, "http": url}) if json else say(f"headrace ready http={url}")
+        url = f"{'http' if place.certificate is None else 'https'}://{Address(host, port)}"
+        say_json({"ready": True, "http": url}) if in_json else say(f"headrace ready http={url}")
 
-    with friendly_bind(listen, "--http"):
+    with friendly_bind(Address(place.host, place.port), "--http"):
         code = run_gateway(settings, place, ready, guard, [mount_registry])
     exit_with(code)
 
