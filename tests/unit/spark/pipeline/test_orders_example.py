@@ -2,9 +2,13 @@
 
 from collections import Counter
 from itertools import pairwise
+from typing import Any
+
+import pytest
 
 from examples.orders.expected import expected
 from examples.orders.generator import ORDERS, PAYMENTS, Message, Order, Shop, until
+from examples.orders.results import Results, checks
 
 
 def messages(seed: int = 1, seconds: float = 600.0) -> list[Message]:
@@ -42,3 +46,62 @@ def test_revenue_counts_each_paid_order_once() -> None:
     outcome = expected(messages(), limit=5, seconds=60)
     assert sum(orders for orders, _ in outcome.revenue.values()) == len(outcome.paid)
     assert min(minute for minute, _ in outcome.revenue) == "2027-01-15T08:00:00.000Z"
+
+
+def made(sent: list[Message], last: str) -> Results:
+    """What a pipeline without faults has written when the minutes up to that one are closed."""
+    should = expected(sent, limit=5, seconds=60)
+    revenue: list[dict[str, Any]] = [
+        {"minute": minute, "country": country, "orders": orders, "cents": cents}
+        for (minute, country), (orders, cents) in should.revenue.items()
+        if minute <= last
+    ]
+    frauds = [{"card": card, "orders": orders} for card, orders in should.sprees.items()]
+    return Results(revenue, frauds, sorted(should.paid))
+
+
+def judged(found: Results, sent: list[Message]) -> list[bool]:
+    return [good for good, _ in checks(found, sent)]
+
+
+def test_results_are_right_when_all_that_is_closed_came_out_as_it_went_in() -> None:
+    sent = messages()
+    assert judged(made(sent, "2027-01-15T08:04:00.000Z"), sent) == [True, True, True]
+
+
+def test_a_shop_open_for_seconds_owes_no_minute() -> None:
+    sent = messages(seconds=200)
+    found = made(sent, "")
+    assert found.revenue == []
+    assert judged(found, sent) == [True, True, True]
+
+
+def test_a_shop_open_for_minutes_owes_the_first() -> None:
+    sent = messages()
+    assert judged(made(sent, ""), sent) == [True, False, True]
+
+
+@pytest.mark.parametrize("damage", ["missing", "twice", "other"])
+def test_a_sum_that_is_missing_or_twice_or_other_is_found(damage: str) -> None:
+    sent = messages()
+    found = made(sent, "2027-01-15T08:04:00.000Z")
+    if damage == "missing":
+        del found.revenue[0]
+    elif damage == "twice":
+        found.revenue.append(found.revenue[0])
+    else:
+        found.revenue[0]["cents"] += 1
+    assert judged(found, sent) == [True, False, True]
+
+
+def test_a_paid_order_that_is_missing_or_twice_is_found() -> None:
+    sent = messages()
+    found = made(sent, "2027-01-15T08:04:00.000Z")
+    assert judged(found._replace(paid=found.paid[1:]), sent) == [False, True, True]
+    assert judged(found._replace(paid=[*found.paid, found.paid[0]]), sent) == [False, True, True]
+
+
+def test_a_spree_that_is_not_flagged_is_found() -> None:
+    sent = messages()
+    found = made(sent, "2027-01-15T08:04:00.000Z")
+    assert judged(found._replace(frauds=found.frauds[1:]), sent) == [True, True, False]
