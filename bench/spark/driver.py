@@ -5,11 +5,14 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from .synthetic import AgeSink, SyntheticSource
+
+_WARM_SECONDS: Final = 90.0
 
 
 def session(jars: str) -> SparkSession:
@@ -56,13 +59,24 @@ def ages(spark: SparkSession, task: dict[str, Any]) -> dict[str, Any]:
     writing = frame.writeStream.format("ages").option("path", str(path))
     query = writing.option("checkpointLocation", task["checkpoint"]).start()
     try:
-        time.sleep(task["warm"])
+        _wait_for_batches(query, task["warm"])
         for old in path.iterdir():
             old.unlink()
         query.awaitTermination(int(task["seconds"]))
     finally:
         query.stop()
     return {"ages": [age for file in path.iterdir() for age in json.loads(file.read_text() or "[]")]}
+
+
+def _wait_for_batches(query: StreamingQuery, count: int) -> None:
+    """The first batches start workers and have all that came meanwhile to read: theirs are not the ages of a stream."""
+    deadline = time.monotonic() + _WARM_SECONDS
+    while query.isActive and time.monotonic() < deadline:
+        progress = query.lastProgress
+        if progress is not None and progress.batchId >= count:
+            return
+        time.sleep(0.2)
+    raise TimeoutError(f"the stream made no {count} batches within {_WARM_SECONDS:g} s: {query.exception()}")
 
 
 TASKS = {"batch": timed_batch, "stream": timed_stream, "ages": ages}

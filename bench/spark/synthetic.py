@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -28,25 +29,24 @@ from headrace.client.columnar.model import SCHEMA
 from headrace.spark.source import RECORD
 
 BATCH_ROWS: Final = 40_000
-SIZES: Final = {"key": 8, "value": 100}
+VALUE_SIZE: Final = 100
 
 
-def rows(count: int, age_us: int = 0) -> pa.RecordBatch:
-    """A batch of so many rows, made just now."""
+def rows(count: int, first_us: float | None = None, apart_us: float = 0.0) -> pa.RecordBatch:
+    """A batch of so many rows, each with another key; made just now, or from `first_us` on, one after the other."""
 
-    def blob(size: int) -> pa.Array:
+    def blob(data: NDArray[Any], size: int) -> pa.Array:
         offsets = np.arange(count + 1, dtype=np.int32) * size
-        data = np.zeros(count * size, dtype=np.uint8)
         return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
-    now = time.time_ns() // 1000 - age_us
+    began = time.time_ns() // 1000 if first_us is None else first_us
     columns = [
-        blob(SIZES["key"]),
-        blob(SIZES["value"]),
+        blob(np.arange(count), np.dtype(np.int64).itemsize),
+        blob(np.zeros(count * VALUE_SIZE, dtype=np.uint8), VALUE_SIZE),
         pa.array(["synthetic"] * count),
         pa.array(np.zeros(count, dtype=np.int32)),
         pa.array(np.arange(count)),
-        pa.array(np.full(count, now), pa.timestamp("us", tz="UTC")),
+        pa.array((began + np.arange(count) * apart_us).astype(np.int64), pa.timestamp("us", tz="UTC")),
         pa.array(np.zeros(count, dtype=np.int32)),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
@@ -105,16 +105,13 @@ class SyntheticStream(DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         first, last = start["row"], end["row"]
         middle = (first + last) // 2
-        made_at = self._began + last / self._rate if self._rate else time.time()
-        return [InputPartition((stop - begin, made_at)) for begin, stop in ((first, middle), (middle, last))]
+        return [InputPartition((*part, self._began)) for part in ((first, middle), (middle, last))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        count, made_at = partition.value
-        age_us = int((time.time() - made_at) * 1e6)
-        while count > 0:
-            size = min(count, BATCH_ROWS)
-            yield rows(size, age_us)
-            count -= size
+        first, last, began = partition.value  # what reads is another object than what planned
+        apart_us = 1e6 / self._rate if self._rate else 0.0
+        for begin in range(first, last, BATCH_ROWS):
+            yield rows(min(last - begin, BATCH_ROWS), began * 1e6 + begin * apart_us, apart_us)
 
 
 class AgeSink(DataSource):

@@ -24,7 +24,7 @@ ROWS: Final = 4_000_000
 PARTITIONS: Final = 4
 ROW_BYTES: Final = 108
 RATE: Final = 10_000
-WARM_SECONDS: Final = 8.0
+WARM_BATCHES: Final = 10
 _ANSWER_SECONDS: Final = 240.0
 """For a task of the driver, or its start: on a new machine loops are compiled meanwhile."""
 
@@ -97,7 +97,7 @@ def filled(setting: Setting) -> Iterator[Server]:
         cluster = Cluster({"bootstrap.servers": server.bootstrap})
         stack.callback(cluster.close)
         writer = Writer(cluster)
-        batch = rows(BATCH_ROWS).select(["value"])
+        batch = rows(BATCH_ROWS).select(["key", "value"])
         for _ in range(ROWS // BATCH_ROWS):
             writer.write(batch, TOPIC)
         writer.close()
@@ -155,7 +155,7 @@ def _ages(setting: Setting, form: str, options: dict[str, str]) -> Sample:
             options=options,
             path=str(directory / "ages"),
             checkpoint=str(directory / "checkpoint"),
-            warm=WARM_SECONDS,
+            warm=WARM_BATCHES,
             seconds=max(setting.seconds * 3, 3),
         )
     ages = sorted(found["ages"])
@@ -231,7 +231,7 @@ def works() -> list[Work]:
             figures=(Figure(key="p50", label="p50", unit="ms"), Figure(key="p99", label="p99", unit="ms")),
             broker=lateness,
             ceiling=lateness_synthetic,
-            rounds=1,
+            rounds=2,
         ),
     ]
     if connector.can_be_fetched():

@@ -33,7 +33,7 @@ from .reading import RangeTask, Rows
 from .sizes import Sample, Sizes
 from .tracker import Tracker
 
-_FEW_RECORDS: Final = 1000
+_FEW_RECORDS: Final = 5000
 """Partitions that have fewer new records than this between them are read by one task, unless the user splits them."""
 
 _COMMIT_MS: Final = "5000"
