@@ -69,9 +69,9 @@ def test_a_first_micro_batch_that_was_cut_short_still_reads_nothing_and_the_next
 
 def test_many_records_are_read_by_a_task_for_each_partition(cluster: Cluster) -> None:
     for log in cluster.by_topic["t"]:
-        log.latest = 900
-    start, end = {"t": {"0": 0, "1": 0}}, {"t": {"0": 900, "1": 900}}
-    assert _tasks(_reader(), start, end) == [[("t", 0, 0, 900)], [("t", 1, 0, 900)]]
+        log.latest = 4000
+    start, end = {"t": {"0": 0, "1": 0}}, {"t": {"0": 4000, "1": 4000}}
+    assert _tasks(_reader(), start, end) == [[("t", 0, 0, 4000)], [("t", 1, 0, 4000)]]
 
 
 def test_a_user_who_splits_a_batch_gets_what_was_asked_for(cluster: Cluster) -> None:
