@@ -205,7 +205,8 @@ def _summarize(writer: RecordWriter, seconds: float, json: bool) -> None:
         )
     elif writer.failure is None:
         size = f"{writer.sent_bytes / 1e6:.1f} MB" if writer.sent_bytes >= 100_000 else f"{writer.sent_bytes} bytes"
-        say(f"{writer.delivered} records ({size}) to {writer.topic} in {seconds:.1f} s, {rate:,.0f} a second")
+        records = "1 record" if writer.delivered == 1 else f"{writer.delivered} records"
+        say(f"{records} ({size}) to {writer.topic} in {seconds:.1f} s, {rate:,.0f} a second")
     if writer.failure is not None:
         code = ExitCode.UNREACHABLE if isinstance(writer.failure, ClusterUnreachable) else ExitCode.FAILED
         raise Failure(

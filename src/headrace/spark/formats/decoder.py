@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -10,16 +10,8 @@ from pyspark.sql import types as t
 
 from .arrow_types import arrow_field
 from .bad import BAD, BAD_FIELD, bad_column, dead_letters
-from .framing import Unframe, confluent, confluent_protobuf, no_framing
 from .options import FormatOptions
 from .payload import Decoded, Payload, payload_of
-
-_FRAMINGS: Final[dict[tuple[str, str], Unframe]] = {
-    ("confluent", "protobuf"): confluent_protobuf,
-    ("confluent", "string"): confluent,
-    ("confluent", "json"): confluent,
-    ("confluent", "avro"): confluent,
-}
 
 
 class Codec(Protocol):
@@ -109,16 +101,19 @@ class ValueDecoder:
         columns, errors = {}, {}
         for name, codec in self._codecs.items():
             payload = payload_of(batch.column(name))
-            unframe = self._unframe if name == "value" else no_framing
-            headless, unframed = unframe(payload)
+            headless, unframed = self._unframed(payload) if name == "value" else (payload, {})
             found = codec.decode(headless)
             columns[name] = found.values
             errors.update({row: f"{name}: {error}" for row, error in (unframed | found.errors).items()})
         return columns, errors
 
-    @property
-    def _unframe(self) -> Unframe:
-        return _FRAMINGS.get((self._options.framing, self._options.format), no_framing)
+    def _unframed(self, payload: Payload) -> tuple[Payload, dict[int, str]]:
+        if self._options.framing != "confluent":
+            return payload, {}
+        # Whoever only plans does without the compiled loops: Spark starts a process for each step of planning.
+        from .framing import confluent, confluent_protobuf
+
+        return confluent_protobuf(payload) if self._options.format == "protobuf" else confluent(payload)
 
     def _without_dead(self, batch: pa.RecordBatch, result: pa.RecordBatch, errors: dict[int, str]) -> pa.RecordBatch:
         if not errors:

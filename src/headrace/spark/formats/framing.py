@@ -1,6 +1,5 @@
 """What a serializer puts before the value: Confluent's five bytes, the number of the schema in a registry."""
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -14,12 +13,6 @@ HEAD: Final = 5
 """A zero byte, and the schema's number in four bytes."""
 
 Unframed = tuple[Payload, dict[int, str]]
-Unframe = Callable[[Payload], Unframed]
-
-
-def no_framing(payload: Payload) -> Unframed:
-    """The values as they are."""
-    return payload, {}
 
 
 def confluent(payload: Payload) -> Unframed:

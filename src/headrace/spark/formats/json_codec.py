@@ -8,14 +8,11 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from .arrow_types import all_nullable
-from .assemble import Assembler
 from .ddl import parse_schema
-from .json_loop import DEEPEST, Side, Stack, Tables, decode
 from .json_plan import Plan, plan_of
 from .json_rows import Rows
 from .mend import mended
 from .payload import Decoded, Payload
-from .sheet import COUNT, grown, new_sheet
 
 
 class JsonCodec:
@@ -59,6 +56,11 @@ class JsonCodec:
         return pa.array([value for value, _ in read], self._plan.layout.root.type), errors
 
     def _read(self, payload: Payload) -> tuple[pa.Array, Any]:
+        # Whoever only plans does without the compiled loops.
+        from .assemble import Assembler
+        from .json_loop import DEEPEST, Side, Stack, Tables, decode
+        from .sheet import COUNT, grown, new_sheet
+
         plan = self._plan
         sheet = new_sheet(plan.layout, payload.rows, self._per_row)
         tables = Tables(plan.places, plan.names, plan.letters, plan.words, plan.masks)
