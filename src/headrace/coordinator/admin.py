@@ -28,7 +28,7 @@ def list_groups(coordinator: GroupCoordinator, states: Iterable[str], types: Ite
 
 
 def _all_groups(coordinator: GroupCoordinator) -> Iterator[Group]:
-    for shard in coordinator.shards():
+    for shard in coordinator.shards.all():
         yield from shard.groups.values()
         for group_id in shard.offsets.groups():
             if group_id not in shard.groups:

@@ -17,10 +17,11 @@ from headrace.protocol.errors import CodedError
 from . import admin
 from .group import Group
 from .journal import Pair
+from .loading import Phase
 from .partitions import OFFSETS_TOPIC
 from .records import NONE, offset_times
 from .service import GroupCoordinator
-from .shard import Phase, Shard
+from .shard import Shard
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +33,7 @@ RECORDS_PER_BATCH: Final = 1_000
 async def expire(coordinator: GroupCoordinator, now_ms: int) -> int:
     """Let go of what has expired at a time of day; returns how many offsets and groups went."""
     gone = 0
-    for shard in coordinator.active_shards():
+    for shard in coordinator.shards.active():
         looked_at = 0
         for group_id in list(_group_ids(shard)):
             looked_at += 1 + sum(map(len, shard.offsets.topics(group_id).values()))
@@ -104,12 +105,12 @@ async def forget_topic(coordinator: GroupCoordinator, topic: str) -> int:
     Shards that cannot write now do so once they can. Without the internal topic itself there are no groups.
     """
     if topic == OFFSETS_TOPIC:
-        coordinator.drop_shards()
+        coordinator.shards.close()
         return 0
     gone = 0
-    for shard in coordinator.silent_shards():
+    for shard in coordinator.shards.silent():
         shard.deleted_topics.add(topic)
-    for shard in coordinator.active_shards():
+    for shard in coordinator.shards.active():
         for number, group_id in enumerate(list(shard.offsets.groups()), 1):
             if number % OFFSETS_PER_TURN == 0:
                 await asyncio.sleep(0)

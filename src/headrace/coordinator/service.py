@@ -13,7 +13,7 @@ import structlog
 
 from headrace.cluster.control import Control
 from headrace.cluster.controller import TopicSpec
-from headrace.cluster.image import BrokerNode, ClusterImage, Topic
+from headrace.cluster.image import BrokerNode, ClusterImage
 from headrace.net.clock import Clock
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
@@ -27,10 +27,11 @@ from .effects import Effect
 from .group import Group
 from .journal import Pair
 from .offsets import pairs_of
-from .partitions import OFFSETS_TOPIC, partition_of
+from .partitions import OFFSETS_TOPIC
 from .records import CLASSIC_KEY, LARGEST_TEXT, Committed, decode_offset
 from .settings import GroupSettings
-from .shard import Phase, Shard
+from .shard import Shard
+from .shards import Shards
 
 log = structlog.get_logger(__name__)
 
@@ -59,13 +60,20 @@ class GroupCoordinator:
         self.settings = settings
         self._broker_id = broker_id
         self._image = image
-        self._controller = controller
         self._replicas = replicas
         self._clock = clock
-        self._scheduler = scheduler
         self._new_id = new_id
         self._consumer_settings = settings.consumer({})
-        self._shards: dict[int, Shard] = {}
+        self.shards = Shards(
+            _topic(settings),
+            image=image,
+            controller=controller,
+            replicas=replicas,
+            clock=clock,
+            make=lambda partition: Shard(partition, clock, scheduler, self._make_group),
+            loaded=_log_loaded,
+            spawn=self.spawn,
+        )
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_closed = False
 
@@ -74,127 +82,19 @@ class GroupCoordinator:
         """Who knows which transactions are open; None where there are none."""
         return self._replicas.verifier
 
-    # Shards
+    # Life
 
     def start(self) -> None:
-        """Begin to load every shard that is here, the smallest first."""
-        topic = self._image.topic(OFFSETS_TOPIC)
-        if topic is None:
-            return
-        here = [partition for partition in map(self._led, range(len(topic.partitions))) if partition is not None]
-        shards = [self._open(partition) for partition in sorted(here, key=lambda p: p.log.size_bytes)]
-        self.spawn(self._load_all([shard for shard in shards if shard.phase is Phase.LOADING]))
+        """Begin to load every group that is here."""
+        self.shards.start()
 
     async def close(self) -> None:
         """Answer everyone who waits, and load no more."""
         self._is_closed = True
-        self.drop_shards()
+        self.shards.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def find(self, group_id: str) -> BrokerNode:
-        """The broker that speaks for a group. The internal topic is made when the first group is looked for."""
-        check_text(group_id)
-        topic = self._image.topic(OFFSETS_TOPIC) or await self._create_topic()
-        leader = topic.partitions[partition_of(group_id, len(topic.partitions))].leader
-        node = self._image.brokers.get(leader)
-        if node is None:
-            raise CodedError(ErrorCode.coordinator_not_available, "the group's partition has no leader")
-        return node
-
-    def shard(self, group_id: str) -> Shard:
-        """The shard of a group, ready to act; `CodedError` with what the client is to be told otherwise."""
-        check_text(group_id)
-        topic = self._image.topic(OFFSETS_TOPIC)
-        if topic is None or self._is_closed:
-            raise CodedError(ErrorCode.not_coordinator)
-        index = partition_of(group_id, len(topic.partitions))
-        partition = self._led(index)
-        if partition is None:
-            raise CodedError(ErrorCode.not_coordinator)
-        shard = self._shards.get(index)
-        if shard is None or shard.partition is not partition or shard.leader_epoch != partition.leader_epoch:
-            shard = self._open(partition)
-            if shard.phase is Phase.LOADING:
-                self.spawn(shard.load())
-        if shard.phase is Phase.FAILED:
-            self._revive(shard)
-        if shard.phase is Phase.LOADING:
-            raise CodedError(ErrorCode.coordinator_load_in_progress)
-        return shard
-
-    def shards(self) -> list[Shard]:
-        """Every shard that is here; `CodedError` while one of them cannot speak yet."""
-        if any(shard.phase is Phase.LOADING for shard in self._shards.values()):
-            raise CodedError(ErrorCode.coordinator_load_in_progress)
-        return self.active_shards()
-
-    def active_shards(self) -> list[Shard]:
-        """Those that can speak now."""
-        return [shard for shard in self._shards.values() if shard.phase is Phase.ACTIVE]
-
-    def silent_shards(self) -> list[Shard]:
-        """Those that are being loaded, or have to be."""
-        return [shard for shard in self._shards.values() if shard.phase in (Phase.LOADING, Phase.FAILED)]
-
-    def drop_shards(self) -> None:
-        """The internal topic is gone: speak for no group any more, and tell those who wait."""
-        for shard in self._shards.values():
-            shard.close(ErrorCode.not_coordinator)
-        self._shards.clear()
-
-    def leads(self, partition: Partition) -> None:
-        """This broker has come to lead a partition: if it is one of ours, its groups are read from it."""
-        if partition.topic == OFFSETS_TOPIC and not self._is_closed:
-            shard = self._open(partition)
-            if shard.phase is Phase.LOADING:
-                self.spawn(shard.load())
-
-    def leads_no_more(self, partition: Partition) -> None:
-        """Another broker speaks for the groups of a partition now: those who wait here are told to ask there."""
-        if partition.topic == OFFSETS_TOPIC and (shard := self._shards.pop(partition.index, None)) is not None:
-            shard.close(ErrorCode.not_coordinator)
-
-    def transaction_ended(self, partition: Partition, producer_id: int, committed: bool, offset: int) -> None:
-        """A producer's transaction has ended on a partition; the offsets it committed there count, or are gone."""
-        if partition.topic != OFFSETS_TOPIC:
-            return
-        shard = self._shards.get(partition.index)
-        if shard is not None and shard.partition is partition:
-            shard.transaction_ended(producer_id, committed, offset)
-
-    def _led(self, index: int) -> Partition | None:
-        try:
-            partition = self._replicas.partition(OFFSETS_TOPIC, index)
-        except CodedError:
-            return None
-        return partition if partition.is_leader else None
-
-    def _open(self, partition: Partition) -> Shard:
-        former = self._shards.get(partition.index)
-        if former is not None:
-            former.close(ErrorCode.not_coordinator)
-        shard = Shard(partition, self._clock, self._scheduler, self._make_group)
-        self._shards[partition.index] = shard
-        return shard
-
-    def _revive(self, shard: Shard) -> None:
-        if shard.partition.log.offline is not None:
-            raise CodedError(ErrorCode.coordinator_not_available, shard.partition.log.offline)
-        shard.phase = Phase.LOADING
-        self.spawn(shard.load())
-
-    async def _load_all(self, shards: Sequence[Shard]) -> None:
-        started = self._clock.monotonic()
-        for shard in shards:
-            await shard.load()
-        log.info(
-            "groups loaded",
-            groups=sum(len(shard.groups) for shard in shards),
-            offsets=sum(len(shard.offsets) for shard in shards),
-            seconds=round(self._clock.monotonic() - started, 3),
-        )
 
     def spawn(self, work: Coroutine[Any, Any, object]) -> None:
         """Let work run beside the requests, until it ends or the coordinator closes."""
@@ -205,25 +105,35 @@ class GroupCoordinator:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _create_topic(self) -> Topic:
-        settings = self.settings
-        spec = TopicSpec(
-            name=OFFSETS_TOPIC,
-            partitions=settings.topic_partitions,
-            replication_factor=settings.topic_replication_factor,
-            configs={
-                "cleanup.policy": "compact",
-                "compression.type": "producer",
-                "segment.bytes": str(settings.topic_segment_bytes),
-            },
-        )
-        try:
-            return await self._controller.create_topic(spec)
-        except CodedError as error:
-            topic = self._image.topic(OFFSETS_TOPIC)
-            if topic is not None:
-                return topic
-            raise CodedError(ErrorCode.coordinator_not_available, error.message) from error
+    async def find(self, group_id: str) -> BrokerNode:
+        """The broker that speaks for a group. The internal topic is made when the first group is looked for."""
+        check_text(group_id)
+        node = self._image.brokers.get(await self.shards.leader(group_id))
+        if node is None:
+            raise CodedError(ErrorCode.coordinator_not_available, "the group's partition has no leader")
+        return node
+
+    def shard(self, group_id: str) -> Shard:
+        """The shard of a group, ready to act; `CodedError` with what the client is to be told otherwise."""
+        check_text(group_id)
+        if self._is_closed:
+            raise CodedError(ErrorCode.not_coordinator)
+        return self.shards.of(group_id)
+
+    def leads(self, partition: Partition) -> None:
+        """See `replication.Leadership`."""
+        if not self._is_closed:
+            self.shards.leads(partition)
+
+    def leads_no_more(self, partition: Partition) -> None:
+        """See `replication.Leadership`."""
+        self.shards.leads_no_more(partition)
+
+    def transaction_ended(self, partition: Partition, producer_id: int, committed: bool, offset: int) -> None:
+        """A producer's transaction has ended on a partition; the offsets it committed there count, or are gone."""
+        shard = self.shards.at(partition)
+        if shard is not None:
+            shard.transaction_ended(producer_id, committed, offset)
 
     # Groups
 
@@ -410,6 +320,28 @@ class GroupCoordinator:
             _mark_unstable(shard, group_id, found)
         await self.committed(shard)
         return found
+
+
+def _topic(settings: GroupSettings) -> TopicSpec:
+    return TopicSpec(
+        name=OFFSETS_TOPIC,
+        partitions=settings.topic_partitions,
+        replication_factor=settings.topic_replication_factor,
+        configs={
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(settings.topic_segment_bytes),
+        },
+    )
+
+
+def _log_loaded(shards: Sequence[Shard], seconds: float) -> None:
+    log.info(
+        "groups loaded",
+        groups=sum(len(shard.groups) for shard in shards),
+        offsets=sum(len(shard.offsets) for shard in shards),
+        seconds=seconds,
+    )
 
 
 def _mark_unstable(shard: Shard, group_id: str, found: Fetched) -> None:

@@ -11,53 +11,38 @@ What always holds here:
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from enum import Enum
-from typing import Final
 
 import structlog
 
 from headrace.net.clock import Clock
-from headrace.protocol.batch import read_header
+from headrace.protocol.batch import BatchHeader, read_header
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import marker_of
 from headrace.replication.partition import Partition
 from headrace.replication.transactions import Verification
-from headrace.storage.disk import StorageError
 
 from .alarms import Alarms, Scheduler
 from .effects import Alarm, Effect, Reply, Write
 from .group import Group
-from .journal import Pair, build_batch, read_batches
+from .journal import Pair, build_batch
+from .loading import LogShard, Phase, unavailable
 from .offsets import Offsets
 from .pending import PendingOffsets
-from .records import OFFSET_KEYS, BadRecord, group_of, key_kind
+from .records import OFFSET_KEYS, group_of, key_kind
 
 log = structlog.get_logger(__name__)
-
-SLICE_BYTES: Final = 128 * 1024
-"""How much of the log is read before others get a turn: about 3 ms of work."""
 
 MakeGroup = Callable[[int, str], Group | None]
 """A group for a kind of record (see `records.key_kind`) and an id; None for kinds that nobody here knows."""
 
 
-class Phase(Enum):
-    """Where a shard is between taking over its partition and speaking for its groups."""
-
-    LOADING = "loading"
-    ACTIVE = "active"
-    FAILED = "failed"
-    CLOSED = "closed"
-
-
-class Shard:
+class Shard(LogShard):
     """The groups of one partition."""
 
+    contents = "groups"
+
     def __init__(self, partition: Partition, clock: Clock, scheduler: Scheduler, make_group: MakeGroup) -> None:
-        self.partition = partition
-        self.leader_epoch = partition.leader_epoch
-        is_new = partition.log.log_start_offset == partition.log.log_end_offset
-        self.phase = Phase.ACTIVE if is_new else Phase.LOADING
+        super().__init__(partition)
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
         self.pending = PendingOffsets()
@@ -68,52 +53,24 @@ class Shard:
         self._clock = clock
         self._make_group = make_group
         self._alarms = Alarms(scheduler, clock, self._ring)
-        self._end = partition.log.log_end_offset
-        """The offset after the last record that was written, whether committed or not."""
 
     def now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)
 
     # Loading
 
-    async def load(self) -> None:
-        """Read the log from its start to its end, a slice at a time."""
-        if self.phase is Phase.CLOSED:
-            return
-        self.phase = Phase.LOADING
-        self._end = self.partition.log.log_end_offset
+    def _forget(self) -> None:
         self.groups.clear()
         self.offsets, self.pending, self._ended = Offsets(), PendingOffsets(), []
-        try:
-            await self._read_log()
-            self._catch_up()
-            self._forget_deleted()
-        except Exception as error:  # whatever its records are, they must not keep the others from loading
-            if self.phase is Phase.LOADING:
-                self.phase = Phase.FAILED
-            is_foreseen = isinstance(error, CodedError | StorageError | BadRecord)
-            name = self.partition.log.name
-            log.error("groups could not be loaded", partition=name, reason=str(error), exc_info=not is_foreseen)
-            return
-        if self.phase is not Phase.LOADING:
-            return
-        self.phase = Phase.ACTIVE
+
+    def _has_read(self) -> None:
+        self._catch_up()
+        self._forget_deleted()
+
+    def _is_loaded(self) -> None:
         for group in list(self.groups.values()):
             if self.phase is Phase.ACTIVE:
                 self.carry_out(group, group.on_loaded(self.now_ms()))
-
-    async def _read_log(self) -> None:
-        records = self.partition.log
-        offset = records.log_start_offset
-        while offset < self._end and self.phase is Phase.LOADING:
-            found = records.read(offset, SLICE_BYTES, self._end)
-            if found is None:
-                return
-            reached = self._replay(found.file.pread(found.length, found.position), offset)
-            if reached == offset:
-                raise BadRecord(f"there is no whole batch at offset {offset}")
-            offset = reached
-            await asyncio.sleep(0)
 
     def _catch_up(self) -> None:
         """Markers are written whether or not the log is being read: those beyond its end as it was count now."""
@@ -123,8 +80,6 @@ class Shard:
         self._ended = []
 
     def _forget_deleted(self) -> None:
-        if self.phase is not Phase.LOADING:
-            return
         for topic in list(self.deleted_topics):
             for group_id in list(self.offsets.groups()):
                 values = self.offsets.topics(group_id).get(topic, ())
@@ -134,19 +89,15 @@ class Shard:
                     self.offsets.forget(tombstones)
             self.deleted_topics.discard(topic)
 
-    def _replay(self, data: bytes, offset: int) -> int:
-        """The offset after the last whole batch."""
-        for header, pairs in read_batches(data):
-            offset = header.last_offset + 1
-            if header.is_control:
-                marker = marker_of(pairs[0]) if pairs else None
-                if marker is not None:
-                    self._end_transaction(header.producer_id, marker.committed, header.last_offset)
-            elif header.is_transactional:
-                self.pending.add(header.producer_id, pairs, header.base_offset)
-            else:
-                self._take(pairs, header.base_offset)
-        return offset
+    def _replay(self, header: BatchHeader, pairs: Sequence[Pair]) -> None:
+        if header.is_control:
+            marker = marker_of(pairs[0]) if pairs else None
+            if marker is not None:
+                self._end_transaction(header.producer_id, marker.committed, header.last_offset)
+        elif header.is_transactional:
+            self.pending.add(header.producer_id, pairs, header.base_offset)
+        else:
+            self._take(pairs, header.base_offset)
 
     def _take(self, pairs: Sequence[Pair], offset: int) -> None:
         if self.pending:
@@ -230,7 +181,7 @@ class Shard:
         def committed(error: CodedError | None) -> None:
             if error is not None and self.phase is Phase.ACTIVE:
                 self._give_up(error, ())
-            done(None if error is None else _unavailable(error))
+            done(None if error is None else unavailable(error))
 
         self.partition.commits.wait(self._end, committed)
 
@@ -247,15 +198,15 @@ class Shard:
         self.groups.pop(group_id, None)
         self._alarms.forget(group_id)
 
-    def close(self, code: ErrorCode) -> None:
-        """Speak for the groups no longer; everyone who waits is told so."""
+    def close(self) -> None:
+        """Speak for the groups no longer; everyone who waits is told to ask who speaks for them."""
         self.phase = Phase.CLOSED
-        self._resign(code)
+        self._resign(ErrorCode.not_coordinator)
 
     def _give_up(self, error: CodedError, replies: Iterable[Reply]) -> None:
         log.warning("groups could not be written", partition=self.partition.log.name, reason=error.message)
         self.phase = Phase.FAILED
-        _deliver(replies, _unavailable(error))
+        _deliver(replies, unavailable(error))
         self._resign(ErrorCode.coordinator_not_available)
 
     def _resign(self, code: ErrorCode) -> None:
@@ -270,10 +221,6 @@ class Shard:
         if group is None or self.phase is not Phase.ACTIVE:
             return
         self.carry_out(group, group.on_alarm(name, self.now_ms()))
-
-
-def _unavailable(error: CodedError) -> CodedError:
-    return CodedError(ErrorCode.coordinator_not_available, error.message)
 
 
 def _deliver(replies: Iterable[Reply], error: CodedError | None) -> None:

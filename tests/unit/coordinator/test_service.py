@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from headrace.coordinator import shard
+from headrace.coordinator import loading
 from headrace.coordinator.expiry import expire, forget_topic
+from headrace.coordinator.loading import Phase
 from headrace.coordinator.partitions import OFFSETS_TOPIC, partition_of
-from headrace.coordinator.shard import Phase
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 
@@ -121,7 +121,7 @@ def test_a_log_that_fails_to_sync_takes_its_groups_out_of_service(world: World) 
 def test_a_shard_that_is_being_loaded_does_not_hold_up_the_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard, "SLICE_BYTES", 1_000)
+    monkeypatch.setattr(loading, "SLICE_BYTES", 1_000)
     long, short = group_in(0), group_in(1)
     world.topic("t")
     find(world)
@@ -208,7 +208,7 @@ def test_a_shard_with_records_that_nobody_can_read_does_not_hold_up_the_others(w
     assert fetch(world, group_id=group_in(1)) == 7
     answer = world.ask(ApiKey.OFFSET_FETCH, 9, groups=[{"group_id": group_in(0), "topics": None}])
     assert answer.groups[0].error_code is ErrorCode.coordinator_load_in_progress
-    assert world.groups.active_shards() == [world.groups.shard(group_in(1))]
+    assert world.groups.shards.active() == [world.groups.shard(group_in(1))]
 
 
 def test_a_shard_that_was_closed_before_it_was_loaded_stays_closed(world: World) -> None:
@@ -217,9 +217,9 @@ def test_a_shard_that_was_closed_before_it_was_loaded_stays_closed(world: World)
     for number in (0, 1):
         assert commit(world, 7, group_id=group_in(number)) is ErrorCode.none
     world.kill(load=False)
-    shards = world.groups.silent_shards()
+    shards = world.groups.shards.silent()
     for one in shards:
-        one.close(ErrorCode.not_coordinator)
+        one.close()
     world.settle()
     assert [one.phase for one in shards] == [Phase.CLOSED, Phase.CLOSED]
 
@@ -241,13 +241,13 @@ def test_offsets_that_are_still_committed_do_not_expire_with_a_group_that_had_me
 def test_offsets_of_a_topic_that_was_deleted_while_they_were_loaded_go_too(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard, "SLICE_BYTES", 1)
+    monkeypatch.setattr(loading, "SLICE_BYTES", 1)
     world.topic("t")
     find(world)
     for offset in range(20):
         assert commit(world, offset) is ErrorCode.none
     world.kill(load=False)
-    assert world.groups.silent_shards()
+    assert world.groups.shards.silent()
     world.run(forget_topic(world.groups, "t"))
     world.settle()
     assert fetch(world) == -1

@@ -7,8 +7,8 @@ from headrace.coordinator.consumer.regex import matcher
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from .model import Transaction
+from .records import check_id
 from .service import TransactionCoordinator
-from .shards import check_id
 from .states import State
 
 STATES: Final = {state.value: state for state in State}

@@ -12,11 +12,13 @@ from struct import error as StructError  # noqa: N812
 from typing import Final
 
 from headrace.coordinator.records import BadRecord
+from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.transactions import TopicPartition
 
 from .model import NO_ID, Transaction
 from .states import State
 
+TRANSACTION_TOPIC: Final = "__transaction_state"
 KEY: Final = 0
 VERSION: Final = 1
 LARGEST_ID: Final = 32_767
@@ -40,6 +42,17 @@ _CODES: Final = {
     State.PREPARE_EPOCH_FENCE: 7,
 }
 _STATES: Final = {code: state for state, code in _CODES.items()}
+
+
+def check_id(transactional_id: str) -> None:
+    """Refuse a transactional id that is empty, or that the internal topic cannot hold."""
+    if not transactional_id:
+        raise CodedError(ErrorCode.invalid_request, "the transactional id is empty")
+    if len(transactional_id) > LARGEST_ID // 4 and len(transactional_id.encode()) > LARGEST_ID:
+        raise CodedError(
+            ErrorCode.invalid_request,
+            f"a transactional id of {len(transactional_id)} characters; at most {LARGEST_ID} bytes",
+        )
 
 
 def encode_key(transactional_id: str) -> bytes:

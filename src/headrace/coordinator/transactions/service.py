@@ -11,7 +11,9 @@ from typing import Any, Final
 import structlog
 
 from headrace.cluster.control import Control
+from headrace.cluster.controller import TopicSpec
 from headrace.cluster.image import BrokerNode, ClusterImage
+from headrace.coordinator.shards import Shards
 from headrace.net.clock import Clock
 from headrace.net.peers import Peers
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -23,9 +25,9 @@ from . import decisions
 from .decisions import WANTS_ID, Decision, Producer
 from .markers import AppendMarker, MarkerSender
 from .model import Transaction
+from .records import TRANSACTION_TOPIC, check_id
 from .settings import TransactionSettings
 from .shard import TransactionShard
-from .shards import TRANSACTION_TOPIC, Shards, check_id
 
 log = structlog.get_logger(__name__)
 
@@ -66,12 +68,13 @@ class TransactionCoordinator:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self.shards = Shards(
-            settings=settings,
+            _topic(settings),
             image=image,
             controller=controller,
             replicas=replicas,
             clock=clock,
-            prepared=self._tell,
+            make=lambda partition: TransactionShard(partition, clock, self._tell),
+            loaded=_log_loaded,
             spawn=self.spawn,
         )
         self._markers = MarkerSender(
@@ -117,6 +120,7 @@ class TransactionCoordinator:
 
     async def find(self, transactional_id: str) -> BrokerNode:
         """The broker that speaks for an id."""
+        check_id(transactional_id)
         node = self._image.brokers.get(await self.shards.leader(transactional_id))
         if node is None:
             raise CodedError(ErrorCode.coordinator_not_available, "the transaction's partition has no leader")
@@ -298,6 +302,7 @@ class TransactionCoordinator:
     async def _unhurried(self) -> AsyncIterator[tuple[TransactionShard, Transaction]]:
         """Every transaction, with turns for others in between; none that was changed meanwhile."""
         looked_at = 0
+        self.shards.revive()
         for shard in self.shards.active():
             for name in list(shard.entries):
                 looked_at += 1
@@ -306,3 +311,22 @@ class TransactionCoordinator:
                 transaction = shard.get(name)
                 if transaction is not None:
                     yield shard, transaction
+
+
+def _topic(settings: TransactionSettings) -> TopicSpec:
+    return TopicSpec(
+        name=TRANSACTION_TOPIC,
+        partitions=settings.topic_partitions,
+        replication_factor=settings.topic_replication_factor,
+        configs={
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "min.insync.replicas": str(settings.topic_min_isr),
+            "segment.bytes": str(settings.topic_segment_bytes),
+            "unclean.leader.election.enable": "false",
+        },
+    )
+
+
+def _log_loaded(shards: Sequence[TransactionShard], seconds: float) -> None:
+    log.info("transactions loaded", ids=sum(len(shard.entries) for shard in shards), seconds=seconds)

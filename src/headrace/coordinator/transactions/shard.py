@@ -9,20 +9,18 @@ What always holds here:
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Final
 
 import structlog
 
-from headrace.coordinator.journal import build_batch, read_batches
-from headrace.coordinator.records import BadRecord
-from headrace.coordinator.shard import SLICE_BYTES, Phase
+from headrace.coordinator.journal import Pair, build_batch
+from headrace.coordinator.loading import LogShard, Phase, unavailable
 from headrace.net.clock import Clock
-from headrace.protocol.batch import read_header
+from headrace.protocol.batch import BatchHeader, read_header
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
-from headrace.storage.disk import StorageError
 
 from .model import Transaction
 from .records import decode_key, decode_value, encode_key, encode_value
@@ -50,14 +48,13 @@ class Entry:
         """The producer id and epoch of the last one that ended a transaction, and the number of its connection."""
 
 
-class TransactionShard:
+class TransactionShard(LogShard):
     """The transactional ids of one partition."""
 
+    contents = "transactions"
+
     def __init__(self, partition: Partition, clock: Clock, prepared: Prepared) -> None:
-        self.partition = partition
-        self.leader_epoch = partition.leader_epoch
-        is_new = partition.log.log_start_offset == partition.log.log_end_offset
-        self.phase = Phase.ACTIVE if is_new else Phase.LOADING
+        super().__init__(partition)
         self.entries: dict[str, Entry] = {}
         self._clock = clock
         self._prepared = prepared
@@ -65,57 +62,29 @@ class TransactionShard:
 
     # Loading
 
-    async def load(self) -> None:
-        """Read the log from its start to its end, a slice at a time; then go on with what was being ended."""
-        if self.phase is Phase.CLOSED:
-            return
-        self.phase = Phase.LOADING
+    def _forget(self) -> None:
         self._loads += 1
         self.entries.clear()
-        end = self.partition.log.log_end_offset
-        try:
-            await self._read_log(end)
-        except Exception as error:  # whatever its records are, they must not keep the others from loading
-            if self.phase is Phase.LOADING:
-                self.phase = Phase.FAILED
-            is_foreseen = isinstance(error, CodedError | StorageError | BadRecord)
-            name = self.partition.log.name
-            log.error("transactions could not be loaded", partition=name, reason=str(error), exc_info=not is_foreseen)
-            return
-        if self.phase is not Phase.LOADING:
-            return
-        self.phase = Phase.ACTIVE
+
+    def _replay(self, header: BatchHeader, pairs: Sequence[Pair]) -> None:
+        for key, value in pairs:
+            transactional_id = decode_key(key)
+            if transactional_id is None:
+                continue
+            if value is None:
+                self.entries.pop(transactional_id, None)
+            else:
+                self.entries[transactional_id] = Entry(decode_value(transactional_id, value), header.last_offset + 1)
+
+    def _has_read(self) -> None:
+        for entry in self.entries.values():
+            entry.end = self._end
+
+    def _is_loaded(self) -> None:
+        """Go on with what was being ended."""
         for entry in list(self.entries.values()):
-            entry.end = end
             if entry.transaction.is_prepared:
-                self._tell_after_commit(entry.transaction, end)
-
-    async def _read_log(self, end: int) -> None:
-        records = self.partition.log
-        offset = records.log_start_offset
-        while offset < end and self.phase is Phase.LOADING:
-            found = records.read(offset, SLICE_BYTES, end)
-            if found is None:
-                return
-            reached = self._replay(found.file.pread(found.length, found.position), offset)
-            if reached == offset:
-                raise BadRecord(f"there is no whole batch at offset {offset}")
-            offset = reached
-            await asyncio.sleep(0)
-
-    def _replay(self, data: bytes, offset: int) -> int:
-        """The offset after the last whole batch."""
-        for header, pairs in read_batches(data):
-            offset = header.last_offset + 1
-            for key, value in pairs:
-                transactional_id = decode_key(key)
-                if transactional_id is None:
-                    continue
-                if value is None:
-                    self.entries.pop(transactional_id, None)
-                else:
-                    self.entries[transactional_id] = Entry(decode_value(transactional_id, value), offset)
-        return offset
+                self._tell_after_commit(entry.transaction, self._end)
 
     # Acting
 
@@ -149,7 +118,7 @@ class TransactionShard:
         try:
             return self.partition.append_own(batch, read_header(batch)).last_offset + 1
         except CodedError as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
 
     def _tell_after_commit(self, transaction: Transaction, end: int) -> None:
         loads = self._loads
@@ -174,7 +143,7 @@ class TransactionShard:
             if error is not None and error.code is not ErrorCode.request_timed_out:
                 self.give_up(error)
             if not done.done():
-                done.set_exception(_unavailable(error)) if error is not None else done.set_result(None)
+                done.set_exception(unavailable(error)) if error is not None else done.set_result(None)
 
         self._after_commit(end, committed, self._clock.monotonic() + ANSWER_SECONDS)
         await done
@@ -214,7 +183,3 @@ def _settle(entry: Entry) -> None:
     settled, entry.settled = entry.settled, None
     if settled is not None and not settled.done():
         settled.set_result(None)
-
-
-def _unavailable(error: CodedError) -> CodedError:
-    return CodedError(ErrorCode.coordinator_not_available, error.message)

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from headrace.coordinator.transactions.shards import TRANSACTION_TOPIC
+from headrace.coordinator.transactions.records import TRANSACTION_TOPIC
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode, ProtocolViolation
 from tests.unit.coordinator.support import World

@@ -1,0 +1,172 @@
+"""The partitions of an internal topic that this broker leads, and where the others are.
+
+Groups live in partitions of one such topic, transactional ids in those of another. Whoever leads a partition speaks
+for what is in it, once it has been read; until then clients hear COORDINATOR_LOAD_IN_PROGRESS, and those of other
+partitions are served.
+"""
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Generic, TypeVar
+
+from headrace.cluster.control import Control
+from headrace.cluster.controller import TopicSpec
+from headrace.cluster.image import NO_LEADER, ClusterImage, Topic
+from headrace.net.clock import Clock
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.replication.partition import Partition
+from headrace.replication.replica_manager import ReplicaManager
+
+from .loading import LogShard, Phase
+from .partitions import partition_of
+
+AnyShard = TypeVar("AnyShard", bound=LogShard)
+Spawn = Callable[[Coroutine[Any, Any, None]], None]
+
+
+class Shards(Generic[AnyShard]):
+    """The shards that are here: opened as this broker comes to lead them, closed when it no longer does.
+
+    `spec` is the internal topic, which is made when somebody is first looked for in it; `loaded` hears of the shards
+    that were here at the start, and how long they took.
+    """
+
+    def __init__(
+        self,
+        spec: TopicSpec,
+        *,
+        image: ClusterImage,
+        controller: Control,
+        replicas: ReplicaManager,
+        clock: Clock,
+        make: Callable[[Partition], AnyShard],
+        loaded: Callable[[Sequence[AnyShard], float], None],
+        spawn: Spawn,
+    ) -> None:
+        self._spec = spec
+        self._image = image
+        self._controller = controller
+        self._replicas = replicas
+        self._clock = clock
+        self._make = make
+        self._loaded = loaded
+        self._spawn = spawn
+        self._shards: dict[int, AnyShard] = {}
+
+    def start(self) -> None:
+        """Begin to load every shard that is here, the smallest first."""
+        topic = self._image.topic(self._spec.name)
+        if topic is None:
+            return
+        here = [partition for partition in map(self._led, range(len(topic.partitions))) if partition is not None]
+        shards = [self._open(partition) for partition in sorted(here, key=lambda p: p.log.size_bytes)]
+        self._spawn(self._load_all([shard for shard in shards if shard.phase is Phase.LOADING]))
+
+    def close(self) -> None:
+        """Speak for nobody any more."""
+        for shard in self._shards.values():
+            shard.close()
+        self._shards.clear()
+
+    def leads(self, partition: Partition) -> None:
+        """This broker has come to lead a partition: if it is one of the topic's, it is read."""
+        if partition.topic == self._spec.name:
+            self._load(self._open(partition))
+
+    def leads_no_more(self, partition: Partition) -> None:
+        """Another broker speaks for a partition now: those who wait here are told to ask there."""
+        if partition.topic == self._spec.name and (shard := self._shards.pop(partition.index, None)) is not None:
+            shard.close()
+
+    def of(self, name: str) -> AnyShard:
+        """The shard that a name belongs to, ready to act; `CodedError` with what the client is to be told otherwise."""
+        topic = self._image.topic(self._spec.name)
+        if topic is None:
+            raise CodedError(ErrorCode.not_coordinator)
+        index = partition_of(name, len(topic.partitions))
+        partition = self._led(index)
+        if partition is None:
+            raise CodedError(ErrorCode.not_coordinator)
+        shard = self._shards.get(index)
+        if shard is None or shard.partition is not partition or shard.leader_epoch != partition.leader_epoch:
+            shard = self._open(partition)
+            self._load(shard)
+        if shard.phase is Phase.FAILED:
+            if partition.log.offline is not None:
+                raise CodedError(ErrorCode.coordinator_not_available, partition.log.offline)
+            self._revive(shard)
+        if shard.phase is Phase.LOADING:
+            raise CodedError(ErrorCode.coordinator_load_in_progress)
+        return shard
+
+    def at(self, partition: Partition) -> AnyShard | None:
+        """The shard of a partition, if there is one."""
+        if partition.topic != self._spec.name:
+            return None
+        shard = self._shards.get(partition.index)
+        return shard if shard is not None and shard.partition is partition else None
+
+    def all(self) -> list[AnyShard]:
+        """Every shard that is here; `CodedError` while one of them is being read. Those that failed are read again."""
+        if any(shard.phase is Phase.LOADING for shard in self._shards.values()):
+            raise CodedError(ErrorCode.coordinator_load_in_progress)
+        self.revive()
+        return self.active()
+
+    def active(self) -> list[AnyShard]:
+        """Those that can speak now."""
+        return [shard for shard in self._shards.values() if shard.phase is Phase.ACTIVE]
+
+    def silent(self) -> list[AnyShard]:
+        """Those that are being loaded, or have to be."""
+        return [shard for shard in self._shards.values() if shard.phase in (Phase.LOADING, Phase.FAILED)]
+
+    def revive(self) -> None:
+        """Read those that failed again, where they can be read."""
+        for shard in self._shards.values():
+            if shard.phase is Phase.FAILED and shard.partition.log.offline is None:
+                self._revive(shard)
+
+    async def leader(self, name: str) -> int:
+        """The broker that speaks for a name."""
+        topic = self._image.topic(self._spec.name) or await self._create_topic()
+        leader = topic.partitions[partition_of(name, len(topic.partitions))].leader
+        if leader == NO_LEADER:
+            raise CodedError(ErrorCode.coordinator_not_available, f"its partition of {self._spec.name} has no leader")
+        return leader
+
+    def _led(self, index: int) -> Partition | None:
+        try:
+            partition = self._replicas.partition(self._spec.name, index)
+        except CodedError:
+            return None
+        return partition if partition.is_leader else None
+
+    def _open(self, partition: Partition) -> AnyShard:
+        former = self._shards.get(partition.index)
+        if former is not None:
+            former.close()
+        shard = self._shards[partition.index] = self._make(partition)
+        return shard
+
+    def _load(self, shard: AnyShard) -> None:
+        if shard.phase is Phase.LOADING:
+            self._spawn(shard.load())
+
+    def _revive(self, shard: AnyShard) -> None:
+        shard.phase = Phase.LOADING
+        self._spawn(shard.load())
+
+    async def _load_all(self, shards: Sequence[AnyShard]) -> None:
+        started = self._clock.monotonic()
+        for shard in shards:
+            await shard.load()
+        self._loaded(shards, round(self._clock.monotonic() - started, 3))
+
+    async def _create_topic(self) -> Topic:
+        try:
+            return await self._controller.create_topic(self._spec)
+        except CodedError as error:
+            topic = self._image.topic(self._spec.name)
+            if topic is not None:
+                return topic
+            raise CodedError(ErrorCode.coordinator_not_available, error.message) from error
