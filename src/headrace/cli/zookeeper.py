@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -91,7 +92,26 @@ class Member:
         return f"server.{self.number}={HOST}:{self.quorum_port}:{self.election_port}"
 
 
-class ZooKeeperServer:
+class _Scoped(ABC):
+    """What is started by a `with` and ends with it."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @abstractmethod
+    def start(self) -> None: ...
+
+    @abstractmethod
+    def stop(self) -> None: ...
+
+
+class ZooKeeperServer(_Scoped):
     """One server process on one data directory, through any number of deaths.
 
     It dies with the thread that started it, so that nothing is left over however that ends.
@@ -107,15 +127,6 @@ class ZooKeeperServer:
         self._members = members
         self._heap_mb = heap_mb
         self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def pid(self) -> int:
@@ -228,7 +239,7 @@ class ZooKeeperServer:
         return "; ".join(told)[-400:] or f"it wrote nothing to {self.log}"
 
 
-class Ensemble:
+class Ensemble(_Scoped):
     """Servers that elect a leader: one, or three of which any one may die."""
 
     def __init__(self, data: Path, servers: int = 3, ports: Sequence[int] = (), *, heap_mb: int = 96) -> None:
@@ -238,15 +249,6 @@ class Ensemble:
             ZooKeeperServer(data / f"zookeeper-{n + 1}", ports[n], number=n + 1, members=members, heap_mb=heap_mb)
             for n in range(servers)
         ]
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def addresses(self) -> str:

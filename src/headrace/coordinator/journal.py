@@ -23,7 +23,7 @@ from headrace.protocol.batch import (
 )
 from headrace.protocol.records import decode_records
 
-from .records import BadRecord
+from .fields import BadRecord
 
 Pair = tuple[bytes, bytes | None]
 """A record's key and value."""

@@ -13,8 +13,8 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
 from headrace.storage.disk import StorageError
 
+from .fields import BadRecord
 from .journal import Pair, read_batches
-from .records import BadRecord
 
 log = structlog.get_logger(__name__)
 

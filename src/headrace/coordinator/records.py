@@ -12,8 +12,10 @@ A null value is a tombstone: the record is gone.
 """
 
 from dataclasses import dataclass
-from struct import Struct, error
+from struct import Struct
 from typing import Final, NamedTuple
+
+from .fields import BadRecord, Reader, plain_bytes, plain_text
 
 LARGEST_TEXT: Final = 32_767
 """Bytes of the longest text that these formats hold."""
@@ -30,12 +32,9 @@ _OFFSET_V3: Final = Struct(">hqih")
 _OFFSET_V3_BARE: Final = Struct(">hqihq")
 _OFFSET_V1: Final = Struct(">hqh")
 _TIMES_V1: Final = Struct(">qq")
+_NEWEST: Final = 4
 _FIRST_FLEXIBLE: Final = 4
 _GROUP_VERSION: Final = 3
-
-
-class BadRecord(Exception):  # noqa: N818 - named for what was found
-    """A record of the internal topic that cannot be read."""
 
 
 class Committed(NamedTuple):
@@ -87,17 +86,16 @@ def key_kind(key: bytes) -> int:
 
 def group_of(key: bytes) -> str:
     """The id of the group that a key belongs to."""
-    size = key[2] << 8 | key[3]
-    return key[4 : 4 + size].decode()
+    return Reader(key, 2).text()
 
 
 def group_key(group_id: str) -> bytes:
-    return _GROUP_KEY + _text(group_id)
+    return _GROUP_KEY + plain_text(group_id)
 
 
 def offset_prefix(group_id: str, topic: str) -> bytes:
     """The key of an offset without its last four bytes, the partition."""
-    return _OFFSET_KEY + _text(group_id) + _text(topic)
+    return _OFFSET_KEY + plain_text(group_id) + plain_text(topic)
 
 
 def offset_key(prefix: bytes, partition: int) -> bytes:
@@ -111,7 +109,7 @@ def split_offset_key(key: bytes) -> tuple[bytes, int]:
 
 def read_prefix(prefix: bytes) -> tuple[str, str]:
     """The group and the topic of a prefix."""
-    reader = _Reader(prefix, 2, False)
+    reader = Reader(prefix, 2)
     return reader.text(), reader.text()
 
 
@@ -130,8 +128,8 @@ def encode_offset(offset: int, leader_epoch: int, metadata: str, commit_timestam
 
 def decode_offset(value: bytes) -> Committed:
     """Any version of an offset's value."""
-    reader = _Reader(value, 0)
-    version = reader.version
+    reader = Reader(value)
+    version = reader.version(_NEWEST, _FIRST_FLEXIBLE)
     offset = reader.i64()
     leader_epoch = reader.i32() if version >= 3 else NONE
     metadata = reader.text()
@@ -154,26 +152,27 @@ def offset_times(value: bytes) -> tuple[int, int]:
 
 def encode_group(group: StoredGroup) -> bytes:
     out = bytearray(_I16.pack(_GROUP_VERSION))
-    out += _text(group.protocol_type) + _I32.pack(group.generation)
+    out += plain_text(group.protocol_type) + _I32.pack(group.generation)
     out += _nullable_text(group.protocol) + _nullable_text(group.leader) + _I64.pack(group.state_timestamp)
     out += _I32.pack(len(group.members))
     for member in group.members:
-        out += _text(member.member_id) + _nullable_text(member.instance_id)
-        out += _text(member.client_id) + _text(member.client_host)
+        out += plain_text(member.member_id) + _nullable_text(member.instance_id)
+        out += plain_text(member.client_id) + plain_text(member.client_host)
         out += _I32.pack(member.rebalance_timeout_ms) + _I32.pack(member.session_timeout_ms)
-        out += _bytes(member.subscription) + _bytes(member.assignment)
+        out += plain_bytes(member.subscription) + plain_bytes(member.assignment)
     return bytes(out)
 
 
 def decode_group(value: bytes) -> StoredGroup:
     """Any version of a classic group's value."""
-    reader = _Reader(value, 0)
+    reader = Reader(value)
+    version = reader.version(_NEWEST, _FIRST_FLEXIBLE)
     protocol_type = reader.text()
     generation = reader.i32()
     protocol = reader.nullable_text()
     leader = reader.nullable_text()
-    state_timestamp = reader.i64() if reader.version >= 2 else NONE
-    members = tuple([_read_member(reader) for _ in range(reader.count())])
+    state_timestamp = reader.i64() if version >= 2 else NONE
+    members = tuple([_read_member(reader, version) for _ in range(reader.count())])
     return StoredGroup(
         protocol_type=protocol_type,
         generation=generation,
@@ -184,12 +183,12 @@ def decode_group(value: bytes) -> StoredGroup:
     )
 
 
-def _read_member(reader: "_Reader") -> StoredMember:
+def _read_member(reader: Reader, version: int) -> StoredMember:
     member_id = reader.text()
-    instance_id = reader.nullable_text() if reader.version >= 3 else None
+    instance_id = reader.nullable_text() if version >= 3 else None
     client_id = reader.text()
     client_host = reader.text()
-    rebalance_timeout = reader.i32() if reader.version >= 1 else NONE
+    rebalance_timeout = reader.i32() if version >= 1 else NONE
     session_timeout = reader.i32()
     member = StoredMember(
         member_id=member_id,
@@ -201,86 +200,9 @@ def _read_member(reader: "_Reader") -> StoredMember:
         subscription=reader.data(),
         assignment=reader.data(),
     )
-    reader.skip_tags()
+    reader.tags()
     return member
 
 
-class _Reader:
-    """A walk over the fields of a record, with the lengths of its version."""
-
-    def __init__(self, data: bytes, position: int, versioned: bool = True) -> None:
-        self._data = data
-        self._position = position
-        self.version = self.i16() if versioned else 0
-        if not 0 <= self.version <= _FIRST_FLEXIBLE:
-            raise BadRecord(f"a value of version {self.version}")
-        self._flexible = self.version >= _FIRST_FLEXIBLE
-
-    def i16(self) -> int:
-        return self._unpack(_I16)
-
-    def i32(self) -> int:
-        return self._unpack(_I32)
-
-    def i64(self) -> int:
-        return self._unpack(_I64)
-
-    def text(self) -> str:
-        found = self.nullable_text()
-        if found is None:
-            raise BadRecord("a text is null")
-        return found
-
-    def nullable_text(self) -> str | None:
-        size = self._uvarint() - 1 if self._flexible else self.i16()
-        return None if size < 0 else self._take(size).decode()
-
-    def data(self) -> bytes:
-        return self._take(max(self._uvarint() - 1 if self._flexible else self.i32(), 0))
-
-    def count(self) -> int:
-        return max(self._uvarint() - 1 if self._flexible else self.i32(), 0)
-
-    def skip_tags(self) -> None:
-        if self._flexible:
-            for _ in range(self._uvarint()):
-                self._uvarint()
-                self._take(self._uvarint())
-
-    def _unpack(self, kind: Struct) -> int:
-        try:
-            (value,) = kind.unpack_from(self._data, self._position)
-        except error as reason:
-            raise BadRecord(str(reason)) from reason
-        self._position += kind.size
-        return int(value)
-
-    def _take(self, size: int) -> bytes:
-        end = self._position + size
-        if end > len(self._data):
-            raise BadRecord("a field is longer than its record")
-        found = self._data[self._position : end]
-        self._position = end
-        return found
-
-    def _uvarint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-
-
-def _text(text: str) -> bytes:
-    data = text.encode()
-    return _I16.pack(len(data)) + data
-
-
 def _nullable_text(text: str | None) -> bytes:
-    return b"\xff\xff" if text is None else _text(text)
-
-
-def _bytes(data: bytes) -> bytes:
-    return _I32.pack(len(data)) + data
+    return b"\xff\xff" if text is None else plain_text(text)

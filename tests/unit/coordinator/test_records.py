@@ -1,13 +1,14 @@
 """The bytes of the internal topic: Kafka's own."""
 
+from collections.abc import Callable
 from struct import pack
 
 import pytest
 
+from headrace.coordinator.fields import BadRecord
 from headrace.coordinator.journal import build_batch, read_batches
 from headrace.coordinator.partitions import java_hash, partition_of
 from headrace.coordinator.records import (
-    BadRecord,
     Committed,
     StoredGroup,
     StoredMember,
@@ -96,6 +97,20 @@ def test_a_group_of_an_old_broker_and_of_a_new_one_is_read() -> None:
 def test_what_cannot_be_read_is_told(value: bytes) -> None:
     with pytest.raises(BadRecord):
         decode_group(value)
+
+
+def test_what_is_cut_short_anywhere_is_bad() -> None:
+    reads: list[tuple[Callable[[bytes], object], bytes]] = [
+        (decode_group, encode_group(GROUP)),
+        (decode_offset, encode_offset(7, 2, "m", 99, -1)),
+        (decode_offset, encode_offset(7, 2, "m", 99, 100)),
+        (group_of, group_key("group")),
+        (read_prefix, offset_prefix("g", "t")),
+    ]
+    for read, data in reads:
+        for end in range(len(data)):
+            with pytest.raises(BadRecord):
+                read(data[:end])
 
 
 def test_batches_are_what_any_consumer_reads() -> None:

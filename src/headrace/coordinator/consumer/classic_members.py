@@ -14,8 +14,9 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from ..classic import JoinRequest, LeavingMember, SyncRequest
 from ..classic.turn import heartbeat_answer, join_refused, sync_answer
 from ..effects import Effect, Reply
+from ..fields import BadRecord
 from .core import JOIN, SESSION, SYNC, Core, Decision
-from .embedded import Malformed, Subscription, by_id, parse_subscription, write_assignment
+from .embedded import Subscription, by_id, parse_subscription, write_assignment
 from .member import ClassicMetadata, Member, MemberState
 from .migration import CONSUMER, protocol_version
 
@@ -61,7 +62,7 @@ class ClassicMembers(Core):
             raise CodedError(ErrorCode.inconsistent_group_protocol)
         try:
             return parse_subscription(next(iter(request.protocols.values())))
-        except Malformed:
+        except BadRecord:
             raise CodedError(ErrorCode.inconsistent_group_protocol) from None
 
     def _joining(self, decision: Decision, request: JoinRequest, member_id: str) -> Member:

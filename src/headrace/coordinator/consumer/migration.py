@@ -14,9 +14,10 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from ..classic import ClassicGroup
 from ..classic.member import Member as ClassicMember
 from ..effects import Write
+from ..fields import BadRecord
 from ..records import StoredGroup, StoredMember, encode_group, group_key
 from . import subscriptions
-from .embedded import Malformed, by_id, parse_assignment, parse_subscription, write_assignment
+from .embedded import by_id, parse_assignment, parse_subscription, write_assignment
 from .member import Assignment, ClassicMetadata, Member
 from .records import Change, CurrentAssignment, GroupEpoch, MemberSubscription, TargetEpoch, TargetMember
 from .settings import ConsumerSettings
@@ -30,7 +31,7 @@ def upgraded(classic: ClassicGroup, settings: ConsumerSettings, image: ClusterIm
     _check_upgrade(classic, settings)
     try:
         members = [_upgraded_member(member, classic, image) for member in classic.roster.members.values()]
-    except Malformed:
+    except BadRecord:
         raise _cannot_upgrade(classic, "the embedded consumer protocol is malformed") from None
     names = set[str]().union(*(member.subscribed_topic_names for member in members))
     return [

@@ -24,6 +24,7 @@ from uuid import UUID
 from headrace.protocol.encode import write_uvarint
 
 from ..effects import Write
+from ..fields import BadRecord, Reader, i32s, plain_text, write_compact_bytes, write_compact_text, write_tags
 from .member import Assignment, ClassicMetadata, Member, MemberState
 
 GROUP_METADATA: Final = 3
@@ -133,49 +134,42 @@ def encode(group_id: str, change: Change) -> Write:
 
 def decode(key: bytes, value: bytes | None) -> tuple[str, Change | None]:
     """The group and the change that a record holds; no change for a type that is read over."""
-    fields = _Reader(key)
+    fields = Reader(key)
     kind = fields.i16()
-    group_id = fields.legacy_string()
+    group_id = fields.text()
     if kind == PARTITION_METADATA:
         return group_id, None
-    name = "" if kind in (GROUP_METADATA, TARGET_METADATA) else fields.legacy_string()
-    body = None if value is None else _Reader(value[2:])
-    return group_id, _DECODERS[kind](name, body)
+    if kind not in _DECODERS:
+        raise BadRecord(f"a key of type {kind}")
+    name = "" if kind in (GROUP_METADATA, TARGET_METADATA) else fields.text()
+    return group_id, _DECODERS[kind](name, None if value is None else _body(value))
+
+
+def _body(value: bytes) -> Reader:
+    reader = Reader(value)
+    reader.version(newest=0, first_compact=0)
+    return reader
 
 
 def _key(kind: int, *names: str) -> bytes:
-    out = bytearray(_I16.pack(kind))
-    for name in names:
-        data = name.encode()
-        out += _I16.pack(len(data))
-        out += data
-    return bytes(out)
+    return _I16.pack(kind) + b"".join(map(plain_text, names))
 
 
 def _group_epoch(epoch: int, metadata_hash: int) -> bytes:
     out = bytearray(_VERSION_0 + _I32.pack(epoch))
-    if metadata_hash == 0:
-        out.append(_NO_TAGS)
-    else:
-        out += b"\x01\x00\x08" + _U64.pack(metadata_hash)
+    write_tags(out, {0: _U64.pack(metadata_hash)} if metadata_hash else {})
     return bytes(out)
 
 
 def _subscription(member: Member) -> bytes:
     out = bytearray(_VERSION_0)
     for text in (member.instance_id, member.rack_id, member.client_id, member.client_host):
-        _write_string(out, text)
-    _write_strings(out, sorted(member.subscribed_topic_names))
-    _write_string(out, member.subscribed_topic_regex)
+        write_compact_text(out, text)
+    _write_texts(out, sorted(member.subscribed_topic_names))
+    write_compact_text(out, member.subscribed_topic_regex)
     out += _I32.pack(member.rebalance_timeout_ms)
-    _write_string(out, member.server_assignor)
-    if member.classic is None:
-        out.append(_NO_TAGS)
-        return bytes(out)
-    body = _classic(member.classic)
-    out += b"\x01\x00"
-    write_uvarint(out, len(body))
-    out += body
+    write_compact_text(out, member.server_assignor)
+    write_tags(out, {} if member.classic is None else {0: _classic(member.classic)})
     return bytes(out)
 
 
@@ -183,9 +177,8 @@ def _classic(classic: ClassicMetadata) -> bytes:
     out = bytearray(b"\x01" + _I32.pack(classic.session_timeout_ms))
     write_uvarint(out, len(classic.protocols) + 1)
     for name, metadata in classic.protocols:
-        _write_string(out, name)
-        write_uvarint(out, len(metadata) + 1)
-        out += metadata
+        write_compact_text(out, name)
+        write_compact_bytes(out, metadata)
         out.append(_NO_TAGS)
     out.append(_NO_TAGS)
     return bytes(out)
@@ -208,25 +201,16 @@ def _current(member: Member) -> bytes:
 
 def _resolved(topics: frozenset[str], version: int) -> bytes:
     out = bytearray(_VERSION_0)
-    _write_strings(out, sorted(topics))
+    _write_texts(out, sorted(topics))
     out += _I64.pack(version) + _I64.pack(0)
     out.append(_NO_TAGS)
     return bytes(out)
 
 
-def _write_string(out: bytearray, text: str | None) -> None:
-    if text is None:
-        out.append(0)
-        return
-    data = text.encode()
-    write_uvarint(out, len(data) + 1)
-    out += data
-
-
-def _write_strings(out: bytearray, texts: Sequence[str]) -> None:
+def _write_texts(out: bytearray, texts: Sequence[str]) -> None:
     write_uvarint(out, len(texts) + 1)
     for text in texts:
-        _write_string(out, text)
+        write_compact_text(out, text)
 
 
 def _write_assignment(out: bytearray, assignment: Assignment) -> None:
@@ -234,101 +218,52 @@ def _write_assignment(out: bytearray, assignment: Assignment) -> None:
     for topic, partitions in assignment.items():
         out += topic.bytes
         write_uvarint(out, len(partitions) + 1)
-        out += Struct(f">{len(partitions)}i").pack(*sorted(partitions))
+        out += i32s(sorted(partitions))
         out.append(_NO_TAGS)
 
 
-class _Reader:
-    """The bytes of one key or value, read from the front."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def i8(self) -> int:
-        return self._fixed(_I8)
-
-    def i16(self) -> int:
-        return self._fixed(_I16)
-
-    def i32(self) -> int:
-        return self._fixed(_I32)
-
-    def i64(self) -> int:
-        return self._fixed(_I64)
-
-    def legacy_string(self) -> str:
-        return self._take(self.i16()).decode()
-
-    def string(self) -> str | None:
-        size = self.uvarint() - 1
-        return None if size < 0 else self._take(size).decode()
-
-    def text(self) -> str:
-        return self.string() or ""
-
-    def data(self) -> bytes:
-        return self._take(self.uvarint() - 1)
-
-    def strings(self) -> frozenset[str]:
-        return frozenset(self.text() for _ in range(self.uvarint() - 1))
-
-    def assignment(self) -> dict[UUID, frozenset[int]]:
-        found = {}
-        for _ in range(self.uvarint() - 1):
-            topic = UUID(bytes=self._take(16))
-            count = self.uvarint() - 1
-            found[topic] = frozenset(Struct(f">{count}i").unpack(self._take(4 * count)))
-            self.tags()
-        return found
-
-    def tags(self) -> dict[int, bytes]:
-        return {self.uvarint(): self._take(self.uvarint()) for _ in range(self.uvarint())}
-
-    def uvarint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._data[self._at]
-            self._at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-
-    def _fixed(self, kind: Struct) -> int:
-        value: int = kind.unpack_from(self._data, self._at)[0]
-        self._at += kind.size
-        return value
-
-    def _take(self, size: int) -> bytes:
-        taken = self._data[self._at : self._at + size]
-        if len(taken) != size:
-            raise ValueError(f"a record of a group ends {size - len(taken)} bytes too early")
-        self._at += size
-        return taken
+def _read_texts(body: Reader) -> frozenset[str]:
+    return frozenset([body.text() for _ in range(body.count())])
 
 
-def _read_group_epoch(_: str, body: _Reader | None) -> GroupEpoch:
+def _read_assignment(body: Reader) -> dict[UUID, frozenset[int]]:
+    found = {}
+    for _ in range(body.count()):
+        topic = UUID(bytes=body.take(16))
+        found[topic] = frozenset(body.i32s())
+        body.tags()
+    return found
+
+
+def _read_state(body: Reader) -> MemberState:
+    state = body.i8()
+    try:
+        return MemberState(state)
+    except ValueError:
+        raise BadRecord(f"a member in state {state}") from None
+
+
+def _read_group_epoch(_: str, body: Reader | None) -> GroupEpoch:
     if body is None:
         return GroupEpoch(None)
     epoch = body.i32()
     tagged = body.tags().get(0)
-    return GroupEpoch(epoch, 0 if tagged is None else _U64.unpack(tagged)[0])
+    return GroupEpoch(epoch, 0 if tagged is None else Reader(tagged).u64())
 
 
-def _read_subscription(member_id: str, body: _Reader | None) -> MemberSubscription:
+def _read_subscription(member_id: str, body: Reader | None) -> MemberSubscription:
     if body is None:
         return MemberSubscription(member_id, None)
     member = Member(
         id=member_id,
-        instance_id=body.string(),
-        rack_id=body.string(),
+        instance_id=body.nullable_text(),
+        rack_id=body.nullable_text(),
         client_id=body.text(),
         client_host=body.text(),
-        subscribed_topic_names=body.strings(),
-        subscribed_topic_regex=body.string(),
+        subscribed_topic_names=_read_texts(body),
+        subscribed_topic_regex=body.nullable_text(),
         rebalance_timeout_ms=body.i32(),
-        server_assignor=body.string(),
+        server_assignor=body.nullable_text(),
         classic=_read_classic(body.tags().get(0)),
     )
     return MemberSubscription(member_id, member)
@@ -337,44 +272,44 @@ def _read_subscription(member_id: str, body: _Reader | None) -> MemberSubscripti
 def _read_classic(tagged: bytes | None) -> ClassicMetadata | None:
     if tagged is None:
         return None
-    body = _Reader(tagged)
+    body = Reader(tagged, compact=True)
     if body.i8() != 1:
         return None
     session_timeout_ms = body.i32()
     protocols = []
-    for _ in range(body.uvarint() - 1):
+    for _ in range(body.count()):
         protocols.append((body.text(), body.data()))
         body.tags()
     return ClassicMetadata(session_timeout_ms=session_timeout_ms, protocols=tuple(protocols))
 
 
-def _read_target_epoch(_: str, body: _Reader | None) -> TargetEpoch:
+def _read_target_epoch(_: str, body: Reader | None) -> TargetEpoch:
     return TargetEpoch(None if body is None else body.i32())
 
 
-def _read_target(member_id: str, body: _Reader | None) -> TargetMember:
-    return TargetMember(member_id, None if body is None else body.assignment())
+def _read_target(member_id: str, body: Reader | None) -> TargetMember:
+    return TargetMember(member_id, None if body is None else _read_assignment(body))
 
 
-def _read_current(member_id: str, body: _Reader | None) -> CurrentAssignment:
+def _read_current(member_id: str, body: Reader | None) -> CurrentAssignment:
     if body is None:
         return CurrentAssignment(member_id, None)
     member = Member(
         id=member_id,
         epoch=body.i32(),
         previous_epoch=body.i32(),
-        state=MemberState(body.i8()),
-        assigned=body.assignment(),
-        pending_revocation=body.assignment(),
+        state=_read_state(body),
+        assigned=_read_assignment(body),
+        pending_revocation=_read_assignment(body),
     )
     return CurrentAssignment(member_id, member)
 
 
-def _read_resolved(regex: str, body: _Reader | None) -> ResolvedRegex:
-    return ResolvedRegex(regex, None) if body is None else ResolvedRegex(regex, body.strings(), body.i64())
+def _read_resolved(regex: str, body: Reader | None) -> ResolvedRegex:
+    return ResolvedRegex(regex, None) if body is None else ResolvedRegex(regex, _read_texts(body), body.i64())
 
 
-_DECODERS: Final[dict[int, Callable[[str, _Reader | None], Change]]] = {
+_DECODERS: Final[dict[int, Callable[[str, Reader | None], Change]]] = {
     GROUP_METADATA: _read_group_epoch,
     MEMBER_METADATA: _read_subscription,
     TARGET_METADATA: _read_target_epoch,

@@ -7,7 +7,8 @@ import pytest
 
 from headrace.coordinator.classic import ClassicGroup, JoinRequest, LeavingMember, State, SyncRequest
 from headrace.coordinator.consumer import ConsumerSettings, MigrationPolicy
-from headrace.coordinator.consumer.embedded import Malformed, by_id, parse_assignment, parse_subscription
+from headrace.coordinator.consumer.embedded import by_id, parse_assignment, parse_subscription
+from headrace.coordinator.fields import BadRecord
 from headrace.protocol.errors import CodedError, ErrorCode
 from tests.unit.coordinator.consumer.support import GROUP, Host, code, make_image, owned, topic_id
 
@@ -267,5 +268,5 @@ def test_subscriptions_of_every_version_are_read() -> None:
     assert parse_subscription(pack(">h", 0) + topics).topics == {"a"}
     found = parse_subscription(pack(">h", 9) + topics + later)
     assert (found.owned, found.rack_id) == ({"a": frozenset({1})}, "rack")
-    with pytest.raises(Malformed):
+    with pytest.raises(BadRecord):
         parse_subscription(pack(">hi", 0, 5))

@@ -1,5 +1,6 @@
 """Records are Kafka's, byte for byte, and say again what they were told."""
 
+from contextlib import suppress
 from uuid import UUID
 
 import pytest
@@ -16,6 +17,7 @@ from headrace.coordinator.consumer.records import (
     decode,
     encode,
 )
+from headrace.coordinator.fields import BadRecord
 
 TOPIC = UUID(int=5)
 TOLD = Member(
@@ -94,3 +96,28 @@ def test_the_classic_protocols_of_a_member_are_a_tagged_struct_that_may_be_null(
 
 def test_topics_of_groups_before_kafka_4_1_are_read_over() -> None:
     assert decode(b"\x00\x04\x00\x01g", b"\x00\x00\x01\x00") == ("g", None)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: type(change).__name__)
+def test_a_record_that_is_cut_short_is_bad_or_says_the_same(change: Change) -> None:
+    key, value = encode("g", change).key, encode("g", change).value
+    for end in range(len(key)):
+        with pytest.raises(BadRecord):
+            decode(key[:end], value)
+    for end in range(len(value or b"")):
+        with suppress(BadRecord):
+            assert decode(key, value and value[:end]) == ("g", change)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        (b"\x00\x63\x00\x01g", None, "a key of type 99"),
+        (b"\x00\x03\x00\x01g", b"\x00\x01\x00\x00\x00\x03\x00", "a value of version 1"),
+        (b"\x00\x08\x00\x01g\x00\x01m", bytes(10) + b"\x63\x01\x01\x00", "a member in state 99"),
+        (b"\x00\x07\x00\x01g\x00\x01m", b"\x00\x00\xff\xff\xff\xff\x0f\x00", "4294967294 entries"),
+    ],
+)
+def test_what_cannot_be_read_is_told(key: bytes, value: bytes | None, reason: str) -> None:
+    with pytest.raises(BadRecord, match=reason):
+        decode(key, value)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.records import BadRecord
+from headrace.coordinator.fields import BadRecord
 from headrace.coordinator.transactions.model import Transaction
 from headrace.coordinator.transactions.records import decode_key, decode_value, encode_key, encode_value
 from headrace.coordinator.transactions.states import State
@@ -91,6 +91,20 @@ def test_a_damaged_record_is_named_and_never_anything_else(transaction: Transact
     cut = data.draw(st.integers(0, len(value) - 1))
     with pytest.raises(BadRecord):
         decode_value("t", bytes(value[:cut]))
+
+
+def test_a_key_that_is_cut_short_is_no_other_id() -> None:
+    key = encode_key("orders")
+    for end in range(len(key)):
+        with pytest.raises(BadRecord):
+            decode_key(key[:end])
+
+
+def test_a_state_that_nobody_knows_is_told() -> None:
+    value = bytearray(encode_value(Transaction(transactional_id="t", producer_id=1, producer_epoch=0, timeout_ms=1)))
+    value[16] = 9
+    with pytest.raises(BadRecord, match="'t' cannot be read: a state of 9"):
+        decode_value("t", bytes(value))
 
 
 def test_records_of_unknown_kinds_are_passed_over() -> None:
