@@ -32,7 +32,7 @@ test: setup  ## lint, types, imports, and every test but the long ones
 check: setup lint types imports unit  ## what to run before each commit: under a minute
 
 unit: setup
-	$(BIN)/pytest -q -n 2 -m "not slow and not long" tests/unit $(ARGS)
+	HYPOTHESIS_PROFILE=few $(BIN)/pytest -q -n 2 -m "not slow and not long" tests/unit $(ARGS)
 
 lint: setup
 	@$(BIN)/ruff check .

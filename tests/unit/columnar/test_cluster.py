@@ -88,6 +88,7 @@ def test_committed_offsets_are_read_back(cluster: Cluster) -> None:
     cluster.commit("g", {})
 
 
+@pytest.mark.slow
 def test_a_group_with_members_is_not_committed_for(broker: Broker, cluster: Cluster) -> None:
     from confluent_kafka import Consumer
 

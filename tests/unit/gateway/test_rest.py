@@ -309,6 +309,7 @@ def test_a_member_polls_commits_and_goes_and_the_next_goes_on(bootstrap: str) ->
     conversation(bootstrap, talk)
 
 
+@pytest.mark.slow
 def test_two_members_share_a_topic_and_one_gone_leaves_it_to_the_other(bootstrap: str) -> None:
     async def talk(ask: Asker) -> None:
         await make(ask, "halves", 2)

@@ -35,6 +35,7 @@ def test_a_blank_response_of_every_api_and_version_is_read_back_by_kio(key: int,
         assert entity.error_code.value == 35
 
 
+@pytest.mark.slow
 @given(st.sampled_from(SERVED), st.binary(max_size=120))
 @settings(max_examples=1500)
 def test_no_bytes_end_the_process(api: tuple[int, int], body: bytes) -> None:

@@ -95,6 +95,7 @@ def test_a_large_request_before_authentication_closes_the_connection(broker: Bro
         assert wire.is_closed()
 
 
+@pytest.mark.slow
 def test_a_real_client_authenticates(broker: Broker) -> None:
     settings = {"bootstrap.servers": broker.bootstrap, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
     good = Producer({**settings, "sasl.username": "alice", "sasl.password": "s3cret", "log_level": 0})

@@ -163,6 +163,7 @@ def test_an_old_produce_version_cannot_hold_zstd(broker: Broker) -> None:
     assert answer.error_code is ErrorCode.unsupported_compression_type
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD], ids=["gzip", "snappy", "lz4", "zstd"])
 def test_a_compressed_bomb_is_refused_and_takes_little_memory(broker: Broker, codec: int) -> None:
     topic = "packed" if codec != LZ4 else "packed-zstd"

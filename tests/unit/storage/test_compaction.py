@@ -254,6 +254,7 @@ def test_gaps_of_compaction_are_no_damage_even_under_another_policy() -> None:
     assert store.log.offline is None
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_step_leaves_the_latest_records() -> None:
     expected = {f"key-{n % 5}": str(n) for n in range(35, 40)}
     operation = 0

@@ -37,6 +37,7 @@ def value(spark_type: str, text: str, zone: str = "UTC") -> Any:
     return str(read.replace(tzinfo=None)) if isinstance(read, datetime) else read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Paris"])
 @settings(max_examples=200)
 @given(batches())
