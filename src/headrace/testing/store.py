@@ -359,8 +359,13 @@ class SimulatedEnsemble:
         self._later(self._reconnect_seconds, self._reconnect, store)
 
     def delay_commits(self, store: SimulatedStore, seconds: float) -> None:
-        """Commits asked from now on happen that much later; what is asked after them waits, too."""
-        self._lines[store].commit_delay = seconds
+        """Commits asked from now on happen that much later; what is asked after them waits, too.
+
+        Nothing comes from a store that is closed, as that of a broker which is about to be down.
+        """
+        line = self._lines.get(store)
+        if line is not None:
+            line.commit_delay = seconds
 
     def lose_answer(self, store: SimulatedStore, *, done: bool) -> None:
         """The connection breaks under the next commit (each call arms one more), after it was done or before."""
