@@ -9,6 +9,7 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.testing.cluster import SESSION_SECONDS
 from headrace.testing.loop import run_virtual
+from headrace.testing.store import NEVER
 
 from .clients import METADATA_VERSION, ClusterClient
 from .runs import TOPIC, Plan, Run, different_replicas
@@ -333,7 +334,7 @@ def test_replicas_that_differ_would_be_found() -> None:
     assert any("replicas differ" in problem for problem in run_virtual(main, 1))
 
 
-@pytest.mark.parametrize("unnoticed", [0.0, SESSION_SECONDS / 2, SESSION_SECONDS * 0.9])
+@pytest.mark.parametrize("unnoticed", [0.0, SESSION_SECONDS / 2, SESSION_SECONDS * 0.9, NEVER])
 def test_a_leader_that_is_cut_from_the_store_steps_down_by_the_end_of_its_session(unnoticed: float) -> None:
     async def story(run: Run) -> None:
         await acknowledged(run, "a")

@@ -292,7 +292,12 @@ class Broker:
         """Serves what comes, after a look at how long this process may have stood still."""
         member, serve = clustered.member, dispatcher.serve
         pulse = Pulse(self._clock.monotonic, member.session_seconds, member.stalled)
-        self._housekeeping.every(member.session_seconds / BEATS, "pulse", pulse.beat)
+
+        def beat() -> None:
+            pulse.beat()
+            member.heed_silence()
+
+        self._housekeeping.every(member.session_seconds / BEATS, "pulse", beat)
 
         def serve_alive(connection: Connection, frame: memoryview) -> Parts | None:
             pulse.beat()

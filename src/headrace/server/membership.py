@@ -18,6 +18,7 @@ from headrace.cluster.image import BrokerNode, ClusterImage, Topic
 from headrace.cluster.leaders import rules_of
 from headrace.cluster.membership import IdInUse, Membership
 from headrace.cluster.overseer import POLL_SECONDS, Overseer
+from headrace.cluster.pulse import BEATS
 from headrace.cluster.registration import (
     CONTROLLER_EPOCH,
     Loss,
@@ -127,6 +128,16 @@ class ClusterMember:
         """This process stood still for longer than its session lasts: it leads nothing until it is registered anew."""
         if self.epoch >= 0 and not self.is_apart:
             log.warning("this broker stood still for longer than its session lasts", seconds=round(seconds, 1))
+            self.step_down()
+            self._membership.presume_lost()
+
+    def heed_silence(self) -> None:
+        """To be called `BEATS` times in a session. When nothing was heard of the store for nearly as long as a session
+        lasts, others are about to lead what this broker leads, whether or not its connection is known to be broken.
+        """
+        silence = self._parts.store.silence()
+        if silence >= self.session_seconds * (BEATS - 1) / BEATS and self.epoch >= 0 and not self.is_apart:
+            log.warning("nothing is heard of the metadata store", seconds=round(silence, 1))
             self.step_down()
             self._membership.presume_lost()
 

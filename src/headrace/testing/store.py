@@ -326,8 +326,13 @@ class SimulatedEnsemble:
             self._later(unnoticed, self._notice, store)
 
     def heal(self, store: SimulatedStore) -> None:
-        """The broker reaches the servers again: in its session, or after hearing that it is lost in a new one."""
-        line = self._lines[store]
+        """The broker reaches the servers again: in its session, or after hearing that it is lost in a new one.
+
+        One that has closed its session meanwhile does not want to.
+        """
+        line = self._lines.get(store)
+        if line is None:
+            return
         line.is_cut = False
         store.silent_since = None
         self._stop_expiry(line)
