@@ -14,6 +14,9 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 _SHUT_BOTH: Final = 2
+_NO_MORE: Final = getattr(select, "POLLRDHUP", 0)
+"""The other side has closed: not every system says so."""
+_ENDED: Final = _NO_MORE | select.POLLHUP | select.POLLERR
 
 Answer = tuple[Any, int]
 """What a server said, and the number of the connection it said it over."""
@@ -35,6 +38,11 @@ class Result:
         self._handler.post(self._handler.answered, self.answer, None, error)
 
 
+def _is_speech(event: int) -> bool:
+    """Whether a server said something: the end of a connection, be it broken by us, can be read but tells nothing."""
+    return event & _ENDED == 0
+
+
 class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no types
     """The bridge from kazoo's thread to the loop: the one place where the two meet."""
 
@@ -47,7 +55,7 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has
         self._is_woken = False
         self._link: Any = None
         self.heard_at = loop.time()
-        """When there last was something to read of a server."""
+        """When a server last said something."""
         self._hearing_is_posted = False
 
     def start(self) -> None:
@@ -99,11 +107,11 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has
         """As kazoo's, which makes and closes an epoll for each byte it waits for, at twice the time per request."""
         poll = select.poll()
         for one in readers:
-            poll.register(one, select.POLLIN)
+            poll.register(one, select.POLLIN | _NO_MORE)
         for one in writers:
             poll.register(one, select.POLLOUT)
-        ready = {fd for fd, _ in poll.poll(None if timeout is None else timeout * 1000)}
-        if self._link in readers and self._link.fileno() in ready:
+        ready = dict(poll.poll(None if timeout is None else timeout * 1000))
+        if self._link in readers and _is_speech(ready.get(self._link.fileno(), _ENDED)):
             self._post_hearing()
         return [r for r in readers if r.fileno() in ready], [w for w in writers if w.fileno() in ready], []
 
@@ -122,6 +130,20 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has
 
 class LoopClient(KazooClient):  # type: ignore[misc]
     """kazoo's client with requests given as they go over the wire."""
+
+    def on_grant(self, told: Callable[[float], None]) -> None:
+        """`told` is called on the loop for each new connection, with the seconds that its session lasts.
+
+        The servers may grant less than was asked for, and kazoo keeps what they granted to itself.
+        """
+        connect = self._connection._connect
+
+        def connect_and_tell(*place: Any) -> Any:
+            read_ms, connect_ms = connect(*place)
+            self.handler.post(told, read_ms * 3 / 2000)  # kazoo reads for two thirds of a session
+            return read_ms, connect_ms
+
+        self._connection._connect = connect_and_tell
 
     def send(self, request: object) -> Result:
         result: Result = self.handler.async_result()

@@ -41,6 +41,9 @@ BROKEN: Final = (
 
 _BETWEEN_TRIES_SECONDS: Final = 0.02
 _BEFORE_REVIVAL_SECONDS: Final = 0.5
+_SILENT_SHARE: Final = 2 / 3
+"""Of a session: how long a server may be silent, as in ZooKeeper's own clients."""
+_SECOND_LOOK_SHARE: Final = 1 / 12
 _SESSIONS: Final = {
     KazooState.CONNECTED: Session.CONNECTED,
     KazooState.SUSPENDED: Session.SUSPENDED,
@@ -72,6 +75,7 @@ class Keeper:
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=min(1.0, session_timeout / 4)),
         )
         self._client.add_listener(lambda state: self._handler.post(self._take_session, _SESSIONS[state]))
+        self._client.on_grant(self._take_grant)
         self.session = Session.LOST
         self.session_number = 0
         self.listeners: list[Callable[[Session], None]] = []
@@ -81,9 +85,11 @@ class Keeper:
         """The connection that a barrier has passed."""
         self._barrier_turn = asyncio.Lock()
         self._closed = False
-        self._silence_limit = session_timeout * 2 / 3
+        self._asked_seconds = session_timeout
+        self._granted_seconds = session_timeout
         self._in_flight = 0
-        self._heard = 0.0
+        self._answered_at = 0.0
+        """When the servers last answered; or, where nothing was left to answer, were asked again."""
         self._silence_timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
@@ -99,8 +105,7 @@ class Keeper:
         self._note_change()
         await self._loop.run_in_executor(None, self._stop_client)
         self.session = Session.LOST
-        if self._silence_timer is not None:
-            self._silence_timer.cancel()
+        self._stop_listening()
 
     def _stop_client(self) -> None:
         self._client.stop()
@@ -187,7 +192,8 @@ class Keeper:
     async def _ask(self, send: Callable[[], Result]) -> Answer:
         """The answer to one request; kazoo fails it when the connection breaks."""
         self.refuse_when_closed()
-        self._listen_for_silence()
+        if self._in_flight == 0:
+            self._answered_at = self._loop.time()
         self._in_flight += 1
         try:
             return await send().answer
@@ -198,28 +204,40 @@ class Keeper:
         """The seconds since a server said anything, be it that it is still there."""
         return self._loop.time() - self._handler.heard_at
 
-    def _listen_for_silence(self) -> None:
-        """kazoo does not notice a server that fell silent while requests keep being sent, so it is done here."""
-        if self._in_flight == 0:
-            self._heard = self._loop.time()
-        if self._silence_timer is None:
-            self._silence_timer = self._loop.call_later(self._silence_limit / 2, self._judge_silence)
+    # A server that fell silent is left while there is time to keep the session with another one. kazoo notices it only
+    # where no request is sent meanwhile, so it is done here; pings see to it that something is heard in a third of a
+    # session. A server that answers pings but no requests is left, too.
 
-    def _judge_silence(self) -> None:
-        self._silence_timer = None
-        if self._in_flight == 0 or self._closed:
-            return
+    def _listen(self, seconds: float, *, is_suspicious: bool = False) -> None:
+        self._stop_listening()
+        self._silence_timer = self._loop.call_later(seconds, self._judge_silence, is_suspicious)
+
+    def _stop_listening(self) -> None:
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()
+            self._silence_timer = None
+
+    def _judge_silence(self, is_suspicious: bool) -> None:
+        """Leaves a server that was found silent twice: after the first time, a process that stood still may hear it."""
+        limit = self._granted_seconds * _SILENT_SHARE
+        silent = self._loop.time() - self._answered_at if self._in_flight else 0.0
+        left = limit - max(silent, self.silence())
         if self._handler.has_news:  # the loop was slow, not the server
-            self._heard = self._loop.time()
-        if self.session is Session.CONNECTED and self._loop.time() - self._heard >= self._silence_limit:
+            self._listen(0)
+        elif left > 0:
+            self._listen(left)
+        elif not is_suspicious:
+            self._listen(self._granted_seconds * _SECOND_LOOK_SHARE, is_suspicious=True)
+        else:
+            log.warning("a ZooKeeper server fell silent; trying another", seconds=round(limit - left, 3))
             self._handler.drop()
-        self._silence_timer = self._loop.call_later(self._silence_limit / 2, self._judge_silence)
+            self._listen(limit)
 
     # What follows is told by the handler, on the loop, in the order it happened: so the number of the connection is
     # that of the one an answer came over.
 
     def _take_answer(self, answer: "asyncio.Future[Answer]", value: object, error: BaseException | None) -> None:
-        self._heard = self._loop.time()
+        self._answered_at = self._loop.time()
         if answer.done():
             return
         if error is None:
@@ -234,7 +252,9 @@ class Keeper:
         log.info("the session in ZooKeeper changed", session=session.value, servers=self._place.hosts)
         if session is Session.CONNECTED:
             self._connection += 1
-        elif session is Session.LOST:
+        else:
+            self._stop_listening()
+        if session is Session.LOST:
             self.session_number += 1
             if self._client.client_state == KeeperState.CLOSED:  # not by us: a defect has ended kazoo's thread
                 self._loop.call_later(_BEFORE_REVIVAL_SECONDS, self._revive)
@@ -245,6 +265,15 @@ class Keeper:
             except Exception as error:
                 context = {"message": f"a listener failed when told {session}", "exception": error}
                 self._loop.call_exception_handler(context)
+
+    def _take_grant(self, seconds: float) -> None:
+        if self._closed:
+            return
+        if seconds < min(self._asked_seconds, self._granted_seconds):
+            log.warning("ZooKeeper grants shorter sessions than asked for", asked=self._asked_seconds, granted=seconds)
+        self._granted_seconds = seconds
+        self._answered_at = self._loop.time()
+        self._listen(seconds * _SILENT_SHARE)
 
     def _revive(self) -> None:
         if not self._closed and self._client.client_state == KeeperState.CLOSED:
