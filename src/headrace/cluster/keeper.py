@@ -86,7 +86,8 @@ class Keeper:
         self._barrier_turn = asyncio.Lock()
         self._closed = False
         self._asked_seconds = session_timeout
-        self._granted_seconds = session_timeout
+        self.session_seconds = session_timeout
+        """As the servers have granted it."""
         self._in_flight = 0
         self._answered_at = 0.0
         """When the servers last answered; or, where nothing was left to answer, were asked again."""
@@ -219,7 +220,7 @@ class Keeper:
 
     def _judge_silence(self, is_suspicious: bool) -> None:
         """Leaves a server that was found silent twice: after the first time, a process that stood still may hear it."""
-        limit = self._granted_seconds * _SILENT_SHARE
+        limit = self.session_seconds * _SILENT_SHARE
         silent = self._loop.time() - self._answered_at if self._in_flight else 0.0
         left = limit - max(silent, self.silence())
         if self._handler.has_news:  # the loop was slow, not the server
@@ -227,7 +228,7 @@ class Keeper:
         elif left > 0:
             self._listen(left)
         elif not is_suspicious:
-            self._listen(self._granted_seconds * _SECOND_LOOK_SHARE, is_suspicious=True)
+            self._listen(self.session_seconds * _SECOND_LOOK_SHARE, is_suspicious=True)
         else:
             log.warning("a ZooKeeper server fell silent; trying another", seconds=round(limit - left, 3))
             self._handler.drop()
@@ -269,9 +270,9 @@ class Keeper:
     def _take_grant(self, seconds: float) -> None:
         if self._closed:
             return
-        if seconds < min(self._asked_seconds, self._granted_seconds):
+        if seconds < min(self._asked_seconds, self.session_seconds):
             log.warning("ZooKeeper grants shorter sessions than asked for", asked=self._asked_seconds, granted=seconds)
-        self._granted_seconds = seconds
+        self.session_seconds = seconds
         self._answered_at = self._loop.time()
         self._listen(seconds * _SILENT_SHARE)
 

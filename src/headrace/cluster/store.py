@@ -135,6 +135,11 @@ class SharedStore(MetadataStore, Protocol):
         """The session as it is now."""
         ...
 
+    @property
+    def session_seconds(self) -> float:
+        """How long a session lasts when nothing is heard of it, as the servers have granted it."""
+        ...
+
     def silence(self) -> float:
         """The seconds since anything was heard of the servers, as far as is known."""
         ...

@@ -106,6 +106,10 @@ class ZooKeeperStore:
     def session(self) -> Session:
         return self._keeper.session
 
+    @property
+    def session_seconds(self) -> float:
+        return self._keeper.session_seconds
+
     def silence(self) -> float:
         return self._keeper.silence()
 

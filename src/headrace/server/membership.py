@@ -87,7 +87,7 @@ class ClusterMember:
         self._subscriber = Subscriber(parts.image, self)
         self.is_ready = asyncio.Event()
         """Set once everything in the cluster is known here."""
-        self.session_seconds = int(parts.config["zookeeper.session.timeout.ms"]) / 1000
+        self.session_seconds = parts.store.session_seconds
         self._membership = Membership(parts.store, registration, self, session_seconds=self.session_seconds)
 
     def find(self, broker: int) -> BrokerNode | None:

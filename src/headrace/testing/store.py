@@ -159,6 +159,10 @@ class SimulatedStore:
     def session(self) -> Session:
         return self._session
 
+    @property
+    def session_seconds(self) -> float:
+        return self._ensemble.session_seconds
+
     def silence(self) -> float:
         return 0.0 if self.silent_since is None else self._loop.time() - self.silent_since
 
@@ -293,7 +297,7 @@ class SimulatedEnsemble:
     ) -> None:
         """`latency` is a request's way there and back, `reconnect` the time without a connection after one broke."""
         self.tree = Tree()
-        self._session_timeout = session_timeout
+        self.session_seconds = session_timeout
         self._latency = latency
         self._reconnect_seconds = reconnect
         self._patience = patience
@@ -433,7 +437,7 @@ class SimulatedEnsemble:
     def _start_expiry(self, line: _Line) -> None:
         self._stop_expiry(line)
         if self._has_quorum:
-            line.expiry = self._later(self._session_timeout, self._end_session, line)
+            line.expiry = self._later(self.session_seconds, self._end_session, line)
 
     def _stop_expiry(self, line: _Line) -> None:
         if line.expiry is not None:
