@@ -102,6 +102,14 @@ def test_a_trigger_limits_bytes_by_a_sample_that_lasts_a_while() -> None:
     assert query.samples == 2
 
 
+def test_a_front_without_records_is_looked_past_to_know_their_size() -> None:
+    def compacted(wanted: Range) -> Sample:
+        records = max(0, wanted.end - max(wanted.start, 400))
+        return Sample(records, 10 * records)
+
+    assert Sizes(compacted).estimate({A: 0}, {A: 1000}) == {A: 10.0}
+
+
 def test_the_stricter_of_two_limits_holds() -> None:
     query = Query({"t": [FakeLog(0, 1000)]})
     assert query.later({A: 0}, Trigger(max_bytes=500, max_records=20)) == {A: 20}
