@@ -226,6 +226,7 @@ def test_every_type_that_holds_text_or_bytes_is_taken(cluster: Cluster, topic: s
         (pa.table({"value": ["a"], "partition": [4]}), "has 4 partitions; there is no partition 4"),
         (pa.table({"value": ["a"], "partition": ["1"]}), "column 'partition' must hold whole numbers"),
         (pa.table({"value": ["a"], "partition": [2**40]}), "a number that no partition can have"),
+        (pa.table({"value": ["a"], "partition": [-2]}), "'partition' has -2, which no partition can be"),
         ([{"value": "a"}], "rows of type list cannot be written"),
     ],
 )
