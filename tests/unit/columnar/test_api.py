@@ -122,6 +122,8 @@ def test_columns_get_the_names_that_topics_have_for_them(broker: Broker) -> None
         (lambda where: read_arrow("t", start="first", **where), "start is earliest, latest, an offset"),
         (lambda where: read_arrow("t", end=True, **where), "end is earliest, latest, an offset"),
         (lambda where: read_arrow("t", start={0: 1}, **where), "start has no offset for partition 1"),
+        (lambda where: read_arrow("t", start=-5, **where), "start is an offset from 0 on, not -5"),
+        (lambda where: read_arrow("t", end={0: 3, 1: -1}, **where), "end is an offset from 0 on, not -1"),
         (lambda where: read_arrow("t", columns=["vlaue"], **where), "no column 'vlaue'.*did you mean value"),
         (lambda where: read_arrow("t", partitions=[5], **where), "there is no partition 5"),
         (lambda where: read_arrow("t", secrity_protocol="SSL", **where), "did you mean security.protocol"),

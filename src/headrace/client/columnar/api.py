@@ -172,13 +172,20 @@ def _resolved(cluster: Cluster, places: list[TopicPartition], bound: Bound, name
         missing = [where.partition for where in places if where.partition not in bound]
         if missing:
             raise ClientError(f"{name} has no offset for partition {missing[0]}; name the partitions to read", _INVALID)
-        return {where: int(bound[where.partition]) for where in places}
+        return {where: _offset(bound[where.partition], name) for where in places}
     if isinstance(bound, int) and not isinstance(bound, bool):
-        return dict.fromkeys(places, bound)
+        return dict.fromkeys(places, _offset(bound, name))
     found = cluster.offsets(dict.fromkeys(places, _asked(bound, name)), read_committed=_is_committed(cluster))
     late = [where for where, offset in found.items() if offset is None]
     ends = cluster.offsets(dict.fromkeys(late, LATEST), read_committed=_is_committed(cluster))
     return {where: (ends[where] if offset is None else offset) or 0 for where, offset in found.items()}
+
+
+def _offset(number: int, name: str) -> int:
+    """Kafka's -1 and -2 are for the wire; here they would silently read nothing."""
+    if number < 0:
+        raise ClientError(f"{name} is an offset from 0 on, not {number}; write 'earliest' or 'latest'", _INVALID)
+    return int(number)
 
 
 def _asked(bound: Bound, name: str) -> int:
