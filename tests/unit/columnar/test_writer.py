@@ -170,6 +170,15 @@ def test_a_large_table_goes_through_little_memory(cluster: Cluster, broker: Brok
     assert sum(writer.written.values()) == 20_000
 
 
+def test_rows_of_many_topics_go_through_little_memory(cluster: Cluster, broker: Broker) -> None:
+    topics = [broker.create_topic(f"many-{n}") for n in range(30)]
+    rows = pa.table({"value": [b"x" * 100_000] * 450, "topic": topics * 15})
+    with Writer(cluster) as writer:
+        writer.write(rows)
+        assert sum(writer.written.values()) > 100  # of 45 MB, though no topic has more than 1.5 MB
+    assert sum(writer.written.values()) == 450
+
+
 def test_a_message_of_a_megabyte_is_a_batch_of_its_own(cluster: Cluster, topic: str) -> None:
     rows = pa.table({"value": [b"a", b"x" * 1_000_000, b"b"], "partition": [0, 0, 0]})
     write(cluster, rows, topic)

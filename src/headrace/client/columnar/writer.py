@@ -74,6 +74,7 @@ class Writer:
         self._sender = Sender(cluster, acks=_checked_acks(word), transaction=self._transaction)
         self._producer: Producer | None = None if _is_idempotent(wanted, word, name) else NOBODY
         self._collected: dict[str, _Collected] = {}
+        self._collected_bytes = 0
         self._error: ClientError | None = None
         self._is_closed = False
 
@@ -101,8 +102,7 @@ class Writer:
     def flush(self) -> None:
         """Return when all rows taken so far are acknowledged; raises when one is not."""
         self._require_usable()
-        for topic in list(self._collected):
-            self._send(topic)
+        self._send_all()
         self._pump(0)
         self._sender.give_back()
 
@@ -124,6 +124,7 @@ class Writer:
         transaction = self._require_transaction()
         transaction.check(Event.ABORT)
         self._collected.clear()
+        self._collected_bytes = 0
         self._sender.drop()
         transaction.end(Event.ABORT)
         self._error = None
@@ -174,8 +175,15 @@ class Writer:
                 self._send(topic)
             collected.batches.append(piece)
             collected.size += size
+            self._collected_bytes += size
             if 2 * collected.size > enough:
                 self._send(topic)
+        if self._collected_bytes > _MOST_COLLECTED:  # of many topics, none of which has enough by itself
+            self._send_all()
+
+    def _send_all(self) -> None:
+        for topic in list(self._collected):
+            self._send(topic)
 
     def _send(self, topic: str) -> None:
         """Turn the collected rows of a topic into batches on their way."""
@@ -183,6 +191,7 @@ class Writer:
         if not collected.batches:
             return
         rows = joined(collected.batches)
+        self._collected_bytes -= collected.size
         collected.batches, collected.size = [], 0
         try:
             self._route(topic, collected.router, rows)
