@@ -133,6 +133,17 @@ def test_a_writer_that_was_replaced_is_fenced_for_good(scripted: ScriptedCluster
         assert failure.value.code == "PRODUCER_FENCED"
 
 
+def test_a_transaction_that_was_open_for_too_long_says_which_setting_to_change(
+    scripted: ScriptedCluster, writer: Writer
+) -> None:
+    writer.begin()
+    scripted.logs[0].errors = [ErrorCode.invalid_producer_epoch]
+    writer.write(rows_for(range(20)), TOPIC)
+    with pytest.raises(ClientError, match=r"open for longer than transaction\.timeout\.ms") as failure:
+        writer.flush()
+    assert failure.value.code == "PRODUCER_FENCED"
+
+
 def test_a_prepared_transaction_is_ended_by_another(scripted: ScriptedCluster, writer: Writer) -> None:
     writer.begin()
     writer.write(rows_for(range(20)), TOPIC)
