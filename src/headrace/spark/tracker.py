@@ -12,9 +12,9 @@ from typing import Final
 from headrace.client.columnar.model import EARLIEST, LATEST, Range, TopicPartition
 
 from . import loss
-from .logs import Found, Logs, assigned, ends_left, resolve, still_assigned
+from .logs import Found, Logs, assigned, ends, ends_left, resolve, still_assigned
 from .offsets import Offsets, named
-from .options import AtEnd, SourceOptions, Trigger
+from .options import AtEnd, AtOffsets, SourceOptions, Trigger
 from .planning import Limit, bounded, lost, records_between, step, total_bytes, unsettled
 from .sizes import Sizes
 
@@ -84,8 +84,25 @@ class Tracker:
         if self._initial is None:
             position = self._options.starting or AtEnd(LATEST)
             partitions = assigned(self._logs, self._options)
-            self._initial = resolve(self._logs, position, partitions, self._options, starting=True)
+            start = resolve(self._logs, position, partitions, self._options, starting=True)
+            self._initial = self._within_the_logs(start) if isinstance(position, AtOffsets) else start
         return self._initial
+
+    def _within_the_logs(self, start: Offsets) -> Offsets:
+        """`start`, which a user named, or the beginning of the log where it does not have that offset.
+
+        A wrong one is told now: once the checkpoint has it, correcting the option would not help.
+        """
+        first, last = ends(self._logs, start, EARLIEST), ends(self._logs, start, LATEST)
+        outside = [where for where in sorted(start) if not first[where] <= start[where] <= last[where]]
+        self._report(
+            [
+                f"startingOffsets has {start[where]} for {named([where])}, but the log has {first[where]} up to "
+                f"{last[where]}"
+                for where in outside
+            ]
+        )
+        return start | {where: first[where] for where in outside}
 
     def stop_at_present_end(self) -> None:
         """Read no further than the logs go now."""

@@ -56,6 +56,15 @@ def test_a_query_can_start_at_offsets_and_at_times() -> None:
     assert Query(topics, starting=AtTime(50)).tracker.initial() == {A: 5, B: 1}
 
 
+@pytest.mark.parametrize("offset", [1, 8])
+def test_a_start_that_the_log_does_not_have_is_told_before_it_is_written_down(offset: int) -> None:
+    wrong = AtOffsets({A: offset, B: 3})
+    topics = {"t": [FakeLog(2, 7), FakeLog(0, 3)]}
+    with pytest.raises(DataLost, match=f"startingOffsets has {offset} for t-0, but the log has 2 up to 7"):
+        Query(topics, starting=wrong).tracker.initial()
+    assert Query(topics, starting=wrong, fail_on_data_loss=False).tracker.initial() == {A: 2, B: 3}
+
+
 def test_a_time_that_no_record_has_reached_is_an_error_or_the_end() -> None:
     topics = {"t": [FakeLog(0, 7)]}
     with pytest.raises(ConfigError, match="no record of t-0 is as late as 5000 ms"):
