@@ -97,6 +97,17 @@ def test_committed_reads_end_where_transactions_are_open() -> None:
     assert query.later({A: 0}) == {A: 4}
 
 
+def test_a_query_that_has_read_past_an_open_transaction_waits_for_it_when_it_changes_to_committed_reads() -> None:
+    query = Query({"t": [FakeLog(0, 9, stable=4)]}, read_committed=True)
+    assert query.later({A: 7}) == {A: 7}
+    assert query.tracker.ranges({A: 3}, {A: 7}) == [Range(*A, 3, 7)]
+    query.logs.by_topic["t"][0].stable = 9
+    assert query.later({A: 7}) == {A: 9}
+    query.logs.by_topic["t"][0].latest = query.logs.by_topic["t"][0].stable = 5
+    with pytest.raises(DataLost, match="went back from offset 7 to 5"):
+        query.later({A: 7})
+
+
 def test_a_trigger_limits_records_in_proportion() -> None:
     query = Query({"t": [FakeLog(0, 900), FakeLog(0, 100)]})
     assert query.later({A: 0, B: 0}, Trigger(max_records=100)) == {A: 90, B: 10}
