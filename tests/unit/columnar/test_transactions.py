@@ -14,7 +14,7 @@ from headrace.client.columnar.model import LATEST, Range, TopicPartition
 from headrace.client.columnar.reader import read_ranges
 from headrace.client.columnar.transaction import TRANSITIONS, Event, State, finish_transaction
 from headrace.client.columnar.writer import Writer
-from headrace.client.errors import ClientError
+from headrace.client.errors import ClientError, ClusterUnreachable
 from headrace.protocol.api import ApiKey
 from headrace.protocol.batch import read_header
 from headrace.protocol.errors import ErrorCode
@@ -162,6 +162,22 @@ def test_an_open_transaction_is_aborted_by_closing(scripted: ScriptedCluster, wr
     writer.flush()
     writer.close()
     assert scripted.ended == [False]
+
+
+@pytest.mark.parametrize(("error", "ended"), [(ValueError("mine"), [False]), (ClusterUnreachable("gone"), [])])
+def test_a_block_that_fails_aborts_its_transaction_unless_nobody_answers(
+    scripted: ScriptedCluster, error: Exception, ended: list[bool]
+) -> None:
+    def block(cluster: Cluster) -> None:
+        with Writer(cluster, transactional_id="t") as writer:
+            writer.begin()
+            writer.write(rows_for(range(20)), TOPIC)
+            writer.flush()
+            raise error
+
+    with Cluster(scripted.settings) as cluster, pytest.raises(type(error), match=str(error)):
+        block(cluster)
+    assert scripted.ended == ended
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,14 @@ order; see `producing` for why nothing is lost or doubled by that.
 
 import random
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from ..errors import ClientError
+from ..errors import ClientError, ClusterUnreachable
 from .cluster import Cluster
 from .encode import encode_rows
 from .model import TopicPartition
@@ -158,7 +159,12 @@ class Writer:
         if kind is None:
             self.close()
             return
-        # What went wrong in the block is what the caller is to hear of; the broker ends a transaction left open.
+        # What went wrong in the block is what the caller is to hear of. A transaction left open would hold up readers
+        # until the cluster ends it; where nobody answers, that is who must.
+        is_open = self._transaction is not None and self._transaction.is_open
+        if is_open and not (self._is_closed or isinstance(error, ClusterUnreachable)):
+            with suppress(ClientError):
+                self.abort()
         self._is_closed = True
         self._sender.give_back()
 
