@@ -200,6 +200,20 @@ def test_a_partition_without_a_leader_is_waited_for() -> None:
         assert cluster.offsets({partition(0): LATEST}) == {partition(0): 3}
 
 
+def test_a_partition_that_a_broker_has_not_heard_of_yet_is_asked_for_again() -> None:
+    logs = {0: ScriptedLog(high_watermark=3)}
+    with ScriptedCluster(logs) as scripted, Cluster(scripted.settings) as cluster:
+        cluster.describe([TOPIC])
+
+        def grow(_node: int, asked: Asked) -> Reply | bool:
+            if asked.api_key == ApiKey.METADATA and scripted.count(ApiKey.METADATA) > 2:
+                logs[1] = ScriptedLog(high_watermark=4)
+            return False
+
+        scripted.before = grow
+        assert cluster.offsets({partition(1): LATEST}) == {partition(1): 4}
+
+
 def test_a_connection_cut_in_the_middle_is_made_anew() -> None:
     logs = {0: ScriptedLog(high_watermark=3)}
     cuts = [ApiKey.METADATA, ApiKey.LIST_OFFSETS, ApiKey.LIST_OFFSETS]
