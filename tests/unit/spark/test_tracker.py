@@ -254,6 +254,13 @@ def test_a_topic_made_anew_is_told_from_the_old_one_however_long_it_is() -> None
     assert query.later({A: 100}) == {A: 100}
 
 
+def test_a_topic_made_anew_with_fewer_partitions_between_two_looks_is_passed_over() -> None:
+    query = Query({"t": [FakeLog(0, 5), FakeLog(0, 5)]}, fail_on_data_loss=False)
+    assert query.later({A: 0, B: 0}) == {A: 5, B: 5}
+    query.logs.create("t", FakeLog(0, 7))
+    assert B not in query.later({A: 5, B: 5}, seconds=0.1)
+
+
 def test_a_topic_made_anew_fails_the_query() -> None:
     query = Query({"t": [FakeLog(0, 5)]})
     query.later({A: 5})

@@ -25,7 +25,7 @@ from ..errors import ClientError
 from . import groups
 from .connections import Connections
 from .metadata import ClusterImage, TopicImage, image_of
-from .model import TopicPartition, UnknownTopic
+from .model import TopicPartition, UnknownPartition, UnknownTopic
 from .retry import PASSING, STALE_METADATA, TryAgain, refused, retried
 from .settings import ClientSettings
 
@@ -242,10 +242,7 @@ class Cluster:
             if where.partition in topic.leaders:
                 return topic
             tries += 1
-            error = ClientError(
-                f"topic '{where.topic}' has {topic.partitions} partitions; there is no partition {where.partition}",
-                "UNKNOWN_TOPIC_OR_PART",
-            )
+            error = UnknownPartition(where, topic.partitions)
             raise error if tries >= _UNKNOWN_TRIES else TryAgain(error)
 
         return self.retried(attempt)
