@@ -264,6 +264,16 @@ def test_a_partition_that_was_added_meanwhile_can_be_written_to(broker: Broker, 
     assert writer.written == {TopicPartition(grows, 1): 1}
 
 
+def test_a_topic_made_anew_with_fewer_partitions_can_be_written_to() -> None:
+    with ScriptedCluster({n: ScriptedLog() for n in range(4)}) as scripted, Cluster(scripted.settings) as cluster:
+        write(cluster, numbered(100), TOPIC)
+        for number in range(1, 4):
+            del scripted.logs[number]
+        cluster._topics = {name: (image, at - 60.0) for name, (image, at) in cluster._topics.items()}  # a minute later
+        write(cluster, numbered(100), TOPIC)
+        assert len(scripted.logs[0].values) > 100
+
+
 def test_a_batch_that_is_too_large_says_which_setting_to_change(broker: Broker, cluster: Cluster) -> None:
     small = broker.create_topic("small", 1, max_message_bytes=1000)
     with pytest.raises(ClientError, match=r"more than max\.message\.bytes lets in; set batch\.size") as failure:

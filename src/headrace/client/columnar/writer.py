@@ -30,6 +30,9 @@ _PER_PARTITION: Final = 512 * 1024
 """Bytes to collect for each partition of a topic, so that batches are not small where partitions are many."""
 _WORTH_SENDING: Final = 1 * MIB
 """Bytes after which brokers get to work, while the rest of the rows is encoded."""
+_BELIEVED_SECONDS: Final = 1.0
+"""How old a topic's number of partitions may be for a new writer: clusters are shared by all writers of a process, and
+the topic may have been made anew, with fewer, since the last one wrote to it."""
 _ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0}
 _INVALID: Final = "INVALID_CONFIG"
 
@@ -171,6 +174,7 @@ class Writer:
     def _collect(self, topic: str, rows: pa.RecordBatch) -> None:
         collected = self._collected.get(topic)
         if collected is None:
+            self._cluster.describe([topic], max_age=_BELIEVED_SECONDS)
             router = Router(topic, self._settings["batch.size"], random.randrange(1 << 16))
             collected = self._collected[topic] = _Collected(router)
         enough = min(max(self._partitions(topic) * _PER_PARTITION, _LEAST_COLLECTED), _MOST_COLLECTED)
