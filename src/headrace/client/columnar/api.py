@@ -7,7 +7,7 @@ frame = read_arrow("orders").to_pandas()
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from .writer import Writer
 Bound = str | int | datetime | Mapping[int, int]
 """Where to begin or end: `earliest`, `latest`, an offset, a time, or an offset for each partition."""
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 LOCAL: Final = "127.0.0.1:9092"
 _INVALID: Final = "_INVALID_ARG"
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
@@ -190,7 +191,8 @@ def _offset(number: int, name: str) -> int:
 
 def _asked(bound: Bound, name: str) -> int:
     if isinstance(bound, datetime):
-        return int(bound.timestamp() * 1000)
+        # Rounded up: a record of the millisecond that a time lies within is earlier than the time.
+        return -((_EPOCH - bound.astimezone(UTC)) // timedelta(milliseconds=1))
     if isinstance(bound, str) and bound in _WORDS:
         return _WORDS[bound]
     raise ClientError(
