@@ -36,7 +36,7 @@ def plan(logs: Logs, options: SourceOptions, narrowing: Narrowing) -> list[Range
 
 def _within_the_logs(logs: Logs, options: SourceOptions, start: Offsets, end: Offsets) -> tuple[Offsets, Offsets]:
     first = ends(logs, start, EARLIEST)
-    last = ends(logs, start, LATEST, read_committed=options.read_committed)
+    last = ends(logs, start, LATEST)  # what an open transaction holds back is not lost: its tasks wait for it
     outside = [where for where in start if not first[where] <= start[where] <= last[where] or end[where] > last[where]]
     loss.report(
         (

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from headrace.client.columnar.metadata import TopicImage
-from headrace.client.columnar.model import EARLIEST, LATEST, TopicPartition, UnknownTopic
+from headrace.client.columnar.model import EARLIEST, LATEST, TopicPartition, UnknownPartition, UnknownTopic
 from headrace.config.setting import ConfigError
 
 from .offsets import Offsets, named
@@ -94,6 +94,8 @@ def ends_left(logs: Logs, partitions: Iterable[TopicPartition], which: int, *, r
             if remaining == left:
                 raise
             left = remaining
+        except UnknownPartition as error:
+            left.remove(error.where)
     return {}
 
 

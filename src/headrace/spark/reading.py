@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from headrace.client.columnar.model import OffsetsGone, Range, TopicPartition, UnknownTopic
+from headrace.client.columnar.model import OffsetsGone, Range, TopicPartition, UnknownPartition, UnknownTopic
 
 from . import loss
 from .errors import each_plainly
@@ -82,6 +82,9 @@ def read(fetch: Fetch, ranges: Sequence[Range], on_loss: OnLoss) -> Iterator[pa.
         except UnknownTopic as error:
             on_loss(error.message)
             left = {where: one for where, one in left.items() if where.topic != error.topic}
+        except UnknownPartition as error:
+            on_loss(error.message)
+            left.pop(error.where)
         except OffsetsGone as error:
             where, wanted = error.where, left[error.where]
             if where in untouched and error.earliest <= wanted.start and wanted.end <= error.latest:

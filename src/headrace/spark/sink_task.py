@@ -152,14 +152,15 @@ def write_unless_decided(target: Target, task: Task, batches: Iterable[pa.Record
 
 def _decision_at_start(target: Target, task: Task) -> Decision | None:
     """The last decision before this run. Later ones are of batches that its tasks have behind them."""
-    known = _decisions.get(task.query)
+    where = (target.cluster(), target.options.decisions_topic, task.query)
+    known = _decisions.get(where)
     if known is None or known[0] != task.run:
-        journal = TopicJournal(target.cluster(), target.options.decisions_topic, task.query)
-        known = _decisions[task.query] = (task.run, journal.look()[1])
+        known = _decisions[where] = (task.run, TopicJournal(*where).look()[1])
     return known[1]
 
 
-_decisions: dict[str, tuple[str, Decision | None]] = {}
+_decisions: dict[tuple[Cluster, str, str], tuple[str, Decision | None]] = {}
+"""By journal: a batch that is written to two clusters under one name may be decided in one of them only."""
 
 
 def _rows(target: Target, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

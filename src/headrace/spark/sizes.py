@@ -8,7 +8,8 @@ from headrace.client.columnar.model import Range, TopicPartition
 
 from .offsets import Offsets
 
-_SAMPLE_RECORDS: Final = 100
+SAMPLE_RECORDS: Final = 100
+"""As many tell enough."""
 _GOOD_FOR_SECONDS: Final = 5.0
 
 
@@ -44,7 +45,11 @@ class Sizes:
         known, now = self._known.get(where), self._clock()
         if known is not None and now - known.at < _GOOD_FOR_SECONDS:
             return known.per_record
-        sample = self._sample(Range(*where, start, min(stop, start + _SAMPLE_RECORDS)))
+        sample = self._sample(Range(*where, start, min(stop, start + SAMPLE_RECORDS)))
+        if (
+            not sample.records
+        ):  # offsets that compaction, retention or an abort emptied say nothing of those behind them
+            sample = self._sample(Range(*where, start, stop))
         fresh = sample.size / sample.records if sample.records else None
         if fresh is None:
             return known.per_record if known is not None else 0.0

@@ -120,4 +120,6 @@ def columns(wanted: StructType, row: StructType) -> list[str]:
                 f"column {field.name} is {there[field.name].simpleString()} and cannot be read as "
                 f"{field.dataType.simpleString()}; leave the schema out and cast the column"
             )
+        if not field.nullable:
+            raise ConfigError(f"column {field.name} of a schema must be nullable: leave out NOT NULL")
     return [field.name for field in wanted.fields]

@@ -6,7 +6,7 @@ came meanwhile would be passed over. So a query that does not start at the earli
 nothing: its end is the start of the query, which is thereby written down.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -29,8 +29,8 @@ from .offsets import NOT_STARTED, SparkOffsets, from_spark, to_spark
 from .options import AtEnd, SourceOptions, Trigger
 from .planning import gathered, split
 from .progress import Progress
-from .reading import RangeTask, Rows
-from .sizes import Sample, Sizes
+from .reading import RangeTask, Rows, read
+from .sizes import SAMPLE_RECORDS, Sample, Sizes
 from .tracker import Tracker
 
 _FEW_RECORDS: Final = 5000
@@ -135,11 +135,16 @@ def limited(configured: Trigger, limit: ReadLimit) -> Trigger | None:
 
 
 def _sample(options: SourceOptions, wanted: Range) -> Sample:
+    """A look at the front of a range; offsets that are gone are for its tasks to tell of, or to pass over."""
     from headrace.client.columnar.reader import read_ranges
 
-    batches = read_ranges(shared_cluster(options.client), [wanted], read_committed=options.read_committed)
+    def fetch(ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+        return read_ranges(shared_cluster(options.client), ranges, read_committed=options.read_committed)
+
     records = size = 0
-    for batch in batches:
+    for batch in read(fetch, [wanted], on_loss=lambda _message: None):
         records += batch.num_rows
         size += batch.column("key").nbytes + batch.column("value").nbytes
+        if records >= SAMPLE_RECORDS:
+            break
     return Sample(records, size)

@@ -12,9 +12,9 @@ from typing import Final
 from headrace.client.columnar.model import EARLIEST, LATEST, Range, TopicPartition
 
 from . import loss
-from .logs import Found, Logs, assigned, ends_left, resolve, still_assigned
+from .logs import Found, Logs, assigned, ends, ends_left, resolve, still_assigned
 from .offsets import Offsets, named
-from .options import AtEnd, SourceOptions, Trigger
+from .options import AtEnd, AtOffsets, SourceOptions, Trigger
 from .planning import Limit, bounded, lost, records_between, step, total_bytes, unsettled
 from .sizes import Sizes
 
@@ -84,8 +84,25 @@ class Tracker:
         if self._initial is None:
             position = self._options.starting or AtEnd(LATEST)
             partitions = assigned(self._logs, self._options)
-            self._initial = resolve(self._logs, position, partitions, self._options, starting=True)
+            start = resolve(self._logs, position, partitions, self._options, starting=True)
+            self._initial = self._within_the_logs(start) if isinstance(position, AtOffsets) else start
         return self._initial
+
+    def _within_the_logs(self, start: Offsets) -> Offsets:
+        """`start`, which a user named, or the beginning of the log where it does not have that offset.
+
+        A wrong one is told now: once the checkpoint has it, correcting the option would not help.
+        """
+        first, last = ends(self._logs, start, EARLIEST), ends(self._logs, start, LATEST)
+        outside = [where for where in sorted(start) if not first[where] <= start[where] <= last[where]]
+        self._report(
+            [
+                f"startingOffsets has {start[where]} for {named([where])}, but the log has {first[where]} up to "
+                f"{last[where]}"
+                for where in outside
+            ]
+        )
+        return start | {where: first[where] for where in outside}
 
     def stop_at_present_end(self) -> None:
         """Read no further than the logs go now."""
@@ -130,7 +147,7 @@ class Tracker:
 
     def _surely(self, least: Offsets) -> Offsets:
         """The ends as they are now; what looks like a loss is looked at again, since a new leader may lag."""
-        found = self._look()
+        found = self._look_from(least)
         for _ in range(self._options.retries):
             losses = lost(least, found)
             if not losses:
@@ -138,8 +155,19 @@ class Tracker:
             loss.LOG.warning("%s; looking again", "; ".join(losses))
             self._sleep(self._options.retry_seconds)
             self._discovered = -float("inf")
-            found = self._look()
+            found = self._look_from(least)
         return found
+
+    def _look_from(self, least: Offsets) -> Offsets:
+        """The ends as they are now. Where a transaction that is open holds what is committed back behind `least`, as
+        it may when an earlier run read what was not, there is nothing to read yet; nothing is lost.
+        """
+        found = self._look()
+        behind = {where for where, stop in found.items() if stop < least.get(where, 0)}
+        if not (behind and self._options.read_committed):
+            return found
+        whole = ends_left(self._logs, behind, LATEST)
+        return found | {where: least[where] for where in behind if whole.get(where, -1) >= least[where]}
 
     def _look(self) -> Offsets:
         return ends_left(self._logs, self._present(), LATEST, read_committed=self._options.read_committed)

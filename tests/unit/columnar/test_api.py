@@ -78,6 +78,19 @@ def test_both_ends_can_be_words_offsets_or_times(broker: Broker, bounds: Any, fi
     assert values(read_arrow("t", bootstrap=broker.bootstrap, **bounds)) == expected(first, last)
 
 
+def test_a_time_is_met_to_the_millisecond(broker: Broker) -> None:
+    broker.create_topic("times")
+    times = [NOON + datetime.timedelta(milliseconds=n) for n in range(1000)]
+    rows = pa.table({"value": ["v"] * 1000, "timestamp": pa.array(times, pa.timestamp("ms", "UTC"))})
+    write_arrow(rows, "times", bootstrap=broker.bootstrap)
+    for offset in range(0, 1000, 41):
+        found = read_arrow("times", bootstrap=broker.bootstrap, start=times[offset], columns=["offset"])
+        assert found["offset"][0].as_py() == offset
+    between = NOON + datetime.timedelta(microseconds=500_500)
+    assert read_arrow("times", bootstrap=broker.bootstrap, start=between)["offset"][0].as_py() == 501
+    assert read_arrow("times", bootstrap=broker.bootstrap, end=between.astimezone(None)).num_rows == 501
+
+
 def test_partitions_columns_and_headers_are_chosen(broker: Broker) -> None:
     where: dict[str, Any] = {"bootstrap": broker.bootstrap}
     assert values(read_arrow("t", partitions=[1], start={1: 8}, **where)) == expected(8, 10, 1)
@@ -122,6 +135,8 @@ def test_columns_get_the_names_that_topics_have_for_them(broker: Broker) -> None
         (lambda where: read_arrow("t", start="first", **where), "start is earliest, latest, an offset"),
         (lambda where: read_arrow("t", end=True, **where), "end is earliest, latest, an offset"),
         (lambda where: read_arrow("t", start={0: 1}, **where), "start has no offset for partition 1"),
+        (lambda where: read_arrow("t", start=-5, **where), "start is an offset from 0 on, not -5"),
+        (lambda where: read_arrow("t", end={0: 3, 1: -1}, **where), "end is an offset from 0 on, not -1"),
         (lambda where: read_arrow("t", columns=["vlaue"], **where), "no column 'vlaue'.*did you mean value"),
         (lambda where: read_arrow("t", partitions=[5], **where), "there is no partition 5"),
         (lambda where: read_arrow("t", secrity_protocol="SSL", **where), "did you mean security.protocol"),

@@ -7,9 +7,13 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
+from headrace.client.columnar import connections
 from headrace.client.columnar.cluster import Cluster, shared_cluster
 from headrace.client.columnar.model import EARLIEST, LATEST, TopicPartition, UnknownTopic
+from headrace.client.columnar.settings import ClientSettings
 from headrace.client.errors import ClientError, ClusterUnreachable
+from headrace.net.channel import Address, Channel
+from headrace.net.connect import Manner, open_channel
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.testing import Broker
@@ -145,6 +149,23 @@ def test_the_second_address_serves_when_the_first_does_not(broker: Broker) -> No
         assert cluster.partitions(["t"]) == {"t": 2}
 
 
+def test_a_broker_that_is_down_costs_its_timeout_once(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    down = Address("127.0.0.1", free_port())
+    tried: list[Address] = []
+
+    def counted(address: Address, manner: Manner) -> Channel:
+        tried.append(address)
+        return open_channel(address, manner)
+
+    monkeypatch.setattr(connections, "open_channel", counted)
+    lender = connections.Connections(ClientSettings({"bootstrap.servers": broker.bootstrap}))
+    for _ in range(3):
+        with lender.lent_by_any([down]) as channel:
+            assert str(channel.address) == broker.bootstrap
+    lender.close()
+    assert tried.count(down) == 1
+
+
 def test_a_cluster_that_went_away_is_waited_for_until_the_time_is_over() -> None:
     with Broker() as broker:
         cluster = Cluster({"bootstrap.servers": broker.bootstrap, **FAST, "default.api.timeout.ms": "300"})
@@ -199,6 +220,20 @@ def test_a_partition_without_a_leader_is_waited_for() -> None:
 
         scripted.before = elect
         assert cluster.offsets({partition(0): LATEST}) == {partition(0): 3}
+
+
+def test_a_partition_that_a_broker_has_not_heard_of_yet_is_asked_for_again() -> None:
+    logs = {0: ScriptedLog(high_watermark=3)}
+    with ScriptedCluster(logs) as scripted, Cluster(scripted.settings) as cluster:
+        cluster.describe([TOPIC])
+
+        def grow(_node: int, asked: Asked) -> Reply | bool:
+            if asked.api_key == ApiKey.METADATA and scripted.count(ApiKey.METADATA) > 2:
+                logs[1] = ScriptedLog(high_watermark=4)
+            return False
+
+        scripted.before = grow
+        assert cluster.offsets({partition(1): LATEST}) == {partition(1): 4}
 
 
 def test_a_connection_cut_in_the_middle_is_made_anew() -> None:

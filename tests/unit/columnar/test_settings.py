@@ -28,6 +28,11 @@ def test_names_of_librdkafka_count_and_tuning_of_other_clients_has_no_effect() -
     assert "linger.ms" not in settings.given
 
 
+def test_a_file_that_a_service_hands_out_for_all_clients_is_taken() -> None:
+    shared = {"client.dns.lookup": "use_all_dns_ips", "session.timeout.ms": "45000", "acks": "all", "client.id": "c"}
+    assert ClientSettings({**SERVERS, **shared}).given == {**SERVERS, "acks": "all", "client.id": "c"}
+
+
 def test_a_jaas_configuration_gives_user_and_password() -> None:
     jaas = 'org.apache...ScramLoginModule required username="al\\"ice" password=\'s,c;t\';'
     given = {**SERVERS, "security.protocol": "sasl_plaintext", "sasl.jaas.config": jaas}

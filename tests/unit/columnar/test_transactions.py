@@ -14,7 +14,7 @@ from headrace.client.columnar.model import LATEST, Range, TopicPartition
 from headrace.client.columnar.reader import read_ranges
 from headrace.client.columnar.transaction import TRANSITIONS, Event, State, finish_transaction
 from headrace.client.columnar.writer import Writer
-from headrace.client.errors import ClientError
+from headrace.client.errors import ClientError, ClusterUnreachable
 from headrace.protocol.api import ApiKey
 from headrace.protocol.batch import read_header
 from headrace.protocol.errors import ErrorCode
@@ -133,6 +133,17 @@ def test_a_writer_that_was_replaced_is_fenced_for_good(scripted: ScriptedCluster
         assert failure.value.code == "PRODUCER_FENCED"
 
 
+def test_a_transaction_that_was_open_for_too_long_says_which_setting_to_change(
+    scripted: ScriptedCluster, writer: Writer
+) -> None:
+    writer.begin()
+    scripted.logs[0].errors = [ErrorCode.invalid_producer_epoch]
+    writer.write(rows_for(range(20)), TOPIC)
+    with pytest.raises(ClientError, match=r"open for longer than transaction\.timeout\.ms") as failure:
+        writer.flush()
+    assert failure.value.code == "PRODUCER_FENCED"
+
+
 def test_a_prepared_transaction_is_ended_by_another(scripted: ScriptedCluster, writer: Writer) -> None:
     writer.begin()
     writer.write(rows_for(range(20)), TOPIC)
@@ -151,6 +162,22 @@ def test_an_open_transaction_is_aborted_by_closing(scripted: ScriptedCluster, wr
     writer.flush()
     writer.close()
     assert scripted.ended == [False]
+
+
+@pytest.mark.parametrize(("error", "ended"), [(ValueError("mine"), [False]), (ClusterUnreachable("gone"), [])])
+def test_a_block_that_fails_aborts_its_transaction_unless_nobody_answers(
+    scripted: ScriptedCluster, error: Exception, ended: list[bool]
+) -> None:
+    def block(cluster: Cluster) -> None:
+        with Writer(cluster, transactional_id="t") as writer:
+            writer.begin()
+            writer.write(rows_for(range(20)), TOPIC)
+            writer.flush()
+            raise error
+
+    with Cluster(scripted.settings) as cluster, pytest.raises(type(error), match=str(error)):
+        block(cluster)
+    assert scripted.ended == ended
 
 
 @pytest.mark.parametrize(

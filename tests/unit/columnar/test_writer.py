@@ -170,6 +170,15 @@ def test_a_large_table_goes_through_little_memory(cluster: Cluster, broker: Brok
     assert sum(writer.written.values()) == 20_000
 
 
+def test_rows_of_many_topics_go_through_little_memory(cluster: Cluster, broker: Broker) -> None:
+    topics = [broker.create_topic(f"many-{n}") for n in range(30)]
+    rows = pa.table({"value": [b"x" * 100_000] * 450, "topic": topics * 15})
+    with Writer(cluster) as writer:
+        writer.write(rows)
+        assert sum(writer.written.values()) > 100  # of 45 MB, though no topic has more than 1.5 MB
+    assert sum(writer.written.values()) == 450
+
+
 def test_a_message_of_a_megabyte_is_a_batch_of_its_own(cluster: Cluster, topic: str) -> None:
     rows = pa.table({"value": [b"a", b"x" * 1_000_000, b"b"], "partition": [0, 0, 0]})
     write(cluster, rows, topic)
@@ -226,6 +235,7 @@ def test_every_type_that_holds_text_or_bytes_is_taken(cluster: Cluster, topic: s
         (pa.table({"value": ["a"], "partition": [4]}), "has 4 partitions; there is no partition 4"),
         (pa.table({"value": ["a"], "partition": ["1"]}), "column 'partition' must hold whole numbers"),
         (pa.table({"value": ["a"], "partition": [2**40]}), "a number that no partition can have"),
+        (pa.table({"value": ["a"], "partition": [-2]}), "'partition' has -2, which no partition can be"),
         ([{"value": "a"}], "rows of type list cannot be written"),
     ],
 )
@@ -252,6 +262,16 @@ def test_a_partition_that_was_added_meanwhile_can_be_written_to(broker: Broker, 
     Admin(broker.bootstrap).create_partitions(grows, 2)
     writer = write(cluster, pa.table({"value": ["b"], "partition": [1]}), grows)
     assert writer.written == {TopicPartition(grows, 1): 1}
+
+
+def test_a_topic_made_anew_with_fewer_partitions_can_be_written_to() -> None:
+    with ScriptedCluster({n: ScriptedLog() for n in range(4)}) as scripted, Cluster(scripted.settings) as cluster:
+        write(cluster, numbered(100), TOPIC)
+        for number in range(1, 4):
+            del scripted.logs[number]
+        cluster._topics = {name: (image, at - 60.0) for name, (image, at) in cluster._topics.items()}  # a minute later
+        write(cluster, numbered(100), TOPIC)
+        assert len(scripted.logs[0].values) > 100
 
 
 def test_a_batch_that_is_too_large_says_which_setting_to_change(broker: Broker, cluster: Cluster) -> None:

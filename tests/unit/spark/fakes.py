@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from headrace.client.columnar.metadata import Leader, TopicImage
-from headrace.client.columnar.model import EARLIEST, LATEST, TopicPartition, UnknownTopic
+from headrace.client.columnar.model import EARLIEST, LATEST, TopicPartition, UnknownPartition, UnknownTopic
 
 
 @dataclass
@@ -45,10 +45,7 @@ class FakeLogs:
         self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
     ) -> dict[TopicPartition, int | None]:
         self.offset_requests += 1
-        return {
-            where: self._topic(where.topic)[where.partition].at(which, read_committed=read_committed)
-            for where, which in wanted.items()
-        }
+        return {where: self._log(where).at(which, read_committed=read_committed) for where, which in wanted.items()}
 
     def delete(self, topic: str) -> None:
         del self.by_topic[topic]
@@ -60,6 +57,12 @@ class FakeLogs:
     def _image(self, topic: str) -> TopicImage:
         leaders = {number: Leader(0, 0) for number in range(len(self._topic(topic)))}
         return TopicImage(name=topic, id=self.ids[topic], is_internal=False, leaders=leaders)
+
+    def _log(self, where: TopicPartition) -> FakeLog:
+        logs = self._topic(where.topic)
+        if where.partition >= len(logs):
+            raise UnknownPartition(where, len(logs))
+        return logs[where.partition]
 
     def _topic(self, topic: str) -> list[FakeLog]:
         if topic not in self.by_topic:

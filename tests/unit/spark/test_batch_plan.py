@@ -78,6 +78,14 @@ def test_offsets_that_the_log_does_not_have_can_be_passed_over() -> None:
     assert _planned(**options, fail_on_data_loss=False) == [Range("t", 0, 2, 10), Range("t", 1, 0, 1)]
 
 
+def test_offsets_that_an_open_transaction_holds_back_are_not_lost() -> None:
+    logs = FakeLogs({"t": [FakeLog(0, 10, stable=4)]})
+    offsets = {"starting": AtOffsets({A: 1}), "ending": AtOffsets({A: 8})}
+    assert plan(logs, _options(**offsets, read_committed=True), Narrowing()) == [Range("t", 0, 1, 8)]
+    to_the_end = _options(starting=AtOffsets({A: 1}), read_committed=True)
+    assert plan(logs, to_the_end, Narrowing()) == [Range("t", 0, 1, 4)]
+
+
 def test_filters_leave_less_to_read() -> None:
     assert _planned(ds.EqualTo(("partition",), 1)) == [Range("t", 1, 0, 4)]
     assert _planned(ds.GreaterThanOrEqual(("offset",), 8)) == [Range("t", 0, 8, 10)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pytest
 
-from headrace.client.columnar.model import OffsetsGone, Range, TopicPartition, UnknownTopic
+from headrace.client.columnar.model import OffsetsGone, Range, TopicPartition, UnknownPartition, UnknownTopic
 from headrace.spark.loss import DataLost, report
 from headrace.spark.reading import RangeTask, read
 
@@ -31,7 +31,7 @@ class Logs:
 
     def _record(self, where: TopicPartition, offset: int) -> pa.RecordBatch:
         if where not in self.logs:
-            raise UnknownTopic(where.topic)
+            raise UnknownPartition(where, 1) if where.partition else UnknownTopic(where.topic)
         if where == A and offset in self.expires:
             self.logs[A][0] = self.expires.pop(offset)
         earliest, latest = self.logs[where]
@@ -114,6 +114,13 @@ def test_a_deleted_topic_fails_the_task_or_is_passed_over() -> None:
     assert _offsets(read(logs.fetch, [OF_A, OF_B], _ignore), B) == [0, 1, 2, 3]
     with pytest.raises(DataLost, match="topic 't' does not exist"):
         _offsets(read(logs.fetch, [OF_A], _fail))
+
+
+def test_a_partition_that_a_topic_made_anew_does_not_have_fails_the_task_or_is_passed_over() -> None:
+    logs = Logs(t=(0, 10))
+    with pytest.raises(DataLost, match="there is no partition 1"):
+        list(read(logs.fetch, [Range("t", 1, 0, 4)], _fail))
+    assert _offsets(read(logs.fetch, [Range("t", 1, 0, 4), OF_A], _ignore)) == list(range(10))
 
 
 def test_a_task_travels_to_executors() -> None:

@@ -281,6 +281,17 @@ def test_a_version_that_is_written_twice_in_one_run_is_visible_once(spark: Spark
     assert sorted(spark.states().values()) == [ABORTED, COMMITTED]
 
 
+def test_a_version_that_one_of_two_clusters_has_is_still_written_to_the_other(
+    spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ScriptedCluster({0: ScriptedLog()}) as script:
+        other = Spark(script, monkeypatch)
+        for cluster, run in ((spark, "r1"), (spark, "r2"), (other, "r2")):
+            writer = make_writer(cluster.given(txnAppId="counts", txnVersion="3"), ROWS, False)
+            writer.commit([cluster.task(writer, iter([batch("a")]), run=run)])
+        assert spark.rows == other.rows == [b"a"]
+
+
 def test_a_timeout_that_brokers_do_not_allow_names_the_settings(spark: Spark) -> None:
     def refuse(node: int, asked: Asked) -> Reply | bool:
         if asked.api_key != ApiKey.INIT_PRODUCER_ID:

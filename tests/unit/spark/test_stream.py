@@ -1,11 +1,14 @@
 """The streaming reader as Spark drives it."""
 
 import pickle
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
+from headrace.client.columnar.model import OffsetsGone, Range, TopicPartition
 from headrace.spark.offsets import NOT_STARTED
 from headrace.spark.options import Trigger, parse
 from headrace.spark.reading import RangeTask, Rows
@@ -85,6 +88,32 @@ def test_what_is_finished_is_committed_also_when_nothing_follows(cluster: Cluste
     for start in ({"t": {"0": 0, "1": 0}}, {"t": {"0": 7, "1": 3}}, {"t": {"0": 7, "1": 3}}):
         reader.latestOffset(start, ReadAllAvailable())
     assert [list(offsets.values()) for _, offsets in cluster.committed] == [[0, 0], [7, 3]]
+
+
+def test_a_limit_on_bytes_does_not_fail_a_query_that_passes_over_expired_offsets(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.by_topic["t"] = [FakeLog(500, 900)]
+
+    def read_ranges(_cluster: Any, wanted: Sequence[Range], **_how: Any) -> Iterator[pa.RecordBatch]:
+        (one,) = wanted
+        if one.start < 500:
+            raise OffsetsGone(TopicPartition(one.topic, one.partition), one.start, 500, 900)
+        count = one.end - one.start
+        yield pa.record_batch(
+            {
+                "topic": ["t"] * count,
+                "partition": [0] * count,
+                "offset": range(one.start, one.end),
+                "key": pa.nulls(count, pa.binary()),
+                "value": [b"v" * 96] * count,
+            }
+        )
+
+    monkeypatch.setattr("headrace.client.columnar.reader.read_ranges", read_ranges)
+    reader = _reader(startingOffsets="earliest", maxBytesPerTrigger="9000", failOnDataLoss="false")
+    end = reader.latestOffset({"t": {"0": 0}}, reader.getDefaultReadLimit())
+    assert 50 < end["t"]["0"] < 100
 
 
 def test_a_reader_travels_to_executors_without_what_it_knows(cluster: Cluster) -> None:

@@ -56,6 +56,15 @@ def test_a_query_can_start_at_offsets_and_at_times() -> None:
     assert Query(topics, starting=AtTime(50)).tracker.initial() == {A: 5, B: 1}
 
 
+@pytest.mark.parametrize("offset", [1, 8])
+def test_a_start_that_the_log_does_not_have_is_told_before_it_is_written_down(offset: int) -> None:
+    wrong = AtOffsets({A: offset, B: 3})
+    topics = {"t": [FakeLog(2, 7), FakeLog(0, 3)]}
+    with pytest.raises(DataLost, match=f"startingOffsets has {offset} for t-0, but the log has 2 up to 7"):
+        Query(topics, starting=wrong).tracker.initial()
+    assert Query(topics, starting=wrong, fail_on_data_loss=False).tracker.initial() == {A: 2, B: 3}
+
+
 def test_a_time_that_no_record_has_reached_is_an_error_or_the_end() -> None:
     topics = {"t": [FakeLog(0, 7)]}
     with pytest.raises(ConfigError, match="no record of t-0 is as late as 5000 ms"):
@@ -88,6 +97,17 @@ def test_committed_reads_end_where_transactions_are_open() -> None:
     assert query.later({A: 0}) == {A: 4}
 
 
+def test_a_query_that_has_read_past_an_open_transaction_waits_for_it_when_it_changes_to_committed_reads() -> None:
+    query = Query({"t": [FakeLog(0, 9, stable=4)]}, read_committed=True)
+    assert query.later({A: 7}) == {A: 7}
+    assert query.tracker.ranges({A: 3}, {A: 7}) == [Range(*A, 3, 7)]
+    query.logs.by_topic["t"][0].stable = 9
+    assert query.later({A: 7}) == {A: 9}
+    query.logs.by_topic["t"][0].latest = query.logs.by_topic["t"][0].stable = 5
+    with pytest.raises(DataLost, match="went back from offset 7 to 5"):
+        query.later({A: 7})
+
+
 def test_a_trigger_limits_records_in_proportion() -> None:
     query = Query({"t": [FakeLog(0, 900), FakeLog(0, 100)]})
     assert query.later({A: 0, B: 0}, Trigger(max_records=100)) == {A: 90, B: 10}
@@ -100,6 +120,14 @@ def test_a_trigger_limits_bytes_by_a_sample_that_lasts_a_while() -> None:
     assert query.samples == 1
     query.later({A: 100}, Trigger(max_bytes=500), seconds=10)
     assert query.samples == 2
+
+
+def test_a_front_without_records_is_looked_past_to_know_their_size() -> None:
+    def compacted(wanted: Range) -> Sample:
+        records = max(0, wanted.end - max(wanted.start, 400))
+        return Sample(records, 10 * records)
+
+    assert Sizes(compacted).estimate({A: 0}, {A: 1000}) == {A: 10.0}
 
 
 def test_the_stricter_of_two_limits_holds() -> None:
@@ -224,6 +252,13 @@ def test_a_topic_made_anew_is_told_from_the_old_one_however_long_it_is() -> None
     assert query.later({}) == {A: 100}
     assert query.tracker.ranges({}, {A: 100}) == [Range("t", 0, 0, 100)]
     assert query.later({A: 100}) == {A: 100}
+
+
+def test_a_topic_made_anew_with_fewer_partitions_between_two_looks_is_passed_over() -> None:
+    query = Query({"t": [FakeLog(0, 5), FakeLog(0, 5)]}, fail_on_data_loss=False)
+    assert query.later({A: 0, B: 0}) == {A: 5, B: 5}
+    query.logs.create("t", FakeLog(0, 7))
+    assert B not in query.later({A: 5, B: 5}, seconds=0.1)
 
 
 def test_a_topic_made_anew_fails_the_query() -> None:

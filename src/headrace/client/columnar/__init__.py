@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         OffsetsGone,
         Range,
         TopicPartition,
+        UnknownPartition,
         UnknownTopic,
     )
     from .reader import read_ranges
@@ -30,6 +31,7 @@ __all__ = [
     "PreparedTransaction",
     "Range",
     "TopicPartition",
+    "UnknownPartition",
     "UnknownTopic",
     "Writer",
     "finish_transaction",

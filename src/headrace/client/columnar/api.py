@@ -7,7 +7,7 @@ frame = read_arrow("orders").to_pandas()
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from .writer import Writer
 Bound = str | int | datetime | Mapping[int, int]
 """Where to begin or end: `earliest`, `latest`, an offset, a time, or an offset for each partition."""
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 LOCAL: Final = "127.0.0.1:9092"
 _INVALID: Final = "_INVALID_ARG"
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
@@ -172,18 +173,26 @@ def _resolved(cluster: Cluster, places: list[TopicPartition], bound: Bound, name
         missing = [where.partition for where in places if where.partition not in bound]
         if missing:
             raise ClientError(f"{name} has no offset for partition {missing[0]}; name the partitions to read", _INVALID)
-        return {where: int(bound[where.partition]) for where in places}
+        return {where: _offset(bound[where.partition], name) for where in places}
     if isinstance(bound, int) and not isinstance(bound, bool):
-        return dict.fromkeys(places, bound)
+        return dict.fromkeys(places, _offset(bound, name))
     found = cluster.offsets(dict.fromkeys(places, _asked(bound, name)), read_committed=_is_committed(cluster))
     late = [where for where, offset in found.items() if offset is None]
     ends = cluster.offsets(dict.fromkeys(late, LATEST), read_committed=_is_committed(cluster))
     return {where: (ends[where] if offset is None else offset) or 0 for where, offset in found.items()}
 
 
+def _offset(number: int, name: str) -> int:
+    """Kafka's -1 and -2 are for the wire; here they would silently read nothing."""
+    if number < 0:
+        raise ClientError(f"{name} is an offset from 0 on, not {number}; write 'earliest' or 'latest'", _INVALID)
+    return int(number)
+
+
 def _asked(bound: Bound, name: str) -> int:
     if isinstance(bound, datetime):
-        return int(bound.timestamp() * 1000)
+        # Rounded up: a record of the millisecond that a time lies within is earlier than the time.
+        return -((_EPOCH - bound.astimezone(UTC)) // timedelta(milliseconds=1))
     if isinstance(bound, str) and bound in _WORDS:
         return _WORDS[bound]
     raise ClientError(

@@ -24,15 +24,15 @@ from headrace.protocol.errors import ErrorCode
 from ..errors import ClientError
 from . import groups
 from .connections import Connections
-from .metadata import ClusterImage, Leader, TopicImage, image_of
-from .model import TopicPartition, UnknownTopic
+from .metadata import ClusterImage, TopicImage, image_of
+from .model import TopicPartition, UnknownPartition, UnknownTopic
 from .retry import PASSING, STALE_METADATA, TryAgain, refused, retried
 from .settings import ClientSettings
 
 T = TypeVar("T")
 
 _UNKNOWN_TRIES: Final = 3
-"""Times that a topic must be unknown before it is: a new one takes a moment to be known to every broker."""
+"""Times that a topic or a partition must be unknown before it is: a new one takes a moment to be known everywhere."""
 _UNSET: Final = -1
 
 
@@ -131,9 +131,9 @@ class Cluster:
     def locate(self, where: TopicPartition) -> Place:
         """Who leads a partition; `TryAgain` while nobody does."""
         topic = self.describe([where.topic])[where.topic]
-        leader = topic.leaders.get(where.partition)
-        if leader is None:
-            leader = self._locate_anew(where)
+        if where.partition not in topic.leaders:
+            topic = self._grown(where)
+        leader = topic.leaders[where.partition]
         if leader.node < 0:
             self.forget_leaders([where.topic])
             raise TryAgain(refused(ErrorCode.leader_not_available, _named(where), "has no leader"))
@@ -232,15 +232,20 @@ class Cluster:
             self._topics.update({name: (topic, now) for name, topic in image.topics.items()})
         return image
 
-    def _locate_anew(self, where: TopicPartition) -> Leader:
-        """For a partition that the remembered topic does not have: it may have been added since."""
-        topic = self.describe([where.topic], max_age=0.0)[where.topic]
-        if where.partition not in topic.leaders:
-            raise ClientError(
-                f"topic '{where.topic}' has {topic.partitions} partitions; there is no partition {where.partition}",
-                "UNKNOWN_TOPIC_OR_PART",
-            )
-        return topic.leaders[where.partition]
+    def _grown(self, where: TopicPartition) -> TopicImage:
+        """The topic of a partition that it was not remembered to have; not every broker may know of a new one yet."""
+        tries = 0
+
+        def attempt() -> TopicImage:
+            nonlocal tries
+            topic = self.describe([where.topic], max_age=0.0)[where.topic]
+            if where.partition in topic.leaders:
+                return topic
+            tries += 1
+            error = UnknownPartition(where, topic.partitions)
+            raise error if tries >= _UNKNOWN_TRIES else TryAgain(error)
+
+        return self.retried(attempt)
 
     def _list_offsets(
         self, wanted: Mapping[TopicPartition, int], read_committed: bool, found: dict[TopicPartition, int | None]

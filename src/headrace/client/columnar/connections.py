@@ -28,6 +28,8 @@ class Connections:
         self._lock = threading.Lock()
         self._idle: dict[Address, list[tuple[Channel, float]]] = {}
         self._open: set[Channel] = set()
+        self._failed: dict[Address, float] = {}
+        """When an address last gave no connection: a machine that is down costs a timeout each time it is tried."""
 
     def reset_after_fork(self) -> None:
         """Start anew in a child process: the connections are its parent's, the lock may be held by nobody here."""
@@ -57,7 +59,12 @@ class Connections:
         kept = self._take_idle(address)
         if kept is not None:
             return kept
-        channel = open_channel(address, self._settings.manner)
+        try:
+            channel = open_channel(address, self._settings.manner)
+        except ConnectionLost:
+            self._failed[address] = time.monotonic()
+            raise
+        self._failed.pop(address, None)
         self._was_reached = True
         with self._lock:
             self._open.add(channel)
@@ -86,7 +93,7 @@ class Connections:
         patience = Patience(self._settings, _FIRST_SECONDS)
         while True:
             reasons = []
-            for address in dict.fromkeys(addresses):
+            for address in sorted(dict.fromkeys(addresses), key=lambda one: self._failed.get(one, 0.0)):
                 try:
                     return self.borrow(address)
                 except ConnectionLost as error:

@@ -52,6 +52,17 @@ class UnknownTopic(ClientError):  # noqa: N818 - named for the state found
         self.topic = topic
 
 
+class UnknownPartition(ClientError):  # noqa: N818 - named for the state found
+    """The topic does not have this partition, or no longer since it was made anew."""
+
+    def __init__(self, where: TopicPartition, count: int) -> None:
+        super().__init__(
+            f"topic '{where.topic}' has {count} partitions; there is no partition {where.partition}",
+            "UNKNOWN_TOPIC_OR_PART",
+        )
+        self.where = where
+
+
 class OffsetsGone(ClientError):  # noqa: N818 - named for the state found
     """Offsets that were asked for are not in the log: deleted by retention, or never there after the topic was
     made anew. `earliest` and `latest` are what the partition has now.

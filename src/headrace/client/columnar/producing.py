@@ -64,6 +64,11 @@ _PASSING: Final = frozenset(
     }
 )
 FENCED: Final = "PRODUCER_FENCED"
+WHY_FENCED: Final = (
+    "another writer has taken over, or the cluster aborted the transaction because it was open for longer than "
+    "transaction.timeout.ms"
+)
+"""A broker answers both alike."""
 FENCING: Final = frozenset({ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch})
 
 

@@ -190,7 +190,10 @@ def _named_partitions(column: pa.Array) -> npt.NDArray[np.int32]:
         plain = compute.fill_null(column.cast(pa.int64()), _UNDECIDED).cast(pa.int32())
     except pa.ArrowInvalid:
         raise ClientError("column 'partition' has a number that no partition can have", _INVALID) from None
-    return np.maximum(np.asarray(plain, np.int32), _UNDECIDED)
+    named = np.asarray(plain, np.int32)
+    if named.min(initial=_UNDECIDED) < _UNDECIDED:
+        raise ClientError(f"column 'partition' has {named.min()}, which no partition can be", _INVALID)
+    return named
 
 
 def _without(rows: pa.RecordBatch, name: str) -> pa.RecordBatch:

@@ -16,7 +16,7 @@ from ..errors import ClientError
 from .cluster import Cluster
 from .encode import EncodedBatch
 from .model import TopicPartition
-from .producing import FENCED, NOBODY, Batch, Meaning, PartitionQueue, Producer, meaning_of
+from .producing import FENCED, NOBODY, WHY_FENCED, Batch, Meaning, PartitionQueue, Producer, meaning_of
 from .retry import TryAgain, refused, translated_call, unreachable
 from .transaction import Transaction, init_producer
 
@@ -205,7 +205,7 @@ class Sender:
             return
         queue.failed()
         if meaning is Meaning.FENCED:
-            raise ClientError(f"{_named(queue)}: another writer has taken over", FENCED)
+            raise ClientError(f"{_named(queue)}: {WHY_FENCED}", FENCED)
         if meaning is Meaning.FAILED:
             raise _final(queue, batch, code, message)
         if meaning is Meaning.ELSEWHERE:

@@ -122,11 +122,15 @@ ALIASES: Final = {
 
 WITHOUT_EFFECT: Final = frozenset(
     {
+        "client.dns.lookup",
+        "enable.metrics.push",
         "fetch.max.wait.ms",
         "fetch.min.bytes",
         "fetch.wait.max.ms",
+        "heartbeat.interval.ms",
         "linger.ms",
         "max.block.ms",
+        "max.poll.interval.ms",
         "max.poll.records",
         "metadata.max.idle.ms",
         "queue.buffering.max.ms",
@@ -135,6 +139,7 @@ WITHOUT_EFFECT: Final = frozenset(
         "reconnect.backoff.ms",
         "retries",
         "send.buffer.bytes",
+        "session.timeout.ms",
         "ssl.enabled.protocols",
         "ssl.protocol",
         "ssl.truststore.password",

@@ -19,7 +19,7 @@ from ..errors import ClientError
 from .cluster import Cluster
 from .groups import LOADING, MOVED, TRANSACTION, with_coordinator
 from .model import TopicPartition
-from .producing import FENCED, FENCING, NOBODY, Producer
+from .producing import FENCED, FENCING, NOBODY, WHY_FENCED, Producer
 from .retry import PASSING, TryAgain, refused
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ _WORDS: Final = {
     State.READY: "no transaction has begun",
     State.OPEN: "a transaction is open already",
     State.FAILED: "the transaction failed and can only be aborted",
-    State.FENCED: "another writer has taken over the transactional id",
+    State.FENCED: WHY_FENCED,
 }
 
 
@@ -243,6 +243,6 @@ def _check(code: ErrorCode, transactional_id: str | None) -> None:
         return
     what = "the writer's id" if transactional_id is None else f"transactional id '{transactional_id}'"
     if code in FENCING:
-        raise ClientError(f"{what}: another writer has taken it over", FENCED)
+        raise ClientError(f"{what}: {WHY_FENCED}", FENCED)
     error = refused(code, what)
     raise TryAgain(error) if code in _AGAIN else error

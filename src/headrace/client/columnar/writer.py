@@ -7,13 +7,14 @@ order; see `producing` for why nothing is lost or doubled by that.
 
 import random
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from ..errors import ClientError
+from ..errors import ClientError, ClusterUnreachable
 from .cluster import Cluster
 from .encode import encode_rows
 from .model import TopicPartition
@@ -29,6 +30,9 @@ _PER_PARTITION: Final = 512 * 1024
 """Bytes to collect for each partition of a topic, so that batches are not small where partitions are many."""
 _WORTH_SENDING: Final = 1 * MIB
 """Bytes after which brokers get to work, while the rest of the rows is encoded."""
+_BELIEVED_SECONDS: Final = 1.0
+"""How old a topic's number of partitions may be for a new writer: clusters are shared by all writers of a process, and
+the topic may have been made anew, with fewer, since the last one wrote to it."""
 _ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0}
 _INVALID: Final = "INVALID_CONFIG"
 
@@ -74,6 +78,7 @@ class Writer:
         self._sender = Sender(cluster, acks=_checked_acks(word), transaction=self._transaction)
         self._producer: Producer | None = None if _is_idempotent(wanted, word, name) else NOBODY
         self._collected: dict[str, _Collected] = {}
+        self._collected_bytes = 0
         self._error: ClientError | None = None
         self._is_closed = False
 
@@ -101,8 +106,7 @@ class Writer:
     def flush(self) -> None:
         """Return when all rows taken so far are acknowledged; raises when one is not."""
         self._require_usable()
-        for topic in list(self._collected):
-            self._send(topic)
+        self._send_all()
         self._pump(0)
         self._sender.give_back()
 
@@ -124,6 +128,7 @@ class Writer:
         transaction = self._require_transaction()
         transaction.check(Event.ABORT)
         self._collected.clear()
+        self._collected_bytes = 0
         self._sender.drop()
         transaction.end(Event.ABORT)
         self._error = None
@@ -157,13 +162,19 @@ class Writer:
         if kind is None:
             self.close()
             return
-        # What went wrong in the block is what the caller is to hear of; the broker ends a transaction left open.
+        # What went wrong in the block is what the caller is to hear of. A transaction left open would hold up readers
+        # until the cluster ends it; where nobody answers, that is who must.
+        is_open = self._transaction is not None and self._transaction.is_open
+        if is_open and not (self._is_closed or isinstance(error, ClusterUnreachable)):
+            with suppress(ClientError):
+                self.abort()
         self._is_closed = True
         self._sender.give_back()
 
     def _collect(self, topic: str, rows: pa.RecordBatch) -> None:
         collected = self._collected.get(topic)
         if collected is None:
+            self._cluster.describe([topic], max_age=_BELIEVED_SECONDS)
             router = Router(topic, self._settings["batch.size"], random.randrange(1 << 16))
             collected = self._collected[topic] = _Collected(router)
         enough = min(max(self._partitions(topic) * _PER_PARTITION, _LEAST_COLLECTED), _MOST_COLLECTED)
@@ -174,8 +185,15 @@ class Writer:
                 self._send(topic)
             collected.batches.append(piece)
             collected.size += size
+            self._collected_bytes += size
             if 2 * collected.size > enough:
                 self._send(topic)
+        if self._collected_bytes > _MOST_COLLECTED:  # of many topics, none of which has enough by itself
+            self._send_all()
+
+    def _send_all(self) -> None:
+        for topic in list(self._collected):
+            self._send(topic)
 
     def _send(self, topic: str) -> None:
         """Turn the collected rows of a topic into batches on their way."""
@@ -183,6 +201,7 @@ class Writer:
         if not collected.batches:
             return
         rows = joined(collected.batches)
+        self._collected_bytes -= collected.size
         collected.batches, collected.size = [], 0
         try:
             self._route(topic, collected.router, rows)

@@ -1,5 +1,7 @@
 """The options that say how values are decoded, as a user writes them."""
 
+import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -187,6 +189,17 @@ def _dead_letter_topic(given: Mapping[str, str]) -> str:
         raise OptionError(f"badRecords=column and {_DEAD_LETTER}={topic} contradict each other; set one of them")
     if where.lower() == _DEAD_LETTER.lower() and not topic:
         raise OptionError(f"badRecords={_DEAD_LETTER} needs a topic; set badRecords={_DEAD_LETTER}=<topic>")
-    if topic in [name.strip() for name in given.get("subscribe", "").split(",") if name.strip()]:
+    if topic and _is_read(topic, given):
         raise OptionError(f"{_DEAD_LETTER}={topic} is a topic that is read; its letters would be read again for ever")
     return topic
+
+
+def _is_read(topic: str, given: Mapping[str, str]) -> bool:
+    """Whether a topic is among those to read; what is no pattern or no JSON is left to the source to refuse."""
+    if topic in [name.strip() for name in given.get("subscribe", "").split(",")]:
+        return True
+    try:
+        is_matched = re.fullmatch(given.get("subscribepattern", "").strip(), topic) is not None
+        return is_matched or topic in json.loads(given.get("assign", "{}"))
+    except (re.error, ValueError, TypeError):
+        return False

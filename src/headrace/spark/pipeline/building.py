@@ -14,6 +14,9 @@ ROWS_OUT: Final = "headrace_rows_out"
 """The name under which Spark counts the rows that reach a sink."""
 
 _AS_TEXT: Final = ("key", "value")
+_ANY: Final = ""
+"""Stands for topics that are not known by name."""
+_GROUP_NAMES: Final = ("group", "kafka.group.id")
 _NESTED: Final = ("struct", "array", "map")
 
 
@@ -49,7 +52,7 @@ def _build_sink(spark: Any, declaration: Declaration, sink: Sink, bootstrap: str
     for one in needed:
         with _blamed_on(one.place, one.name):
             if isinstance(one, Source):
-                table = _source(spark, one, {BOOTSTRAP: bootstrap, "group": groups[one.name]})
+                table = _source(spark, source_settings(one, bootstrap, groups[one.name]))
             else:
                 table = _step(spark, one, tables)
             tables[one.name] = _watermarked(table, one.watermark)
@@ -60,21 +63,28 @@ def _build_sink(spark: Any, declaration: Declaration, sink: Sink, bootstrap: str
 
 
 def consumer_groups(pipeline: str, sink: str, sources: list[Source]) -> dict[str, str]:
-    """Under which group each source shows its lag: one for the sink, unless two sources read the same topics."""
+    """Under which group each source shows its lag: one for the sink, unless two sources may read the same topics."""
     subscriptions = [topic for source in sources for topic in _subscription(source)]
     name = f"{pipeline}-{sink}"
-    if len(set(subscriptions)) == len(subscriptions):
+    are_apart = _ANY not in subscriptions and len(set(subscriptions)) == len(subscriptions)
+    if are_apart or len(sources) == 1:
         return {source.name: name for source in sources}
     return {source.name: f"{name}-{source.name}" for source in sources}
 
 
 def _subscription(source: Source) -> list[str]:
     topics = source.options.get("subscribe")
-    return topics.split(",") if topics is not None else ["any"]
+    return [topic.strip() for topic in topics.split(",")] if topics is not None else [_ANY]
 
 
-def _source(spark: Any, source: Source, defaults: Mapping[str, str]) -> Any:
-    return _with_fields(spark.readStream.format("headrace").options(**{**defaults, **source.options}).load())
+def source_settings(source: Source, bootstrap: str, group: str) -> dict[str, str]:
+    """The options of a source, with the pipeline's own where it does not say otherwise."""
+    is_grouped = any(name.lower() in _GROUP_NAMES for name in source.options)
+    return {BOOTSTRAP: bootstrap, **({} if is_grouped else {"group": group}), **source.options}
+
+
+def _source(spark: Any, settings: Mapping[str, str]) -> Any:
+    return _with_fields(spark.readStream.format("headrace").options(**settings).load())
 
 
 def _with_fields(records: Any) -> Any:

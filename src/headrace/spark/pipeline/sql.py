@@ -58,16 +58,17 @@ _END: Final = _Token("other", "")
 def tables_in(query: str) -> list[str]:
     """The names of the tables a query reads, in order, each once; not those of catalogs (`a.b`) and of WITH."""
     tokens = [_Token(str(m.lastgroup), m[0]) for m in _TOKEN.finditer(query) if m.lastgroup != "skip"]
-    inner = {name.lower() for name in _common_tables(tokens)}
+    inner = _common_tables(tokens)
     found: dict[str, str] = {}
-    for name in _references(tokens):
-        if name.lower() not in inner:
+    for position, name in _references(tokens):
+        if position <= inner.get(name.lower(), position):
             found.setdefault(name.lower(), name)
     return list(found.values())
 
 
-def _references(tokens: list[_Token]) -> list[str]:
-    found: list[str] = []
+def _references(tokens: list[_Token]) -> list[tuple[int, str]]:
+    """The names of tables, and where each stands."""
+    found: list[tuple[int, str]] = []
     levels = [_Level()]
     for position, token in enumerate(tokens):
         before = tokens[position - 1] if position else _END
@@ -80,7 +81,7 @@ def _references(tokens: list[_Token]) -> list[str]:
         elif _at_table(levels[-1], token):
             levels[-1].expects_table = False
             if token.name is not None and after.text not in (".", "("):
-                found.append(token.name)
+                found.append((position, token.name))
         else:
             _advance(levels[-1], token, before)
     return found
@@ -105,15 +106,30 @@ def _advance(level: _Level, token: _Token, before: _Token) -> None:
         level.in_from = level.expects_table = False
 
 
-def _common_tables(tokens: list[_Token]) -> list[str]:
-    """Names that WITH gives to queries: those before `AS (`, with or without a list of columns between."""
-    found = []
+def _common_tables(tokens: list[_Token]) -> dict[str, int]:
+    """Names that WITH gives to queries, and the place from which on each means its query.
+
+    They are those before `AS (`, with or without a list of columns between. A query does not see its own name unless
+    it is recursive: in `WITH orders AS (SELECT * FROM orders)` the second is a table.
+    """
+    is_recursive = any(token.upper == "RECURSIVE" for token in tokens)
+    found: dict[str, int] = {}
     for position in range(1, len(tokens) - 1):
         if tokens[position].upper == "AS" and tokens[position + 1].text == "(":
             name = tokens[_before_columns(tokens, position - 1)].name
             if name is not None:
-                found.append(name)
+                found.setdefault(name.lower(), position if is_recursive else _closing(tokens, position + 1))
     return found
+
+
+def _closing(tokens: list[_Token], opening: int) -> int:
+    """Where the parenthesis that opens there is closed; the end of the query if it never is."""
+    depth = 0
+    for position in range(opening, len(tokens)):
+        depth += {"(": 1, ")": -1}.get(tokens[position].text, 0)
+        if not depth:
+            return position
+    return len(tokens)
 
 
 def _before_columns(tokens: list[_Token], position: int) -> int:

@@ -9,6 +9,8 @@ import yaml
 from .document import InvalidPipeline, Node, Place, Problems
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_BOOLEANS: Final = ("true", "false")
+"""YAML 1.1 has more words for them, which are topics, countries and keys as well: on, off, yes, no."""
 
 
 def read_yaml(text: str, file: str, environment: Mapping[str, str]) -> Node:
@@ -66,6 +68,10 @@ class _Tree:
         value = self._loader.construct_object(raw)
         if isinstance(value, str):
             return _VARIABLE.sub(lambda found: self._variable(found, place), value)
+        if isinstance(value, bool) and raw.value.lower() not in _BOOLEANS:
+            self._problems.add(
+                place, f"'{raw.value}' is read as {str(value).lower()}; write that, or '{raw.value}' in quotes"
+            )
         if value is None or isinstance(value, (bool, int, float)):
             return value if not isinstance(value, float) else raw.value
         return raw.value

@@ -89,6 +89,8 @@ def test_dead_letters_are_asked_for_in_either_way() -> None:
         ({"badRecords": "deadLetterTopic"}, "needs a topic"),
         ({"badRecords": "column", "deadLetterTopic": "dead"}, "contradict each other"),
         ({"subscribe": "orders, dead", "deadLetterTopic": "dead"}, "is a topic that is read"),
+        ({"subscribePattern": "orders.*", "deadLetterTopic": "orders-dead"}, "is a topic that is read"),
+        ({"assign": '{"orders": [0], "dead": [0]}', "deadLetterTopic": "dead"}, "is a topic that is read"),
         ({"timeZone": "Mars/Base"}, "timeZone=Mars/Base is not a time zone"),
         ({"timeZone": "../etc"}, "is not a time zone"),
     ],

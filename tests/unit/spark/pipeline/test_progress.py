@@ -2,7 +2,8 @@ from typing import Any
 
 import pytest
 
-from headrace.spark.pipeline.building import consumer_groups
+from headrace.spark.options import parse
+from headrace.spark.pipeline.building import consumer_groups, source_settings
 from headrace.spark.pipeline.document import Place
 from headrace.spark.pipeline.model import Source
 from headrace.spark.pipeline.progress import Progress, lag_of
@@ -67,8 +68,8 @@ def test_lag_is_what_is_there_and_not_read(sources: list[dict[str, Any]], lag: i
     assert lag_of({"sources": sources}) == lag
 
 
-def source(name: str, topics: str) -> Source:
-    return Source(name=name, place=Place("p.yaml", 1), options={"subscribe": topics})
+def source(name: str, topics: str, **options: str) -> Source:
+    return Source(name=name, place=Place("p.yaml", 1), options={"subscribe": topics, **options})
 
 
 def test_a_sink_has_one_group_for_all_its_topics() -> None:
@@ -83,3 +84,19 @@ def test_two_readers_of_a_topic_have_groups_of_their_own() -> None:
         "left": "shop-pairs-left",
         "right": "shop-pairs-right",
     }
+
+
+def test_a_pattern_may_match_what_another_source_reads() -> None:
+    pattern = Source(name="all", place=Place("p.yaml", 1), options={"subscribePattern": "orders.*"})
+    assert consumer_groups("shop", "pairs", [pattern]) == {"all": "shop-pairs"}
+    assert consumer_groups("shop", "pairs", [pattern, source("eu", "orders-eu")]) == {
+        "all": "shop-pairs-all",
+        "eu": "shop-pairs-eu",
+    }
+
+
+@pytest.mark.parametrize("name", ["group", "kafka.group.id", "kafka.Group.Id"])
+def test_a_source_may_name_its_group_as_the_source_takes_it(name: str) -> None:
+    assert source_settings(source("orders", "orders"), "b:1", "shop-revenue")["group"] == "shop-revenue"
+    settings = source_settings(source("orders", "orders", **{name: "mine"}), "b:1", "shop-revenue")
+    assert parse(settings).group == "mine"

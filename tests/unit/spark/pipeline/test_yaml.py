@@ -170,6 +170,7 @@ def test_a_mapping_can_be_shared_by_a_merge_key(tmp_path: Path) -> None:
                 "3: source 'orders' needs a topic, for example `topic: orders`",
             ],
         ),
+        (("topic: orders", "topics: [se, no]"), ["3: 'no' is read as false; write that, or 'no' in quotes"]),
         (("topic: orders", "topic: a, subscribe: b"), ["3: source 'orders' has topic and subscribe; keep one"]),
         (
             ("orders: {topic", "9orders: {topic"),
