@@ -21,7 +21,7 @@ from headrace.protocol.errors import ErrorCode
 from tests.scripted import Asked, Reply
 
 from .scripted_cluster import TOPIC, ScriptedCluster, ScriptedLog
-from .test_writer import expected, rows_for
+from .test_writer_scripted import expected, rows_for
 
 KAFKA = os.environ.get("HEADRACE_TEST_KAFKA")
 

@@ -169,3 +169,14 @@ def test_a_new_leader_that_does_not_know_the_end_yet_says_so(broker: Harness, pa
     assert find(broker, LATEST, 4).error_code is ErrorCode.leader_not_available
     assert find(broker, LATEST, 5).error_code is ErrorCode.offset_not_available
     assert found(find(broker, EARLIEST)) == (1, -1, 0)
+
+
+def test_a_new_leader_knows_what_is_below_its_high_watermark_and_of_what_is_above_says_that_it_does_not(
+    broker: Harness, partition: FakePartition
+) -> None:
+    partition.high_watermark = 3
+    partition.knows_high_watermark = False
+    assert found(find(broker, 0)) == (1, 300, 0)
+    assert find(broker, 301).error_code is ErrorCode.offset_not_available
+    assert find(broker, 301, 4).error_code is ErrorCode.leader_not_available
+    assert found(find(broker, 501)) == (-1, -1, -1)

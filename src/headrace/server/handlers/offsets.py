@@ -106,7 +106,14 @@ def _find(partition: Partition, timestamp: int, committed_only: bool, version: i
     if timestamp < 0:
         return _find_place(partition, timestamp, end, version)
     found = log.offset_for_timestamp(timestamp, end)
+    if found is None and not partition.knows_high_watermark and log.offset_for_timestamp(timestamp, log.log_end_offset):
+        raise _not_available(version)  # what there is may have been shown by the leader before
     return Found() if found is None else Found(found.timestamp, found.offset, found.leader_epoch)
+
+
+def _not_available(version: int) -> CodedError:
+    is_new = version >= FIRST_WITH_NOT_AVAILABLE
+    return CodedError(ErrorCode.offset_not_available if is_new else ErrorCode.leader_not_available)
 
 
 def _find_place(partition: Partition, timestamp: int, end: int, version: int) -> Found:
@@ -116,8 +123,7 @@ def _find_place(partition: Partition, timestamp: int, end: int, version: int) ->
         raise CodedError(ErrorCode.unsupported_version, f"the time {timestamp} has no meaning in v{version}")
     if timestamp == Place.LATEST:
         if not partition.knows_high_watermark:
-            is_new = version >= FIRST_WITH_NOT_AVAILABLE
-            raise CodedError(ErrorCode.offset_not_available if is_new else ErrorCode.leader_not_available)
+            raise _not_available(version)
         return Found(UNKNOWN, end, partition.leader_epoch)
     if timestamp in (Place.EARLIEST, Place.EARLIEST_LOCAL):
         return Found(UNKNOWN, log.log_start_offset, log.epoch_at(log.log_start_offset))
