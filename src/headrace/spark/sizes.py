@@ -46,9 +46,7 @@ class Sizes:
         if known is not None and now - known.at < _GOOD_FOR_SECONDS:
             return known.per_record
         sample = self._sample(Range(*where, start, min(stop, start + SAMPLE_RECORDS)))
-        if (
-            not sample.records
-        ):  # offsets that compaction, retention or an abort emptied say nothing of those behind them
+        if not sample.records:  # what compaction, retention or an abort emptied says nothing of what is behind it
             sample = self._sample(Range(*where, start, stop))
         fresh = sample.size / sample.records if sample.records else None
         if fresh is None:
