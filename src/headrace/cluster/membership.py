@@ -80,14 +80,11 @@ class Member(Protocol):
 class Membership:
     """Keeps this broker in the cluster."""
 
-    def __init__(
-        self, store: SharedStore, registration: Registration, member: Member, *, session_seconds: float
-    ) -> None:
+    def __init__(self, store: SharedStore, registration: Registration, member: Member) -> None:
         self._store = store
         self.registration = registration
         self._member = member
         self._id = registration.node.id
-        self._session_seconds = session_seconds
         self._presuming: asyncio.TimerHandle | None = None
         self._ended = asyncio.Event()
         """Set when the session is lost."""
@@ -105,7 +102,7 @@ class Membership:
             self._ended.set()
         elif session is Session.SUSPENDED:
             loop = asyncio.get_running_loop()
-            left = max(self._session_seconds - self._store.silence(), 0.0)
+            left = max(self._store.session_seconds - self._store.silence(), 0.0)
             self._presuming = loop.call_later(left, self._ended.set)
 
     def presume_lost(self) -> None:

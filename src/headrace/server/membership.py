@@ -88,7 +88,7 @@ class ClusterMember:
         self.is_ready = asyncio.Event()
         """Set once everything in the cluster is known here."""
         self.session_seconds = parts.store.session_seconds
-        self._membership = Membership(parts.store, registration, self, session_seconds=self.session_seconds)
+        self._membership = Membership(parts.store, registration, self)
 
     def find(self, broker: int) -> BrokerNode | None:
         """Where a broker is. The controller is known before the feed tells of anyone."""
@@ -126,18 +126,19 @@ class ClusterMember:
 
     def stalled(self, seconds: float) -> None:
         """This process stood still for longer than its session lasts: it leads nothing until it is registered anew."""
-        if self.epoch >= 0 and not self.is_apart:
-            log.warning("this broker stood still for longer than its session lasts", seconds=round(seconds, 1))
-            self.step_down()
-            self._membership.presume_lost()
+        self._step_aside("this broker stood still for longer than its session lasts", seconds)
 
     def heed_silence(self) -> None:
         """To be called `BEATS` times in a session. When nothing was heard of the store for nearly as long as a session
         lasts, others are about to lead what this broker leads, whether or not its connection is known to be broken.
         """
         silence = self._parts.store.silence()
-        if silence >= self.session_seconds * (BEATS - 1) / BEATS and self.epoch >= 0 and not self.is_apart:
-            log.warning("nothing is heard of the metadata store", seconds=round(silence, 1))
+        if silence >= self._parts.store.session_seconds * (BEATS - 1) / BEATS:
+            self._step_aside("nothing is heard of the metadata store", silence)
+
+    def _step_aside(self, reason: str, seconds: float) -> None:
+        if self.epoch >= 0 and not self.is_apart:
+            log.warning(reason, seconds=round(seconds, 1))
             self.step_down()
             self._membership.presume_lost()
 
