@@ -5,7 +5,7 @@ comes to lead it; until then its groups answer COORDINATOR_LOAD_IN_PROGRESS, and
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from .alarms import Scheduler
 from .classic import ClassicGroup, JoinRequest, LeavingMember, SyncRequest
 from .consumer import CONSUMER_KEYS, ConsumerGroup, ConsumerSettings
 from .effects import Effect
+from .errands import Errands
 from .group import Group
 from .journal import Pair
 from .offsets import pairs_of
@@ -64,6 +65,7 @@ class GroupCoordinator:
         self._clock = clock
         self._new_id = new_id
         self._consumer_settings = settings.consumer({})
+        self.errands = Errands()
         self.shards = Shards(
             _topic(settings),
             image=image,
@@ -72,10 +74,8 @@ class GroupCoordinator:
             clock=clock,
             make=lambda partition: Shard(partition, clock, scheduler, self._make_group),
             loaded=_log_loaded,
-            spawn=self.spawn,
+            spawn=self.errands.spawn,
         )
-        self._tasks: set[asyncio.Task[object]] = set()
-        self._is_closed = False
 
     @property
     def verifier(self) -> TransactionVerifier | None:
@@ -90,20 +90,9 @@ class GroupCoordinator:
 
     async def close(self) -> None:
         """Answer everyone who waits, and load no more."""
-        self._is_closed = True
+        self.errands.is_closed = True
         self.shards.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def spawn(self, work: Coroutine[Any, Any, object]) -> None:
-        """Let work run beside the requests, until it ends or the coordinator closes."""
-        if self._is_closed:
-            work.close()
-            return
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await self.errands.cancel()
 
     async def find(self, group_id: str) -> BrokerNode:
         """The broker that speaks for a group. The internal topic is made when the first group is looked for."""
@@ -116,13 +105,13 @@ class GroupCoordinator:
     def shard(self, group_id: str) -> Shard:
         """The shard of a group, ready to act; `CodedError` with what the client is to be told otherwise."""
         check_text(group_id)
-        if self._is_closed:
+        if self.errands.is_closed:
             raise CodedError(ErrorCode.not_coordinator)
         return self.shards.of(group_id)
 
     def leads(self, partition: Partition) -> None:
         """See `replication.Leadership`."""
-        if not self._is_closed:
+        if not self.errands.is_closed:
             self.shards.leads(partition)
 
     def leads_no_more(self, partition: Partition) -> None:

@@ -20,7 +20,6 @@ from .loading import LogShard, Phase
 from .partitions import partition_of
 
 AnyShard = TypeVar("AnyShard", bound=LogShard)
-Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
 
 class Shards(Generic[AnyShard]):
@@ -40,7 +39,7 @@ class Shards(Generic[AnyShard]):
         clock: Clock,
         make: Callable[[Partition], AnyShard],
         loaded: Callable[[Sequence[AnyShard], float], None],
-        spawn: Spawn,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self._spec = spec
         self._image = image

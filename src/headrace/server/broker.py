@@ -356,7 +356,7 @@ class Broker:
         """A topic was deleted: its logs go, and what groups have committed for it."""
         self._replicas.remove_topic(topic)
         self._transactions.forget_topic(topic.name)
-        self._groups.spawn(forget_topic(self._groups, topic.name))
+        self._groups.errands.spawn(forget_topic(self._groups, topic.name))
 
     def configs_changed(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
         """Settings were set; whoever goes by them reads them anew."""

@@ -159,7 +159,7 @@ class World:
     def remove_topic(self, topic: Topic) -> None:
         self.replicas.remove_topic(topic)
         self.transactions.forget_topic(topic.name)
-        self.groups.spawn(forget_topic(self.groups, topic.name))
+        self.groups.errands.spawn(forget_topic(self.groups, topic.name))
 
     def kill(self, *, load: bool = True) -> None:
         """Die by `kill -9` and start."""

@@ -5,14 +5,15 @@ lasted too long is aborted, ids that nobody uses are forgotten.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 import structlog
 
 from headrace.cluster.control import Control
 from headrace.cluster.controller import TopicSpec
 from headrace.cluster.image import BrokerNode, ClusterImage
+from headrace.coordinator.errands import Errands
 from headrace.coordinator.shards import Shards
 from headrace.net.clock import Clock
 from headrace.net.peers import Peers
@@ -65,8 +66,7 @@ class TransactionCoordinator:
         self._image = image
         self._controller = controller
         self._clock = clock
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._is_closed = False
+        self._errands = Errands()
         self.shards = Shards(
             _topic(settings),
             image=image,
@@ -75,10 +75,10 @@ class TransactionCoordinator:
             clock=clock,
             make=lambda partition: TransactionShard(partition, clock, self._tell),
             loaded=_log_loaded,
-            spawn=self.spawn,
+            spawn=self._errands.spawn,
         )
         self._markers = MarkerSender(
-            broker_id=broker_id, image=image, append=append_marker, peers=peers, spawn=self.spawn
+            broker_id=broker_id, image=image, append=append_marker, peers=peers, spawn=self._errands.spawn
         )
 
     # Life
@@ -89,24 +89,13 @@ class TransactionCoordinator:
 
     async def close(self) -> None:
         """Speak for nobody any more, and send no more markers: who leads the shards next goes on with them."""
-        self._is_closed = True
+        self._errands.is_closed = True
         self.shards.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Let work run beside the requests, until it ends or the coordinator closes."""
-        if self._is_closed:
-            work.close()
-            return
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await self._errands.cancel()
 
     def leads(self, partition: Partition) -> None:
         """See `replication.Leadership`."""
-        if not self._is_closed:
+        if not self._errands.is_closed:
             self.shards.leads(partition)
 
     def leads_no_more(self, partition: Partition) -> None:
@@ -250,7 +239,7 @@ class TransactionCoordinator:
             marker,
             transaction.partitions,
             lambda: self._complete(shard, transaction),
-            lambda: not self._is_closed and shard.get(name) is transaction,
+            lambda: not self._errands.is_closed and shard.get(name) is transaction,
         )
 
     def _complete(self, shard: TransactionShard, transaction: Transaction) -> None:
