@@ -177,7 +177,7 @@ def test_a_group_shares_partitions_through_deaths_births_growth_and_a_restart(br
         written |= produce(broker, "orders", 15, 5)
         wait_until(lambda: written <= {each for member in members for each in member.seen}, "every record is read")
         assert shared(members, {"orders": 15})
-        assert committed(broker, "readers", 15)
+        wait_until(lambda: committed(broker, "readers", 15), "what was read is committed")
     finally:
         doomed.kill()
         for member in members:
