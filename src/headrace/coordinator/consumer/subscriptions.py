@@ -15,9 +15,9 @@ Resolved = Mapping[str, frozenset[str]]
 
 
 def resolve(regex: str, image: ClusterImage) -> frozenset[str]:
-    """The topics whose whole name matches; those of the cluster itself are asked for by name."""
+    """The topics whose whole name matches. As in Kafka the cluster's own are no exception: clients leave them out."""
     matches = matcher(regex).matches
-    return frozenset(topic.name for topic in image.topics() if not topic.internal and matches(topic.name))
+    return frozenset(topic.name for topic in image.topics() if matches(topic.name))
 
 
 def subscribed_names(member: Member, resolved: Resolved) -> frozenset[str]:

@@ -149,8 +149,7 @@ def test_a_topic_made_anew_is_another_topic(host: Host) -> None:
     assert owned(host.beat("a", 1, owned={})) == {topic_id("orders", 1): frozenset({0, 1})}
 
 
-def test_an_expression_finds_topics_now_and_later_but_never_internal_ones(host: Host) -> None:
-    put_topic(host.image, "__orders", 1)
+def test_an_expression_finds_topics_now_and_later(host: Host) -> None:
     answer = host.join("a", subscribed_topic_regex=".*orders.*")
     assert owned(answer) == orders(0, 1, 2, 3)
     put_topic(host.image, "new-orders", 1)
@@ -158,6 +157,12 @@ def test_an_expression_finds_topics_now_and_later_but_never_internal_ones(host: 
     assert owned(host.beat("a", 1)) == {**orders(0, 1, 2, 3), topic_id("new-orders"): frozenset({0})}
     host.beat("a", 2, subscribed_topic_regex="")
     assert host.group.state.resolved == {}
+
+
+def test_an_expression_finds_internal_topics_as_any_other(host: Host) -> None:
+    put_topic(host.image, "__orders", 1)
+    answer = host.join("a", subscribed_topic_regex="__(orders|payments)")
+    assert owned(answer) == {topic_id("__orders"): frozenset({0})}
 
 
 def test_an_invalid_expression_changes_nothing(host: Host) -> None:
