@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from headrace.cluster.image import PartitionState
+from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.testing.cluster import SESSION_SECONDS, Machine, SimulatedCluster
 from headrace.testing.loop import run_virtual
@@ -37,6 +38,37 @@ async def all_know(cluster: SimulatedCluster) -> None:
         return partition.state == state and partition.is_leader == (state.leader == machine.id)
 
     await cluster.until(agree, "every broker knows what the store says", 20)
+
+
+def test_settings_of_one_broker_change_through_that_broker_whoever_is_the_controller() -> None:
+    async def main() -> None:
+        run = Run(Plan(seed=6))
+        cluster = run.cluster
+        await cluster.start()
+        brokers = [machine.id for machine in cluster]
+        asked = {(through, about): await retention(run, through, about) for through in brokers for about in brokers}
+        assert {pair for pair, code in asked.items() if code is ErrorCode.none} == {(id_, id_) for id_ in brokers}
+        assert set(asked.values()) == {ErrorCode.none, ErrorCode.invalid_request}
+        await cluster.until(lambda: all(in_force(cluster[id_]) == 1_000_000 + id_ for id_ in brokers), "each its own")
+        await run.end()
+
+    async def retention(run: Run, through: int, about: int) -> ErrorCode:
+        config = {"name": "log.retention.ms", "config_operation": 0, "value": str(1_000_000 + about)}
+        resource = {"resource_type": 4, "resource_name": str(about), "configs": [config]}
+        answer = await run.client.ask(
+            run.cluster[through].address,
+            ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            1,
+            {"resources": [resource], "validate_only": False},
+        )
+        code = answer.responses[0].error_code
+        assert isinstance(code, ErrorCode)
+        return code
+
+    def in_force(machine: Machine) -> object:
+        return machine.broker.config["log.retention.ms"]
+
+    run_virtual(main)
 
 
 @pytest.mark.parametrize("after", [0.0, 0.01, 0.03, 0.1, 0.3])

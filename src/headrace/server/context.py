@@ -40,3 +40,5 @@ class RequestInfo(NamedTuple):
     """The broker of this cluster that asks, if one does."""
     connection: int = 0
     """The number of the connection it came on: a connection that was opened later has a higher one."""
+    forwarded_by: int | None = None
+    """The broker that was asked, where that is another one than the one that answers."""

@@ -110,10 +110,10 @@ class Forwarded:
         self._context = context
         self._handlers = handlers
 
-    async def __call__(self, message: Message, broker_id: int) -> Message:  # noqa: ARG002 - any broker may
+    async def __call__(self, message: Message, broker_id: int) -> Message:
         if self._context.active_controller() != self._broker_id:
             raise CodedError(ErrorCode.not_controller, f"broker {self._broker_id} is not the controller")
-        info = _info(message.values)
+        info = _info(message.values)._replace(forwarded_by=broker_id)
         entity = decode_body(info.api_key, info.version, memoryview(message.attachment))
         handler = self._handlers[ApiKey(info.api_key)]
         body = await encoded_answer(info, lambda: handler(self._context, entity, info))

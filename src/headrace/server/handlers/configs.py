@@ -2,7 +2,7 @@
 ListConfigResources, versions 0-1.
 
 Topics, brokers and groups have settings. Those of a broker are asked of that broker itself (the answer holds what is in
-force there); the empty broker id stands for what is set for all brokers.
+force there) and changed through it, whoever is the controller; the empty broker id stands for what is set for all.
 
 - DescribeConfigs: an absent or empty list of names asks for all settings. Values say where they come from, with all
   other places that hold one where synonyms are asked for; v3 adds types and documentation. Passwords are null.
@@ -63,7 +63,7 @@ def _described(ctx: Context, resource: Any, synonyms: bool, documentation: bool)
             raise CodedError(ErrorCode.unknown_topic_or_partition, f"There is no topic '{shown(name)}'")
         return describe_topic_configs(ctx.config, topic, synonyms=synonyms, documentation=documentation)
     if resource.resource_type == ResourceType.BROKER:
-        _check_broker(ctx, name)
+        _check_broker(ctx.config.node_id, name)
         if name == ALL_BROKERS:
             given = ctx.image.broker_configs.get(ALL_BROKERS, {})
             return describe_given(given.items(), synonyms=synonyms, documentation=documentation)
@@ -79,16 +79,17 @@ def _asked(configs: list[dict[str, Any]], names: Sequence[str] | None) -> list[d
     return [config for config in configs if config["name"] in names] if names else configs
 
 
-async def handle_alter_configs(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
-    return await _alter_each(ctx, request, replace_all=True)
+async def handle_alter_configs(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
+    return await _alter_each(ctx, request, info, replace_all=True)
 
 
-async def handle_incremental_alter_configs(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
-    return await _alter_each(ctx, request, replace_all=False)
+async def handle_incremental_alter_configs(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
+    return await _alter_each(ctx, request, info, replace_all=False)
 
 
-async def _alter_each(ctx: Context, request: Any, *, replace_all: bool) -> dict[str, Any]:
+async def _alter_each(ctx: Context, request: Any, info: RequestInfo, *, replace_all: bool) -> dict[str, Any]:
     resources = request.resources or ()
+    asked = ctx.config.node_id if info.forwarded_by is None else info.forwarded_by
     counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     responses = []
     for resource in resources:
@@ -96,21 +97,21 @@ async def _alter_each(ctx: Context, request: Any, *, replace_all: bool) -> dict[
         try:
             if counts[resource.resource_type, resource.resource_name] > 1:
                 raise CodedError(ErrorCode.invalid_request, "Each resource must appear at most once.")
-            await _alter(ctx, resource, replace_all=replace_all, validate_only=request.validate_only)
+            await _alter(ctx, asked, resource, replace_all=replace_all, validate_only=request.validate_only)
         except CodedError as error:
             problem = error
         responses.append(_answer(resource, problem))
     return {"throttle_time": 0, "responses": responses}
 
 
-async def _alter(ctx: Context, resource: Any, *, replace_all: bool, validate_only: bool) -> None:
+async def _alter(ctx: Context, asked: int, resource: Any, *, replace_all: bool, validate_only: bool) -> None:
     changes = [_change(config) for config in resource.configs or ()]
     name = resource.resource_name
     if resource.resource_type == ResourceType.TOPIC:
         validate_name(name)
         await ctx.controller.alter_topic_configs(name, changes, replace_all=replace_all, validate_only=validate_only)
     elif resource.resource_type == ResourceType.BROKER:
-        _check_broker(ctx, name)
+        _check_broker(asked, name)
         await ctx.controller.alter_broker_configs(name, changes, replace_all=replace_all, validate_only=validate_only)
     elif resource.resource_type == ResourceType.GROUP:
         _check_group(name)
@@ -128,12 +129,11 @@ def _change(config: Any) -> Change:
     return Change(operation, config.name, config.value)
 
 
-def _check_broker(ctx: Context, name: str) -> None:
-    own = str(ctx.config.node_id)
-    if name not in (ALL_BROKERS, own):
+def _check_broker(asked: int, name: str) -> None:
+    if name not in (ALL_BROKERS, str(asked)):
         raise CodedError(
             ErrorCode.invalid_request,
-            f"Unexpected broker id, expected {own} or empty string, but received {shown(name)}; ask that broker itself",
+            f"Unexpected broker id, expected {asked} or empty, but received {shown(name)}; ask that broker itself",
         )
 
 
