@@ -37,12 +37,13 @@ def _all_groups(coordinator: GroupCoordinator) -> Iterator[Group]:
                 yield simple
 
 
-async def describe_classic(coordinator: GroupCoordinator, group_id: str) -> Mapping[str, Any] | None:
-    """A classic group in the words of DescribeGroups; None when there is none of that id."""
+async def describe_classic(coordinator: GroupCoordinator, group_id: str) -> Mapping[str, Any]:
+    """A classic group in the words of DescribeGroups; GROUP_ID_NOT_FOUND when there is none of that id."""
     shard = coordinator.shard(group_id)
     group = coordinator.group(shard, group_id)
     if not isinstance(group, ClassicGroup):
-        return None
+        problem = "not found" if group is None else "is not a classic group"
+        raise CodedError(ErrorCode.group_id_not_found, f"Group {group_id} {problem}.")
     described = group.describe()
     await coordinator.committed(shard)
     return described

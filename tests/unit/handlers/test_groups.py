@@ -1,6 +1,7 @@
 """The group APIs on the wire: every version, and bad input with Kafka's codes."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -8,6 +9,7 @@ import pytest
 
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
+from headrace.server.handlers.authorized import NOT_ASKED
 from tests.unit.coordinator.consumers import (
     SESSION,
     commit,
@@ -206,6 +208,18 @@ def test_groups_are_described_in_every_version(world: World, version: int) -> No
     assert missing.error_code is (ErrorCode.group_id_not_found if version >= 6 else ErrorCode.none)
     if version >= 3:
         assert found.authorized_operations == (1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11)
+        assert missing.authorized_operations == (NOT_ASKED if version >= 6 else found.authorized_operations)
+
+
+def test_a_group_of_the_new_protocol_is_described_as_none_of_the_classic_one(world: World) -> None:
+    find(world)
+    world.topic("orders")
+    request = {"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ["orders"]}
+    told = {"rebalance_timeout": timedelta(minutes=1), "topic_partitions": []}
+    assert world.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **request, **told).error_code is ErrorCode.none
+    (new,) = world.ask(ApiKey.DESCRIBE_GROUPS, 6, groups=["g"]).groups
+    assert (new.error_code, new.group_state) == (ErrorCode.group_id_not_found, "Dead")
+    assert new.error_message == "Group g is not a classic group."
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.LIST_GROUPS))

@@ -1,7 +1,10 @@
 """What a principal may do, as the bit sets of the `authorized_operations` fields. Without ACLs: everything."""
 
+from collections.abc import Mapping
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
+
+from headrace.protocol.errors import ErrorCode
 
 NOT_ASKED: Final = -(2**31)
 """The value of the field where the client did not ask."""
@@ -52,3 +55,9 @@ CLUSTER_OPERATIONS: Final = _bits(
     AclOperation.ALTER_CONFIGS,
     AclOperation.IDEMPOTENT_WRITE,
 )
+
+
+def with_operations(group: Mapping[str, Any], operations: int) -> dict[str, Any]:
+    """A group's description with what may be done with it, which is told of groups that are described only."""
+    told = operations if group["error_code"] is ErrorCode.none else NOT_ASKED
+    return {**group, "authorized_operations": told}

@@ -15,10 +15,10 @@ from typing import Any, Final
 from headrace.coordinator import consumers
 from headrace.coordinator.consumer import HeartbeatRequest
 from headrace.protocol.api import ApiKey
-from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.errors import CodedError
 
 from ..context import Context, RequestInfo
-from .authorized import GROUP_OPERATIONS, NOT_ASKED
+from .authorized import GROUP_OPERATIONS, NOT_ASKED, with_operations
 
 _MS: Final = timedelta(milliseconds=1)
 
@@ -46,16 +46,15 @@ async def handle_consumer_group_describe(ctx: Context, request: Any, info: Reque
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     found = await consumers.describe(ctx.groups, list(dict.fromkeys(request.group_ids or ())))
     groups = [_refused(*group) if isinstance(group, tuple) else group for group in found]
-    return {"throttle_time": 0, "groups": [{**group, "authorized_operations": operations} for group in groups]}
+    return {"throttle_time": 0, "groups": [with_operations(group, operations) for group in groups]}
 
 
 def _refused(group_id: str, error: CodedError) -> dict[str, Any]:
-    missing = error.code is ErrorCode.group_id_not_found
     return {
         "error_code": error.code,
         "error_message": error.message,
         "group_id": group_id,
-        "group_state": "Dead" if missing else "",
+        "group_state": "",
         "group_epoch": 0,
         "assignment_epoch": 0,
         "assignor_name": "",

@@ -18,7 +18,7 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from ..context import Context, RequestInfo
-from .authorized import GROUP_OPERATIONS, NOT_ASKED
+from .authorized import GROUP_OPERATIONS, NOT_ASKED, with_operations
 
 _FIRST_WITH_MISSING_GROUPS: Final = 6
 
@@ -27,25 +27,24 @@ async def handle_describe_groups(ctx: Context, request: Any, info: RequestInfo) 
     asked = getattr(request, "include_authorized_operations", False)
     operations = GROUP_OPERATIONS if asked else NOT_ASKED
     groups = [await _describe(ctx, group_id, info.version) async for group_id in in_turns(request.groups or ())]
-    return {"throttle_time": 0, "groups": [{**group, "authorized_operations": operations} for group in groups]}
+    return {"throttle_time": 0, "groups": [with_operations(group, operations) for group in groups]}
 
 
 async def _describe(ctx: Context, group_id: str, version: int) -> dict[str, Any]:
-    code, message, state = ErrorCode.none, None, ""
     try:
-        described = await admin.describe_classic(ctx.groups, group_id)
-        if described is not None:
-            return dict(described)
-        state = "Dead"
-        if version >= _FIRST_WITH_MISSING_GROUPS:
-            code, message = ErrorCode.group_id_not_found, f"Group {group_id} not found."
+        return dict(await admin.describe_classic(ctx.groups, group_id))
     except CodedError as error:
-        code = error.code
+        return _not_described(group_id, error, version)
+
+
+def _not_described(group_id: str, error: CodedError, version: int) -> dict[str, Any]:
+    is_missing = error.code is ErrorCode.group_id_not_found
+    is_told = not is_missing or version >= _FIRST_WITH_MISSING_GROUPS
     return {
-        "error_code": code,
-        "error_message": message,
+        "error_code": error.code if is_told else ErrorCode.none,
+        "error_message": error.message if is_told else None,
         "group_id": group_id,
-        "group_state": state,
+        "group_state": "Dead" if is_missing else "",
         "protocol_type": "",
         "protocol_data": "",
         "members": (),

@@ -8,6 +8,7 @@ import pytest
 
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
+from headrace.server.handlers.authorized import GROUP_OPERATIONS, NOT_ASKED
 from tests.unit.coordinator.consumers import commit, fetch, find, heartbeat, join, lone_member, subscription
 from tests.unit.coordinator.support import World
 from tests.unit.handlers.harness import versions
@@ -36,7 +37,8 @@ def enter(world: World, member_id: str, version: int = 1, **values: Any) -> Any:
 
 
 def describe(world: World, version: int = 1, group_id: str = "g") -> Any:
-    (group,) = world.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, version, group_ids=[group_id]).groups
+    asked = {"group_ids": [group_id], "include_authorized_operations": True}
+    (group,) = world.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, version, **asked).groups
     return group
 
 
@@ -64,11 +66,13 @@ def test_a_group_is_described_in_every_version(world: World, version: int) -> No
     assert (member.member_id, member.instance_id, member.rack_id, member.member_epoch) == ("m", "i", "r", 1)
     assert [topic.topic_name for topic in member.assignment.topic_partitions] == ["t"]
     assert getattr(member, "member_type", 1) == 1
+    assert group.authorized_operations == GROUP_OPERATIONS
 
 
 def test_a_group_that_is_not_there_or_is_classic_is_not_found(world: World) -> None:
     missing = describe(world, group_id="nobody")
-    assert (missing.error_code, missing.group_state) == (ErrorCode.group_id_not_found, "Dead")
+    assert (missing.error_code, missing.group_state) == (ErrorCode.group_id_not_found, "")
+    assert missing.authorized_operations == NOT_ASKED
     assert beat(world, "m", 1).error_code is ErrorCode.group_id_not_found
     lone_member(world)
     assert describe(world).error_message == "Group g is not a consumer group."
