@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from .cluster import CLUSTER_SETTINGS
@@ -62,6 +63,12 @@ def _broker(
     name: str, kind: Type, default: str | None, rule: Rule | None, doc: str, importance: str = "medium"
 ) -> Setting:
     return Setting(name=name, type=kind, default=default, rule=rule, doc=doc, importance=importance)
+
+
+def _dynamic(
+    name: str, kind: Type, default: str | None, rule: Rule | None, doc: str, importance: str = "medium"
+) -> Setting:
+    return replace(_broker(name, kind, default, rule, doc, importance), dynamic=True)
 
 
 _OWN: Final = (
@@ -134,8 +141,8 @@ _OWN: Final = (
         at_least(1),
         "The largest request that is read; a connection that announces a larger one is closed.",
     ),
-    _broker("max.connections", Type.INT, str(MAX_INT), at_least(1), "The most connections at one time."),
-    _broker(
+    _dynamic("max.connections", Type.INT, str(MAX_INT), at_least(1), "The most connections at one time."),
+    _dynamic(
         "max.connections.per.ip",
         Type.INT,
         str(MAX_INT),
@@ -171,7 +178,7 @@ _OWN: Final = (
         None,
         'Who may connect to a SASL_PLAINTEXT listener, as `PlainLoginModule required user_alice="secret";` names them.',
     ),
-    _broker(
+    _dynamic(
         "producer.id.expiration.ms",
         Type.INT,
         "86400000",
@@ -179,7 +186,7 @@ _OWN: Final = (
         "How long a partition remembers an idempotent producer that sends nothing.",
         "low",
     ),
-    _broker(
+    _dynamic(
         "log.cleaner.backoff.ms",
         Type.LONG,
         "15000",

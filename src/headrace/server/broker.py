@@ -52,7 +52,7 @@ from .handlers.fetch import FetchHandler
 from .handlers.fetch_sessions import FetchSessions
 from .handlers.produce import ProduceHandler
 from .housekeeping import Housekeeping
-from .listener import Listener
+from .listener import Caps, Listener
 from .registry_reader import RegistryReader
 from .schema_book import SchemaBook
 from .world import World
@@ -223,12 +223,12 @@ class Broker:
 
     def _make_listener(self, loop: asyncio.AbstractEventLoop) -> Listener:
         config = self.config
+        files = _file_limit() - _RESERVED_FILES
         return Listener(
             loop,
             self._world.network,
             frame_limit=int(config["socket.request.max.bytes"]),
-            most_connections=min(int(config["max.connections"]), _file_limit() - _RESERVED_FILES),
-            most_per_address=int(config["max.connections.per.ip"]),
+            caps=lambda: Caps(min(int(config["max.connections"]), files), int(config["max.connections.per.ip"])),
             idle_seconds=int(config["connections.max.idle.ms"]) / 1000,
             authenticator=self._authenticator,
         )
@@ -338,7 +338,7 @@ class Broker:
         every(int(config["log.retention.check.interval.ms"]) / 1000, "retention", self._replicas.retain)
         every(int(config["offsets.retention.check.interval.ms"]) / 1000, "expire offsets", self._expire_offsets)
         self._begin_transaction_chores()
-        every(int(config["log.cleaner.backoff.ms"]) / 1000, "compaction", self._cleaner.clean)
+        every(lambda: int(config["log.cleaner.backoff.ms"]) / 1000, "compaction", self._cleaner.clean)
         every(int(config["log.flush.offset.checkpoint.interval.ms"]) / 1000, "checkpoint", self._replicas.checkpoint)
 
     def _begin_transaction_chores(self) -> None:

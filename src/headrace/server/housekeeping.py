@@ -12,6 +12,7 @@ import structlog
 log = structlog.get_logger(__name__)
 
 Chore = Callable[[], Awaitable[None] | None]
+Seconds = float | Callable[[], float]
 
 
 class Housekeeping:
@@ -20,9 +21,10 @@ class Housekeeping:
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
 
-    def every(self, seconds: float, name: str, chore: Chore) -> None:
-        """Run a chore every so many seconds, first after that time."""
-        self._tasks.append(asyncio.get_running_loop().create_task(self._repeat(seconds, name, chore), name=name))
+    def every(self, seconds: Seconds, name: str, chore: Chore) -> None:
+        """Run a chore every so many seconds, first after that time. Seconds that can change are asked for each time."""
+        wait = seconds if callable(seconds) else lambda: seconds
+        self._tasks.append(asyncio.get_running_loop().create_task(self._repeat(wait, name, chore), name=name))
 
     def always(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Run something that waits by itself for what it has to do."""
@@ -35,9 +37,9 @@ class Housekeeping:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
 
-    async def _repeat(self, seconds: float, name: str, chore: Chore) -> None:
+    async def _repeat(self, wait: Callable[[], float], name: str, chore: Chore) -> None:
         while True:
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(wait())
             try:
                 result = chore()
                 if result is not None:

@@ -1,15 +1,17 @@
 """Accepts connections and keeps count of them.
 
-Caps: all connections together, and those of one address. Deadlines: a new connection must have sent a whole request
-(and have authenticated, where it must) within `HANDSHAKE_SECONDS`, a request that was begun must go on within
-`STALL_SECONDS`, and a connection that asks nothing, or does not read its answers, is closed after
-`connections.max.idle.ms`. A broker of this cluster may be silent: the system asks whether it is still there.
+Caps: all connections together, and those of one address; they are asked for whenever somebody comes. Deadlines: a new
+connection must have sent a whole request (and have authenticated, where it must) within `HANDSHAKE_SECONDS`, a request
+that was begun must go on within `STALL_SECONDS`, and a connection that asks nothing, or does not read its answers, is
+closed after `connections.max.idle.ms`. A broker of this cluster may be silent: the system asks whether it is still
+there.
 """
 
 import asyncio
 import errno
 from collections import Counter
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -29,6 +31,13 @@ _OUT_OF_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 log = structlog.get_logger(__name__)
 
 
+class Caps(NamedTuple):
+    """The most connections at one time."""
+
+    all: int
+    one_address: int
+
+
 class Listener:
     """The place that is listened on, and the connections accepted there."""
 
@@ -38,8 +47,7 @@ class Listener:
         network: Network,
         *,
         frame_limit: int,
-        most_connections: int,
-        most_per_address: int,
+        caps: Callable[[], Caps],
         idle_seconds: float,
         authenticator: Authenticator | None = None,
     ) -> None:
@@ -47,8 +55,7 @@ class Listener:
         self._network = network
         self._serve: Serve
         self._frame_limit = frame_limit
-        self._most = most_connections
-        self._most_per_address = most_per_address
+        self._caps = caps
         self._idle_seconds = idle_seconds
         self._authenticator = authenticator
         self._acceptor: Acceptor | None = None
@@ -125,7 +132,8 @@ class Listener:
             self._admit(sock, peer)
 
     def _admit(self, sock: Socket, peer: str) -> None:
-        if len(self.connections) >= self._most or self._per_address[peer] >= self._most_per_address:
+        caps = self._caps()
+        if len(self.connections) >= caps.all or self._per_address[peer] >= caps.one_address:
             log.warning("connection refused", peer=peer, connections=len(self.connections))
             sock.close()
             return

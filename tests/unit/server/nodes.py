@@ -16,7 +16,7 @@ from headrace.server.context import Context, RequestInfo
 from headrace.server.dispatch import Dispatcher, Handler
 from headrace.server.forwarding import Forwarded, Forwarder
 from headrace.server.handlers.peer import PeerGate, PeerHandler
-from headrace.server.listener import Listener
+from headrace.server.listener import Caps, Listener
 from headrace.server.peers import Identity, LinkedPeers
 
 SECRET = b"the cluster's secret"
@@ -86,8 +86,7 @@ class Node:
             loop,
             network,
             frame_limit=1 << 20,
-            most_connections=100,
-            most_per_address=100,
+            caps=lambda: Caps(100, 100),
             idle_seconds=600,
             authenticator=authenticator,
         )

@@ -11,6 +11,7 @@ import pytest
 from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
+from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import ErrorCode
 from headrace.testing import Broker
 from tests.wire import Wire, batch_of, produce_request, request, values_in
@@ -170,6 +171,18 @@ def test_connections_of_one_address_are_capped() -> None:
             assert wire.ask(18, 0, request(18, 0)).error_code is ErrorCode.none
         for wire in wires:
             wire.socket.close()
+
+
+def test_the_cap_of_one_address_changes_while_the_broker_runs() -> None:
+    config = {"name": "max.connections.per.ip", "config_operation": 0, "value": "1"}
+    resource = {"resource_type": 4, "resource_name": "1", "configs": [config]}
+    body = encode_request(44, 1, {"resources": [resource], "validate_only": False})
+    with Broker() as running, Wire(running.bootstrap) as first, Wire(running.bootstrap) as second:
+        first.send_body(44, 1, bytes(body))
+        assert first.receive(44, 1).responses[0].error_code is ErrorCode.none
+        with Wire(running.bootstrap) as third:
+            assert third.is_closed()
+        assert second.ask(18, 0, request(18, 0)).error_code is ErrorCode.none
 
 
 def test_what_was_asked_is_answered_before_the_broker_stops() -> None:

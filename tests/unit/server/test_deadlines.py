@@ -8,7 +8,7 @@ import uvloop
 
 from headrace.net.tcp import TcpNetwork
 from headrace.server.connection import Connection, Parts, Serve
-from headrace.server.listener import HANDSHAKE_SECONDS, REST_SECONDS, STALL_SECONDS, Listener
+from headrace.server.listener import HANDSHAKE_SECONDS, REST_SECONDS, STALL_SECONDS, Caps, Listener
 
 IDLE_SECONDS = 600.0
 
@@ -32,9 +32,7 @@ def answer_at_length(connection: Connection, frame: memoryview) -> Parts:
 async def swept(sent: bytes, later: float, serve: Serve = answer) -> bool:
     """Whether a client that sent these bytes, and reads nothing, is closed by a sweep so many seconds later."""
     loop = asyncio.get_running_loop()
-    listener = Listener(
-        loop, TcpNetwork(), frame_limit=1000, most_connections=10, most_per_address=10, idle_seconds=IDLE_SECONDS
-    )
+    listener = Listener(loop, TcpNetwork(), frame_limit=1000, caps=lambda: Caps(10, 10), idle_seconds=IDLE_SECONDS)
     port = listener.bind("127.0.0.1", 0)
     listener.start(serve)
     client = socket.create_connection(("127.0.0.1", port))
@@ -76,9 +74,7 @@ def test_a_client_that_does_not_read_its_answers_is_closed_after_the_idle_time()
 def test_a_client_that_resets_right_after_its_last_bytes_is_noticed() -> None:
     async def main() -> bool:
         loop = asyncio.get_running_loop()
-        listener = Listener(
-            loop, TcpNetwork(), frame_limit=1000, most_connections=10, most_per_address=10, idle_seconds=IDLE_SECONDS
-        )
+        listener = Listener(loop, TcpNetwork(), frame_limit=1000, caps=lambda: Caps(10, 10), idle_seconds=IDLE_SECONDS)
         port = listener.bind("127.0.0.1", 0)
         listener.start(answer)
         client = socket.create_connection(("127.0.0.1", port))
