@@ -261,10 +261,10 @@ class Dispatcher:
         return self._serve_peer(connection, api_key, correlation_id, body)
 
     def _refuse_version(self, connection: Connection, api_key: int, version: int, correlation_id: int) -> Parts:
-        log.info("unsupported version", api=api_key, version=version, peer=connection.peer)
-        if api_key == ApiKey.API_VERSIONS:
+        if api_key == ApiKey.API_VERSIONS:  # how newer clients begin: nothing is wrong
             body = self._unsupported_api_versions()
             return [_RESPONSE_HEAD.pack(4 + len(body), correlation_id) + body]
+        log.info("unsupported version", api=api_key, version=version, peer=connection.peer)
         return [_UNSUPPORTED.pack(6, correlation_id, ErrorCode.unsupported_version.value)]
 
 
