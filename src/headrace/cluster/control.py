@@ -21,7 +21,7 @@ class Control(Protocol):
     async def delete_topic(self, name: str, topic_id: UUID | None = None) -> Topic: ...
 
     async def create_partitions(
-        self, name: str, total: int, assignments: Sequence[Sequence[int]] = (), *, validate_only: bool = False
+        self, name: str, total: int, assignments: Sequence[Sequence[int]] | None = None, *, validate_only: bool = False
     ) -> Topic: ...
 
     async def alter_topic_configs(

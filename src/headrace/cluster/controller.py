@@ -188,7 +188,7 @@ class Controller:
         return await self._change(name, delete)
 
     async def create_partitions(
-        self, name: str, total: int, assignments: Sequence[Sequence[int]] = (), *, validate_only: bool = False
+        self, name: str, total: int, assignments: Sequence[Sequence[int]] | None = None, *, validate_only: bool = False
     ) -> Topic:
         """The topic with `total` partitions, the new ones placed by us unless `assignments` places them."""
 
@@ -437,7 +437,7 @@ class Controller:
             start=self._rng.randrange(len(racks)),
         )
 
-    def _assign_more(self, topic: Topic, total: int, assignments: Sequence[Sequence[int]]) -> list[Assignment]:
+    def _assign_more(self, topic: Topic, total: int, assignments: Sequence[Sequence[int]] | None) -> list[Assignment]:
         current = len(topic.partitions)
         if total == current:
             raise CodedError(ErrorCode.invalid_partitions, f"Topic already has {current} partition(s).")
@@ -446,7 +446,7 @@ class Controller:
             raise CodedError(ErrorCode.invalid_partitions, message)
         _check_count(total)
         first = topic.partitions[0].replicas
-        if assignments:
+        if assignments is not None:
             if len(assignments) != total - current:
                 message = f"{len(assignments)} assignment(s) for {total - current} new partition(s); give one for each"
                 raise CodedError(ErrorCode.invalid_replica_assignment, message)

@@ -63,7 +63,7 @@ class ClusterControl:
         return await self._known(overseer, await overseer.controller.delete_topic(name, topic_id))
 
     async def create_partitions(
-        self, name: str, total: int, assignments: Sequence[Sequence[int]] = (), *, validate_only: bool = False
+        self, name: str, total: int, assignments: Sequence[Sequence[int]] | None = None, *, validate_only: bool = False
     ) -> Topic:
         overseer = await self._ruling()
         topic = await overseer.controller.create_partitions(name, total, assignments, validate_only=validate_only)

@@ -249,6 +249,11 @@ def test_partitions_are_added_in_every_version(broker: Harness, version: int) ->
             "1 assignment(s) for 2 new",
         ),
         (
+            {"name": "a", "count": 3, "assignments": []},
+            ErrorCode.invalid_replica_assignment,
+            "0 assignment(s) for 1 new",
+        ),
+        (
             {"name": "a", "count": 3, "assignments": [{"broker_ids": [1, 2]}]},
             ErrorCode.invalid_replica_assignment,
             "2 replicas where 1",
@@ -269,7 +274,7 @@ def test_what_cannot_be_added_says_why(broker: Harness, topic: dict[str, Any], c
 
 def test_validate_only_adds_nothing_and_repeats_are_refused(broker: Harness) -> None:
     broker.topic("a")
-    grown = {"name": "a", "count": 3}
+    grown = {"name": "a", "count": 3, "assignments": None}
     (result,) = broker.ask(ApiKey.CREATE_PARTITIONS, 3, topics=[grown], validate_only=True).results
     assert result.error_code is ErrorCode.none
     (result,) = broker.ask(ApiKey.CREATE_PARTITIONS, 3, topics=[grown, grown]).results

@@ -8,7 +8,8 @@ Changes are done when the answer is sent, so timeouts are not looked at.
   an empty array on an error and never null (the Java client does not expect it); from v7 on its id.
 - DeleteTopics v6 names topics by name or by id; v5 adds messages. With `delete.topic.enable=false` the code is
   TOPIC_DELETION_DISABLED from v3 on, INVALID_REQUEST before.
-- CreatePartitions can only add partitions; records already there stay where they are.
+- CreatePartitions can only add partitions; records already there stay where they are. Assignments that are null leave
+  the placing to us; an empty array of them is too few.
 - `validate_only` answers as if it had been done.
 - Left out: THROTTLING_QUOTA_EXCEEDED (controller mutation quotas).
 """
@@ -136,7 +137,8 @@ async def handle_create_partitions(ctx: Context, request: Any, info: RequestInfo
 
 
 async def _grow(ctx: Context, wanted: Any, validate_only: bool) -> dict[str, Any]:
-    assignments = [assignment.broker_ids or () for assignment in wanted.assignments or ()]
+    given = wanted.assignments
+    assignments = None if given is None else [assignment.broker_ids or () for assignment in given]
     try:
         await ctx.controller.create_partitions(wanted.name, wanted.count, assignments, validate_only=validate_only)
     except CodedError as error:
