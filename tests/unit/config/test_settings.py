@@ -130,6 +130,7 @@ def test_the_finest_unit_wins(given: dict[str, str], milliseconds: int) -> None:
 
 def test_older_names_still_count() -> None:
     assert BrokerConfig.parse({"broker.id": "7"}).node_id == 7
+    assert BrokerConfig.parse({"node.id": "7"})["broker.id"] == 7
     assert BrokerConfig.parse({"log.dir": "/d"})["log.dirs"] == "/d"
 
 
