@@ -30,7 +30,7 @@ from .options import Json
 
 HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 2181
-START_SECONDS: Final = 60.0
+START_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 10.0
 _JARS: Final = ("zookeeper-3", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java", "log4j-api", "log4j-core")
 _LOGGING_JAR: Final = "log4j-slf4j2-impl"
