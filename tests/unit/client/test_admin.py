@@ -2,8 +2,12 @@
 
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from headrace.client.errors import ClientError, ClusterUnreachable
 from headrace.client.groups import GroupAdmin
@@ -45,3 +49,14 @@ def test_what_has_no_answer_in_time_is_a_cluster_that_is_not_reached(
     with pytest.raises(ClusterUnreachable) as failure:
         call(admin)
     assert failure.value.message
+
+
+@pytest.mark.parametrize("wrapped", [lambda error: error, KafkaException], ids=["error", "exception"])
+def test_groups_that_no_broker_lists_are_a_cluster_that_is_not_reached(
+    admin: GroupAdmin, monkeypatch: pytest.MonkeyPatch, wrapped: Callable[[KafkaError], object]
+) -> None:
+    listed: Future[Any] = Future()
+    listed.set_result(SimpleNamespace(valid=[], errors=[wrapped(KafkaError(KafkaError._TIMED_OUT))]))
+    monkeypatch.setattr(admin, "_client", SimpleNamespace(list_consumer_groups=lambda **_: listed))
+    with pytest.raises(ClusterUnreachable):
+        admin.list_groups()
