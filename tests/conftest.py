@@ -2,11 +2,12 @@
 
 import os
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Speed is measured by `make bench`, not judged by tests. The same examples are tried each time, so that a change is
 # judged by what it changed; HYPOTHESIS_PROFILE=explore looks for new ones (`make explore`), `few` is for `make check`.
-settings.register_profile("headrace", deadline=None, derandomize=True)
-settings.register_profile("few", deadline=None, derandomize=True, max_examples=10)
+SLOW_IS_FINE = [HealthCheck.too_slow]
+settings.register_profile("headrace", deadline=None, derandomize=True, suppress_health_check=SLOW_IS_FINE)
+settings.register_profile("few", deadline=None, derandomize=True, max_examples=10, suppress_health_check=SLOW_IS_FINE)
 settings.register_profile("explore", deadline=None, derandomize=False, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "headrace"))

@@ -61,7 +61,7 @@ class GatewayProcess:
         assert process.stdout is not None
         process.send_signal(number)
         process.stdout.close()
-        return process.wait(30)
+        return process.wait(60)
 
 
 class Example(NamedTuple):
@@ -104,5 +104,5 @@ class Shell:
 
     def _output(self, command: str) -> str:
         script = "\n".join([*self._set, command])
-        done = subprocess.run(["bash", "-c", script], check=False, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(["bash", "-c", script], check=False, capture_output=True, text=True, timeout=120)
         return done.stdout

@@ -15,7 +15,7 @@ from headrace.protocol.api import response_header_is_flexible
 from headrace.protocol.batch import HEADER_SIZE, read_header
 from headrace.protocol.records import Record, decode_records, encode_batch
 
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 120.0
 
 
 class Closed(Exception):  # noqa: N818 - what happened, not a fault
@@ -107,14 +107,16 @@ def request(api_key: int, version: int, **values: Any) -> Any:
     return load_request_schema(api_key, version)(**values)
 
 
-def produce_request(topic: str, batch: bytes, *, partition: int = 0, acks: int = -1, version: int = 9) -> Any:
-    """A Produce request with one batch."""
+def produce_request(
+    topic: str, batch: bytes, *, partition: int = 0, acks: int = -1, version: int = 9, seconds: float = 60.0
+) -> Any:
+    """A Produce request with one batch, which waits so long for those who are in sync."""
     module: Any = load_payload_module(0, version, EntityType.request)
     data = module.PartitionProduceData(index=partition, records=batch)
     return module.ProduceRequest(
         transactional_id=None,
         acks=acks,
-        timeout=datetime.timedelta(seconds=10),
+        timeout=datetime.timedelta(seconds=seconds),
         topic_data=(module.TopicProduceData(name=topic, partition_data=(data,)),),
     )
 

@@ -11,7 +11,8 @@ from kazoo.client import KazooClient
 from headrace.cli.zookeeper import ZooKeeperServer
 from headrace.cluster.zookeeper import ZooKeeperStore
 
-SESSION_SECONDS = 4.0
+SESSION_SECONDS = 30.0
+"""Longer than a busy machine keeps a thread waiting: sessions that are to end are ended by the servers."""
 
 
 @dataclass
@@ -42,7 +43,7 @@ async def end_session(store: ZooKeeperStore, address: str) -> None:
 
     def close() -> None:
         twin = KazooClient(address, client_id=client_of(store).client_id)
-        twin.start()
+        twin.start(60)
         twin.stop()
         twin.close()
 

@@ -82,7 +82,7 @@ def test_a_consumer_reads_from_the_replica_in_its_rack_until_that_is_gone(cluste
     reader = Reader(cluster, "b", topic)
     try:
         wait_for("a hundred records", lambda: reader.reads(100))
-        assert reader.was_sent_to(2), reader.debug
+        wait_for("word of the replica nearby", lambda: reader.was_sent_to(2))
         produce(cluster, topic, range(100, 150))
         wait_for("fifty more", lambda: reader.reads(150))
         cluster[2].kill()

@@ -76,9 +76,9 @@ class Command:
         return found
 
     def ended(self) -> int:
-        code = self.process.wait(60)
+        code = self.process.wait(120)
         for reader in self._readers:
-            reader.join(10)
+            reader.join(60)
         return code
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class Command:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 @pytest.fixture
@@ -112,10 +112,7 @@ def test_three_brokers_come_up_heal_and_go_together(start: Callable[..., Command
     up = start("up", "--brokers", "3", "--kafka-port", "0", "--http-port", "0", "--data", "d", "--json")
     ready = json.loads(up.first_line())
     kafka = ready["kafka"]
-    view = json.loads(headrace(kafka, "cluster", "describe", "--json"))
-    assert [(b["id"], f"{b['host']}:{b['port']}") for b in view["brokers"]] == list(
-        zip((1, 2, 3), kafka.split(","), strict=True)
-    )
+    wait_for("three brokers", lambda: brokers_of(kafka) == list(zip((1, 2, 3), kafka.split(","), strict=True)))
     headrace(kafka, "topic", "create", "orders", "--partitions", "3")
     victim = up.child("broker", "--id", "2")
     produce(kafka, range(100))
@@ -128,8 +125,13 @@ def test_three_brokers_come_up_heal_and_go_together(start: Callable[..., Command
     family = up.family()
     os.kill(up.process.pid, signal.SIGINT)
     assert up.ended() == 0
-    assert not psutil.wait_procs(family, timeout=10)[1], "something was left over"
+    assert not psutil.wait_procs(family, timeout=60)[1], "something was left over"
     assert not any("Traceback" in line for line in up.errors)
+
+
+def brokers_of(bootstrap: str) -> list[tuple[int, str]]:
+    view = json.loads(headrace(bootstrap, "cluster", "describe", "--json"))
+    return [(broker["id"], f"{broker['host']}:{broker['port']}") for broker in view["brokers"]]
 
 
 def is_well(bootstrap: str) -> bool:
@@ -146,7 +148,7 @@ def produce(bootstrap: str, numbers: range) -> None:
 
     for number in numbers:
         producer.produce("orders", b"%d" % number, key=b"%d" % number, on_delivery=delivered)
-    assert producer.flush(90) == 0
+    assert producer.flush(180) == 0
     assert not failed
 
 
@@ -190,7 +192,7 @@ def test_without_java_a_cluster_says_what_it_needs(
 
 def broker(start: Callable[..., Command], number: int, store: str, data: str) -> Command:
     listen = f"127.0.0.1:{free_port()}"
-    session = "zookeeper.session.timeout.ms=2000"
+    session = "zookeeper.session.timeout.ms=6000"
     return start(
         *("broker", "--id", str(number), "--listen", listen, "--store", store, "--data", data, "--set", session)
     )

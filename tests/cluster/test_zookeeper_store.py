@@ -17,7 +17,7 @@ from tests.zookeeper import Service, client_of
 
 pytestmark = pytest.mark.slow
 
-LONG = 60.0
+LONG = 120.0
 """A bound that nothing reaches unless it hangs."""
 POLL_SECONDS = 0.05
 
@@ -50,7 +50,7 @@ class Told(list[Session]):
 
 
 @asynccontextmanager
-async def opened(url: str, session_timeout: float = 6.0) -> AsyncIterator[ZooKeeperStore]:
+async def opened(url: str, session_timeout: float = 30.0) -> AsyncIterator[ZooKeeperStore]:
     store = await ZooKeeperStore.open(url, session_timeout=session_timeout)
     try:
         yield store
@@ -118,11 +118,13 @@ class Ledger:
         assert (int(found.value), found.version) == (len(self.written), len(self.written))
 
 
-def during_writes(ensemble: Ensemble, path: str, trouble: Callable[[ZooKeeperStore, Ledger], Awaitable[None]]) -> None:
+def during_writes(
+    ensemble: Ensemble, path: str, trouble: Callable[[ZooKeeperStore, Ledger], Awaitable[None]], session: float = 30.0
+) -> None:
     """Makes trouble while a session writes. The session is kept, and no entry is lost or doubled."""
 
     async def run() -> None:
-        async with opened(ensemble.url(path)) as store, opened(ensemble.url(path)) as other:
+        async with opened(ensemble.url(path), session) as store, opened(ensemble.url(path)) as other:
             told = Told(store)
             await store.commit([Create("/me", b"", ephemeral=True)])
             mine = await store.get("/me")
@@ -178,7 +180,8 @@ def test_a_server_that_falls_silent_is_left_in_time_to_keep_the_session(ensemble
         finally:
             os.kill(server.pid, signal.SIGCONT)
 
-    during_writes(ensemble, "/silent", trouble)
+    # Silence is noticed after two thirds of a session; the last third is for the machine to find another server.
+    during_writes(ensemble, "/silent", trouble, session=18.0)
 
 
 def test_a_list_shows_all_that_was_acknowledged_before_it(ensemble: Ensemble) -> None:
@@ -294,7 +297,7 @@ def test_a_session_ends_when_its_broker_dies(zookeeper: Service) -> None:
 
     async def run() -> None:
         async with opened(url) as watching:
-            dying = await ZooKeeperStore.open(url, session_timeout=1.0)
+            dying = await ZooKeeperStore.open(url, session_timeout=5.0)
             await dying.commit([Create("/me", b"", ephemeral=True)])
             _, event = await watching.watch("/me")
             _die(dying)

@@ -23,7 +23,7 @@ IMPATIENT = {
     "reconnect.backoff.ms": 10,
     "reconnect.backoff.max.ms": 100,
     "topic.metadata.refresh.fast.interval.ms": 50,
-    "socket.timeout.ms": 3_000,
+    "socket.timeout.ms": 10_000,
     "log_level": 0,
 }
 """What librdkafka is told so that its own patience is not measured as the cluster's."""
@@ -76,7 +76,7 @@ class Load:
                 waits[partition] = min(later, default=0.0) - since
             return min(waits.values()) > 0
 
-        wait_for("every partition acknowledges", answered, 40)
+        wait_for("every partition acknowledges", answered)
         return max(waits.values())
 
     def wait_for_reader(self) -> None:
@@ -168,11 +168,11 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, Records]:
 
 
 def _read_partition(consumer: Consumer, place: TopicPartition) -> Records:
-    _, end = consumer.get_watermark_offsets(place, timeout=30)
+    _, end = consumer.get_watermark_offsets(place, timeout=120)
     consumer.assign([place])
     found: dict[int, bytes] = {}
     position = 0
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while position < end:
         assert time.monotonic() < deadline, f"{place}: {position} of {end}"
         for message in consumer.consume(1_000, timeout=1):

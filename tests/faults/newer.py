@@ -18,7 +18,7 @@ END_VERSION: Final = 5
 INIT_VERSION: Final = 5
 OFFSETS_VERSION: Final = 5
 FIND_VERSION: Final = 3
-PATIENCE_SECONDS: Final = 60.0
+PATIENCE_SECONDS: Final = 120.0
 BACKOFF_SECONDS: Final = 0.02
 AGAIN: Final = {
     ErrorCode.concurrent_transactions,
@@ -53,7 +53,7 @@ class NewerProducer:
         self.find(self.name, kind=1)
         values = {
             "transactional_id": self.name,
-            "transaction_timeout": 30_000,
+            "transaction_timeout": 120_000,
             "producer_id": -1,
             "producer_epoch": -1,
         }

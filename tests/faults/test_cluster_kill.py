@@ -83,9 +83,9 @@ class Rounds:
 
     def _broker(self, kind: str, partition: int) -> int:
         if kind == "controller":
-            return self._view.controller()
-        leader = self._view.leader(partition)
-        return leader if kind.startswith("leader") else self._rng.choice(sorted(self._view.isr(partition) - {leader}))
+            return self._view.known_controller()
+        leader = self._view.known_leader(partition)
+        return leader if kind.startswith("leader") else self._rng.choice(sorted(set(self._cluster.brokers) - {leader}))
 
 
 def run_rounds(directory: Path, seed: int, count: int, kinds: Sequence[str] = KINDS) -> None:

@@ -66,7 +66,7 @@ class Stubborn:
         value = b"stubborn %d" % self._count
         self._count += 1
         self._load.history.begin(Write(producer="stubborn", partition=0, value=value, is_idempotent=False))
-        request = produce_request(self._topic, batch_of(value), version=VERSION)
+        request = produce_request(self._topic, batch_of(value), version=VERSION, seconds=10.0)
         try:
             with Wire(self._bootstrap) as wire:
                 (topic,) = wire.ask(PRODUCE, VERSION, request).responses
@@ -104,7 +104,7 @@ def begun(cluster: Cluster, topic: str, held: ExitStack) -> tuple[View, Load]:
 def test_a_leader_that_is_cut_off_acknowledges_nothing_while_the_others_go_on(cluster: Cluster) -> None:
     with ExitStack() as held:
         view, load = begun(cluster, "alone", held)
-        leader = view.leader()
+        leader = view.known_leader()
         stubborn = Stubborn(cluster.processes[leader].bootstrap, "alone", load)
         cluster.lab.part([leader], [*cluster.others(leader), Lab.STORE])
         cut = time.monotonic()
@@ -121,7 +121,7 @@ def test_a_leader_that_is_cut_off_acknowledges_nothing_while_the_others_go_on(cl
 def test_a_controller_that_is_cut_off_is_replaced_and_changes_nothing(cluster: Cluster) -> None:
     with ExitStack() as held:
         view, load = begun(cluster, "ruled", held)
-        controller = view.controller()
+        controller = view.known_controller()
         cluster.lab.part([controller], [*cluster.others(controller), Lab.STORE])
         others = cluster.view_without(controller, "made")
         wait_for("another controller", lambda: others.controller() not in (controller, -1))
@@ -137,7 +137,7 @@ def test_a_controller_that_is_cut_off_is_replaced_and_changes_nothing(cluster: C
 def test_a_follower_that_hears_nothing_leaves_the_isr_and_comes_back(cluster: Cluster) -> None:
     with ExitStack() as held:
         view, load = begun(cluster, "deaf", held)
-        leader = view.leader()
+        leader = view.known_leader()
         follower = cluster.others(leader)[0]
         cluster.lab.cut(leader, follower)
         wait_for("an ISR without it", lambda: follower not in view.isr())
@@ -151,7 +151,7 @@ def test_a_follower_that_hears_nothing_leaves_the_isr_and_comes_back(cluster: Cl
 def test_a_leader_whom_no_follower_hears_acknowledges_nothing(cluster: Cluster) -> None:
     with ExitStack() as held:
         view, load = begun(cluster, "mute", held)
-        leader = view.leader()
+        leader = view.known_leader()
         for follower in cluster.others(leader):
             cluster.lab.cut(leader, follower)
         stubborn = Stubborn(cluster.processes[leader].bootstrap, "mute", load)
@@ -166,7 +166,7 @@ def test_a_leader_whom_no_follower_hears_acknowledges_nothing(cluster: Cluster) 
 def test_a_leader_whom_zookeeper_does_not_hear_is_replaced(cluster: Cluster) -> None:
     with ExitStack() as held:
         view, load = begun(cluster, "unheard", held)
-        leader = view.leader()
+        leader = view.known_leader()
         cluster.lab.cut(leader, Lab.STORE)
         cluster.view_without(leader, "unheard").wait_for_other_leader(leader)
         load.wait_for_answers(time.monotonic())

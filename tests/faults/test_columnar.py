@@ -20,8 +20,8 @@ PARTITIONS = 3
 ROWS = 200_000
 CHUNK = 2_000
 PATIENT = {
-    "default.api.timeout.ms": "60000",
-    "delivery.timeout.ms": "60000",
+    "default.api.timeout.ms": "120000",
+    "delivery.timeout.ms": "120000",
     "retry.backoff.ms": "20",
     "retry.backoff.max.ms": "100",
     "batch.size": "20000",

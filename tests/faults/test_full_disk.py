@@ -15,7 +15,7 @@ from tests.process import BrokerProcess
 from tests.unit.server.test_connection import fetch_request, values_of
 from tests.wire import Wire, batch_of, produce_request, request
 
-SECONDS = 20.0
+SECONDS = 60.0
 MEBIBYTE = 1 << 20
 
 

@@ -14,7 +14,7 @@ from tests.process import BrokerProcess
 
 PARTITIONS = 3
 ACKED_PER_ROUND = 200
-ROUND_SECONDS = 60.0
+ROUND_SECONDS = 120.0
 
 Acked = dict[tuple[int, int], bytes]
 """Values by partition and offset."""
@@ -73,7 +73,7 @@ def read_all(bootstrap: str, topic: str) -> Acked:
     found: Acked = {}
     try:
         for partition in range(PARTITIONS):
-            _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+            _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)
             consumer.assign([TopicPartition(topic, partition, 0)])
             position = 0
             while position < end:

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.testing import Broker
+from tests.process import wait_for
 from tests.proxy import Fate, Proxy
 
 from .newer import OFFSETS_VERSION, PRODUCE_VERSION, NewerProducer
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 TOPIC = "t"
 GROUP = "g"
-PATIENCE = 60.0
+PATIENCE = 120.0
 SETTINGS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
     "transaction.state.log.num.partitions": 2,
@@ -47,14 +48,14 @@ def _through(proxy: Proxy) -> dict[str, object]:
     return {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}
 
 
-def producer_of(proxy: Proxy, timeout_ms: int = 30_000) -> Producer:
+def producer_of(proxy: Proxy, message_ms: int = 110_000) -> Producer:
     producer = Producer(
         {
             "bootstrap.servers": f"127.0.0.1:{proxy.port}",
             "transactional.id": "x",
-            "transaction.timeout.ms": timeout_ms,
+            "transaction.timeout.ms": 120_000,
             "socket.timeout.ms": 1_000,
-            "message.timeout.ms": 10_000,
+            "message.timeout.ms": message_ms,
             "reconnect.backoff.max.ms": 200,
             "request.timeout.ms": 1_000,
             "log_level": 0,
@@ -94,7 +95,7 @@ def committed(proxy: Proxy) -> list[str]:
 
 
 def _is_read(consumer: Consumer, places: list[TopicPartition]) -> bool:
-    ends = [consumer.get_watermark_offsets(place, 10, cached=False)[1] for place in places]
+    ends = [consumer.get_watermark_offsets(place, PATIENCE, cached=False)[1] for place in places]
     return all(place.offset >= end for place, end in zip(consumer.position(places), ends, strict=True))
 
 
@@ -116,13 +117,13 @@ def test_an_end_that_comes_late_decides_no_later_transaction(broker: Broker, pro
 
 def test_a_batch_that_comes_after_the_abort_leaves_nothing_hanging(broker: Broker, proxy: Proxy) -> None:
     del broker
-    producer = producer_of(proxy)
+    producer = producer_of(proxy, message_ms=20_000)  # an abort waits until its batches are answered or given up
     write(producer, "first")
     producer.commit_transaction(PATIENCE)
     late = proxy.plan(ApiKey.PRODUCE, Fate.HOLD)
     producer.begin_transaction()
     producer.produce(TOPIC, "late", partition=0)
-    producer.flush(0.5)
+    wait_for("the batch is on its way", lambda: producer.flush(0.1) >= 0 and late.struck == 1)
     producer.abort_transaction(PATIENCE)
     proxy.release()
     assert late.delivered.wait(PATIENCE)
@@ -187,6 +188,7 @@ def test_a_batch_of_the_newer_protocol_that_comes_late_begins_and_joins_no_trans
     assert newer.write(1, "second") is ErrorCode.none
     late = proxy.plan(ApiKey.PRODUCE, Fate.HOLD)
     newer.abandon(ApiKey.PRODUCE, PRODUCE_VERSION, newer.batch(0, "late"))
+    wait_for("it is held", lambda: late.struck == 1)
     assert newer.end(commit=False) is ErrorCode.none
     assert newer.write(0, "third") is ErrorCode.none
     proxy.release()
@@ -214,6 +216,7 @@ def test_an_offset_of_the_newer_protocol_that_comes_late_is_committed_with_no_la
     assert newer.write(0, "second") is ErrorCode.none
     late = proxy.plan(ApiKey.TXN_OFFSET_COMMIT, Fate.HOLD)
     newer.abandon(ApiKey.TXN_OFFSET_COMMIT, OFFSETS_VERSION, newer.offset(GROUP, 0, 2))
+    wait_for("it is held", lambda: late.struck == 1)
     assert newer.end(commit=False) is ErrorCode.none
     assert newer.write(0, "third") is ErrorCode.none
     proxy.release()

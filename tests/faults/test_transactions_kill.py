@@ -190,8 +190,8 @@ def read(bootstrap: str, isolation: str) -> dict[int, list[bytes]]:
     return found
 
 
-def stable_and_written(bootstrap: str) -> tuple[list[int], list[int]]:
-    """The ends of the target's partitions for readers of committed records, and for all others."""
+def is_all_stable(bootstrap: str) -> bool:
+    """Whether the target's partitions end for readers of committed records where they end for all others."""
     ends = []
     for isolation in ("read_committed", "read_uncommitted"):
         consumer = Consumer(
@@ -200,7 +200,7 @@ def stable_and_written(bootstrap: str) -> tuple[list[int], list[int]]:
         places = [TopicPartition(TARGET, partition) for partition in range(PARTITIONS)]
         ends.append([consumer.get_watermark_offsets(place, PROGRESS_SECONDS)[1] for place in places])
         consumer.close()
-    return ends[0], ends[1]
+    return ends[0] == ends[1]
 
 
 def run_copy(directory: Path, *, records: int, batch: int, kills: int, seed: int) -> None:
@@ -226,6 +226,8 @@ def run_copy(directory: Path, *, records: int, batch: int, kills: int, seed: int
 
 
 def check(cluster: ClusterProcesses, expected: dict[int, list[bytes]]) -> None:
+    # Markers come after the answer to who commits; one that never came would hold back readers for ever.
+    wait_for("every transaction is ended", lambda: is_all_stable(cluster.bootstrap))
     committed = read(cluster.bootstrap, "read_committed")
     for partition, values in expected.items():
         twice = {value: count for value, count in Counter(committed[partition]).items() if count > 1}
@@ -237,8 +239,6 @@ def check(cluster: ClusterProcesses, expected: dict[int, list[bytes]]) -> None:
     assert any(aborted.values())
     assert all(set(aborted[partition]) <= set(expected[partition]) for partition in expected)
     assert all(not Counter(expected[partition]) - Counter(everything[partition]) for partition in expected)
-    stable, written = stable_and_written(cluster.bootstrap)
-    assert stable == written, "a transaction was left open"
     wait_for_equal_replicas(cluster, TARGET, dict.fromkeys(range(PARTITIONS), 3))
 
 

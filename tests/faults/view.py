@@ -1,6 +1,6 @@
 """What a cluster tells its clients of itself: who leads, who is in sync, who is the controller."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic, PartitionMetadata
@@ -35,6 +35,14 @@ class View:
             return bool(code == KafkaError.TOPIC_ALREADY_EXISTS)
         return True
 
+    def known_leader(self, partition: int = 0) -> int:
+        """Who leads, once somebody does."""
+        return _known("a leader", lambda: self.leader(partition))
+
+    def known_controller(self) -> int:
+        """Who the controller is, once that is known."""
+        return _known("a controller", self.controller)
+
     def leader(self, partition: int = 0) -> int:
         """Who leads; -1 while nobody does, or nobody answers."""
         found = self._partitions().get(partition)
@@ -61,15 +69,26 @@ class View:
 
     def wait_for_other_leader(self, than: int, partition: int = 0) -> int:
         """Who leads once it is not that one any more."""
-        wait_for("another leader", lambda: self.leader(partition) not in (than, -1))
-        return self.leader(partition)
+        return _known("another leader", lambda: self.leader(partition), than)
 
     def _cluster(self) -> ClusterMetadata | None:
         try:
-            return self.admin.list_topics(self.topic, timeout=5)
+            return self.admin.list_topics(self.topic, timeout=30)
         except KafkaException:
             return None
 
     def _partitions(self) -> dict[int, PartitionMetadata]:
         cluster = self._cluster()
         return {} if cluster is None else dict(cluster.topics[self.topic].partitions)
+
+
+def _known(what: str, look: Callable[[], int], than: int = -1) -> int:
+    """The first broker seen that is not `than`; one that was seen may be none a moment later."""
+    seen = [-1]
+
+    def is_known() -> bool:
+        seen.append(look())
+        return seen[-1] not in (than, -1)
+
+    wait_for(what, is_known)
+    return seen[-1]

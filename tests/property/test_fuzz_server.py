@@ -18,7 +18,9 @@ from tests.wire import Closed, Wire, batch_of, produce_request, request
 SERVED = [(int(key), version) for key, served in SUPPORTED.items() for version in range(served.min, served.max + 1)]
 PIECES = [b"\0", b"\1", b"\xff", b"\x7f", b"\0\0\0\1"]
 bodies = st.binary(max_size=200) | st.lists(st.sampled_from(PIECES)).map(b"".join)
-fuzz = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fuzz = settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from typing import Any
 from headrace.client.columnar.cluster import Cluster
 from headrace.client.columnar.model import EARLIEST, LATEST, Range, TopicPartition
 from headrace.client.columnar.reader import read_ranges
+from tests.process import wait_for
 
 
 def records(bootstrap: str, topic: str, *, read_committed: bool = False) -> list[dict[str, Any]]:
@@ -17,6 +18,14 @@ def records(bootstrap: str, topic: str, *, read_committed: bool = False) -> list
         found = read_ranges(cluster, ranges, with_headers=True, read_committed=read_committed)
         rows = [row for batch in found for row in batch.to_pylist()]
     return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
+
+
+def wait_until_decided(bootstrap: str, topic: str) -> None:
+    """Returns when no transaction is open in a topic: markers come after the answer to who commits."""
+    with Cluster({"bootstrap.servers": bootstrap}) as cluster:
+        places = [TopicPartition(topic, number) for number in range(cluster.partitions([topic])[topic])]
+        latest = dict.fromkeys(places, LATEST)
+        wait_for("all is decided", lambda: cluster.offsets(latest, read_committed=True) == cluster.offsets(latest))
 
 
 def values(bootstrap: str, topic: str, *, read_committed: bool = False) -> list[bytes | None]:

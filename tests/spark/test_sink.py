@@ -8,8 +8,10 @@ import pytest
 
 from headrace.client.transactions import TransactionOperations
 from headrace.protocol.partitioner import partition_for
+from tests.process import wait_for
 
-from .records import records, values
+from .queries import started
+from .records import records, values, wait_until_decided
 from .topics import Topics
 
 HEADERS = "array<struct<key:string,value:binary>>"
@@ -61,11 +63,15 @@ def test_rows_are_written_in_transactions_of_the_tasks(spark: Any, topics: Topic
     topic = topics.create(partitions=2)
     frame = spark.range(100, numPartitions=2).selectExpr("cast(id AS string) AS value")
     _write(frame, topics, topic=topic, delivery="exactly-once")
+    wait_until_decided(topics.bootstrap, topic)
     found = values(topics.bootstrap, topic, read_committed=True)
     assert sorted(int(value or b"") for value in found) == list(range(100))
     with TransactionOperations(topics.bootstrap) as operations:
-        ended = operations.list_transactions(["CompleteCommit"], pattern="headrace-sink-.*")
-    assert len(ended) >= 2
+        # The coordinator notes that all is done after the last marker is written.
+        wait_for(
+            "two transactions that were committed",
+            lambda: len(operations.list_transactions(["CompleteCommit"], pattern="headrace-sink-.*")) >= 2,
+        )
 
 
 def test_a_topic_is_made_on_demand(spark: Any, topics: Topics) -> None:
@@ -131,16 +137,19 @@ class Copy:
         )
         if mode != "append":
             frame = frame.groupBy("value").count().selectExpr("value AS key", "cast(count AS string) AS value")
-        query = (
+        writer = (
             frame.writeStream.format("headrace")
             .option("kafka.bootstrap.servers", brokers)
             .option("checkpointLocation", str(self._place / "checkpoint"))
             .option("topic", target)
             .outputMode(mode)
             .trigger(availableNow=True)
-            .start()
         )
-        assert query.awaitTermination(240)
+
+        def ends(query: Any) -> None:
+            assert query.awaitTermination(240)
+
+        started(writer.start, ends)
 
 
 @pytest.fixture

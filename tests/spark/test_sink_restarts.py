@@ -14,6 +14,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from headrace.client.admin import Admin
 from headrace.client.columnar.cluster import Cluster
 from headrace.client.columnar.model import LATEST, TopicPartition
 from headrace.testing import Broker
+from tests.process import wait_for
 
 from .records import values
 from .sink_query import Plan
@@ -96,7 +98,17 @@ def _plan(bootstrap: str, place: Path, **more: object) -> Plan:
 
 
 def _counts(plan: Plan) -> Counter[int]:
-    return Counter(int(value or b"-1") for value in values(plan.bootstrap, plan.target, read_committed=True))
+    """How often each number was committed, once all were: markers come after the answer to who commits."""
+    found: Counter[int] = Counter()
+
+    def has_all() -> bool:
+        found.clear()
+        found.update(int(value or b"-1") for value in values(plan.bootstrap, plan.target, read_committed=True))
+        return len(found) >= RECORDS
+
+    with suppress(AssertionError):  # what is missing is told by who compares
+        wait_for("every record is committed", has_all)
+    return found
 
 
 def _killed_often(plan: Plan, kills: int, seed: int) -> None:

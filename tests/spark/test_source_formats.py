@@ -5,6 +5,7 @@ from typing import Any
 
 from headrace.client.columnar import read_arrow
 
+from .queries import started
 from .topics import Topics
 
 
@@ -32,8 +33,8 @@ def test_a_stream_goes_on_past_bad_records_and_keeps_them_in_a_topic(spark: Any,
     options = {"subscribe": topic, "startingOffsets": "earliest", "format": "json", "schema": "n INT"}
     rows = reading.options(**options, deadLetterTopic=dead).load().selectExpr("value.n")
     writing = rows.writeStream.format("parquet").option("path", str(tmp_path / "out"))
-    query = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-    query.awaitTermination()
+    writing = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    started(writing.start, lambda query: query.awaitTermination())
     assert sorted(row.n for row in spark.read.parquet(str(tmp_path / "out")).collect()) == [1, 2]
     letters = read_arrow(dead, bootstrap=topics.bootstrap, headers=True)
     assert letters["value"].to_pylist() == [b"no json"]

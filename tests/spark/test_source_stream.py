@@ -11,11 +11,12 @@ import pytest
 
 from headrace.client.groups import GroupAdmin
 
+from .queries import started
 from .topics import Topics
 
 Query = Any
 
-_PATIENCE = 120.0
+_PATIENCE = 240.0
 """Seconds that a busy machine may take for what takes one."""
 
 
@@ -39,13 +40,18 @@ class Stream:
 
     def run(self, **options: str) -> Query:
         """Read what is there, and end."""
-        query = self._start({"availableNow": True}, options)
-        assert query.awaitTermination(_PATIENCE)
-        return query
+
+        def ends(query: Query) -> None:
+            assert query.awaitTermination(_PATIENCE)
+
+        return started(lambda: self._start({"availableNow": True}, options), ends)
 
     @contextlib.contextmanager
     def running(self, **options: str) -> Iterator[Query]:
-        query = self._start({"processingTime": "0 seconds"}, options)
+        """A query that has read what was there, and goes on."""
+        query = started(
+            lambda: self._start({"processingTime": "0 seconds"}, options), lambda query: query.processAllAvailable()
+        )
         try:
             yield query
         finally:

@@ -39,7 +39,7 @@ def checksums() -> list[int]:
     return sums
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_ten_million_messages_read_as_they_were_written(spark: Any, topics: Topics, checksums: list[int]) -> None:
     topic = topics.create(PARTITIONS, **{"flush.messages": 1 << 40})
     write(topics, topic)

@@ -53,7 +53,7 @@ class Topics:
                 on_delivery=delivered,
             )
             producer.poll(0)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         assert not failed
 
     def delete(self, topic: str) -> None:
@@ -67,4 +67,4 @@ class Topics:
         """Let the records before an offset expire."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         for future in admin.delete_records([TopicPartition(topic, partition, before)]).values():
-            future.result(10)
+            future.result(60)

@@ -15,7 +15,7 @@ from typing import Final, Self
 
 from .console import ExitCode, note
 
-GRACE_SECONDS: Final = 15.0
+GRACE_SECONDS: Final = 30.0
 REVIVAL_SECONDS: Final = 1.0
 """Between the death of a child and its next life; twice as long after each life in which it did not get ready."""
 MOST_REVIVALS: Final = 5

@@ -139,7 +139,9 @@ class Plan:
 def _plan(
     brokers: int, kafka_port: int, http_port: int, data: Path, config: Path | None, given: Mapping[str, str]
 ) -> Plan:
-    from .zookeeper import find_jars, find_java, free_ports
+    from headrace.net.ports import free_ports
+
+    from .zookeeper import find_jars, find_java
 
     find_java()
     find_jars()

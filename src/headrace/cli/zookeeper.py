@@ -22,6 +22,7 @@ from typing import Annotated, Final, Self
 import typer
 
 from headrace.client.probe import Address
+from headrace.net.ports import free_ports
 
 from .console import Failure, examples, note, say, say_json
 from .listening import friendly_bind, stop_with_stdin
@@ -29,13 +30,13 @@ from .options import Json
 
 HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 2181
-START_SECONDS: Final = 60.0
+START_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 10.0
 _JARS: Final = ("zookeeper-3", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java", "log4j-api", "log4j-core")
 _LOGGING_JAR: Final = "log4j-slf4j2-impl"
 _MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _POLL_SECONDS: Final = 0.05
-_ASK_SECONDS: Final = 2.0
+_ASK_SECONDS: Final = 10.0
 _PR_SET_PDEATHSIG: Final = 1
 
 # Short ticks, so that leaders are missed and sessions end after seconds; sessions may last from 1 s to a minute.
@@ -283,15 +284,6 @@ class Ensemble(_Scoped):
                     return server
             time.sleep(_POLL_SECONDS)
         raise Failure(f"none of {self.addresses} leads")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on now."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((HOST, 0))
-        return [int(one.getsockname()[1]) for one in sockets]
 
 
 def _refuse_taken(port: int) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import ClientError, from_kafka, translated, unknown_topic
+from .errors import ClientError, from_kafka, translated, unanswered, unknown_topic
 from .probe import require_listener
 
 Properties = Mapping[str, str]
@@ -55,7 +55,7 @@ def client_settings(bootstrap: str, properties: Properties | None = None) -> dic
 class Admin:
     """A connection to administer one cluster. Each method raises `ClientError`, or gives one per name."""
 
-    def __init__(self, bootstrap: str, properties: Properties | None = None, timeout: float = 15.0) -> None:
+    def __init__(self, bootstrap: str, properties: Properties | None = None, timeout: float = 30.0) -> None:
         require_listener(bootstrap)
         from confluent_kafka.admin import AdminClient
 
@@ -190,6 +190,8 @@ class Admin:
                 results[name] = None
             except KafkaException as exception:
                 results[name] = from_kafka(exception.args[0], name)
+            except TimeoutError:
+                results[name] = unanswered()
         return results
 
     def _only(self, futures: Mapping[Any, Any], topic: str) -> Any:

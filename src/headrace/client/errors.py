@@ -36,14 +36,21 @@ def from_kafka(error: Any, topic: str | None = None) -> ClientError:
     return kind(str(error.str()), code)
 
 
+def unanswered() -> ClusterUnreachable:
+    """What became of a call that a cluster which takes connections left without an answer."""
+    return ClusterUnreachable("the cluster did not answer in time", "_TIMED_OUT")
+
+
 @contextmanager
 def translated(topic: str | None = None) -> Iterator[None]:
-    """Raise our errors for those of `confluent_kafka`."""
+    """Raise our errors for those of `confluent_kafka`, and for an answer that did not come in time."""
     from confluent_kafka import KafkaException
 
     try:
         yield
     except KafkaException as exception:
         raise from_kafka(exception.args[0], topic) from exception
+    except TimeoutError as exception:
+        raise unanswered() from exception
     except ValueError as exception:  # the C extension's answer to an argument it does not take
         raise ClientError(str(exception), "_INVALID_ARG") from exception

@@ -72,10 +72,12 @@ class GroupAdmin(Admin):
 
     def list_groups(self) -> list[GroupSummary]:
         """Every group, by name."""
+        from confluent_kafka import KafkaException
+
         with translated():
             found = self._client.list_consumer_groups(request_timeout=self._timeout).result(self._timeout)
-        if found.errors:
-            raise from_kafka(found.errors[0].args[0])
+        for error in found.errors or ():  # documented as exceptions; what comes are the errors themselves
+            raise from_kafka(error.args[0] if isinstance(error, KafkaException) else error)
         summaries = [
             GroupSummary(group=each.group_id, state=_words(each.state), type=_words(each.type).lower())
             for each in found.valid

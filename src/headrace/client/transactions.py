@@ -63,12 +63,17 @@ class TransactionOperations(Operations):
             "duration_filter": longer_than_ms,
             "transactional_id_pattern": pattern,
         }
+
+        def listed(channel: Channel) -> Any:
+            answer = channel.ask(ApiKey.LIST_TRANSACTIONS, asked)
+            _check(answer.error_code, "transactions")
+            return answer
+
         found: list[ListedTransaction] = []
         for broker in self.view().brokers:
             if broker.id not in self._addresses:
                 continue
-            answer = self._at(self._addresses[broker.id], lambda channel: channel.ask(ApiKey.LIST_TRANSACTIONS, asked))
-            _check(answer.error_code, "transactions")
+            answer = self._at(self._addresses[broker.id], listed)
             if answer.unknown_state_filters:
                 raise ClientError(f"there is no state {', '.join(answer.unknown_state_filters)}", "INVALID_REQUEST")
             found += [
@@ -117,9 +122,12 @@ class TransactionOperations(Operations):
     def producers(self, topic: str, partition: int) -> list[ActiveProducer]:
         """The producers that a partition remembers, those with an open transaction first."""
         asked = {"topics": [{"name": topic, "partition_indexes": [partition]}]}
-        answer = self._at_leader(topic, partition, lambda channel: channel.ask(ApiKey.DESCRIBE_PRODUCERS, asked))
-        found = answer.topics[0].partitions[0]
-        _check(found.error_code, f"topic '{topic}' partition {partition}")
+
+        def described(channel: Channel) -> Any:
+            found = channel.ask(ApiKey.DESCRIBE_PRODUCERS, asked).topics[0].partitions[0]
+            _check(found.error_code, f"topic '{topic}' partition {partition}")
+            return found
+
         producers = [
             ActiveProducer(
                 producer_id=each.producer_id,
@@ -128,7 +136,7 @@ class TransactionOperations(Operations):
                 last_timestamp=each.last_timestamp,
                 start_offset=each.current_txn_start_offset if each.current_txn_start_offset >= 0 else None,
             )
-            for each in found.active_producers
+            for each in self._at_leader(topic, partition, described).active_producers
         ]
         return sorted(producers, key=lambda each: (each.start_offset is None, each.start_offset))
 
@@ -149,9 +157,12 @@ class TransactionOperations(Operations):
             "topics": [{"name": topic, "partition_indexes": [partition]}],
             "coordinator_epoch": max(producer.coordinator_epoch, 0),
         }
-        asked = {"markers": [marker]}
-        answer = self._at_leader(topic, partition, lambda channel: channel.ask(ApiKey.WRITE_TXN_MARKERS, asked))
-        _check(answer.markers[0].topics[0].partitions[0].error_code, f"topic '{topic}' partition {partition}")
+
+        def marked(channel: Channel) -> None:
+            written = channel.ask(ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]}).markers[0].topics[0].partitions[0]
+            _check(written.error_code, f"topic '{topic}' partition {partition}")
+
+        self._at_leader(topic, partition, marked)
         return producer
 
     def _coordinator(self, transactional_id: str) -> Address:
@@ -162,8 +173,8 @@ class TransactionOperations(Operations):
 
         return self._with_any(attempt)
 
-    def _at_leader(self, topic: str, partition: int, work: Callable[[Channel], Any]) -> Any:
-        def attempt() -> Any:
+    def _at_leader(self, topic: str, partition: int, work: Callable[[Channel], T]) -> T:
+        def attempt() -> T:
             with self._connections.lent(self._leader(topic, partition)) as channel:
                 return work(channel)
 
@@ -192,6 +203,7 @@ class TransactionOperations(Operations):
 
 
 def _check(code: ErrorCode, what: str) -> None:
+    """Raises `TryAgain` for what passes: to be called within an attempt, which is then made again."""
     if code is ErrorCode.none:
         return
     error = refused(code, what)

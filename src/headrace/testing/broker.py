@@ -19,10 +19,12 @@ import uvloop
 
 from headrace.client.admin import Admin
 from headrace.config import BrokerConfig, parse_listener
+from headrace.net.ports import HeldPort
 from headrace.server.broker import Broker as Server
 
-_START_SECONDS: Final = 30.0
-_STOP_SECONDS: Final = 30.0
+_START_SECONDS: Final = 60.0
+_STOP_SECONDS: Final = 60.0
+_ADMIN_SECONDS: Final = 60.0
 
 
 class Broker:
@@ -36,6 +38,7 @@ class Broker:
         _log_through_logging()
         self._given_data = None if data is None else Path(data)
         self._data: Path | None = None
+        self._port: HeldPort | None = None
         self._run: _Run | None = None
 
     @property
@@ -56,9 +59,12 @@ class Broker:
             raise RuntimeError("the broker runs already")
         self._data = self._data or self._given_data or Path(tempfile.mkdtemp(prefix="headrace-"))
         try:
-            self._run = _Run(BrokerConfig.parse({**self._settings, "log.dirs": str(self._data)}))
+            listeners = self._listeners()
+            self._run = _Run(
+                BrokerConfig.parse({**self._settings, "listeners": listeners, "log.dirs": str(self._data)})
+            )
         except BaseException:
-            self._remove_data()
+            self._forget()
             raise
         return self
 
@@ -67,20 +73,18 @@ class Broker:
         try:
             self._stop_serving()
         finally:
-            self._remove_data()
+            self._forget()
 
     def restart(self) -> None:
         """Stop gracefully, then start again on the same data and the same port."""
-        listener = parse_listener(self._settings["listeners"])
-        port = self.bootstrap.rpartition(":")[2]
+        self._running()
         self._stop_serving()
-        self._settings["listeners"] = f"{listener.protocol}://{_bracketed(listener.host)}:{port}"
         self.start()
 
     def create_topic(self, name: str, partitions: int = 1, **configs: object) -> str:
         """Make a topic and give its name; `retention_ms=1000` sets `retention.ms`."""
         settings = {key.replace("_", "."): _text(value) for key, value in configs.items()}
-        error = Admin(self.bootstrap).create_topics([name], partitions, None, settings)[name]
+        error = Admin(self.bootstrap, timeout=_ADMIN_SECONDS).create_topics([name], partitions, None, settings)[name]
         if error is not None:
             raise error
         return name
@@ -102,6 +106,20 @@ class Broker:
         run, self._run = self._run, None
         if run is not None:
             run.stop()
+
+    def _listeners(self) -> str:
+        """Where to listen: on a port that is ours through restarts, where none was given."""
+        listener = parse_listener(self._settings["listeners"])
+        if listener.port:
+            return self._settings["listeners"]
+        self._port = self._port or HeldPort(listener.host)
+        return f"{listener.protocol}://{_bracketed(listener.host)}:{self._port.number}"
+
+    def _forget(self) -> None:
+        port, self._port = self._port, None
+        if port is not None:
+            port.release()
+        self._remove_data()
 
     def _remove_data(self) -> None:
         if self._data is not None and self._given_data is None:

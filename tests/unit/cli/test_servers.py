@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from headrace.client.admin import Admin
+from tests.process import free_port, wait_for
 from tests.unit.cli.conftest import command
 
 pytestmark = pytest.mark.slow
@@ -66,12 +67,6 @@ def ended(process: Process) -> tuple[int, str]:
     return process.returncode, errors
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def addresses(ready: str) -> tuple[str, str]:
     match = re.fullmatch(r"headrace ready kafka=(127\.0\.0\.1:\d+) http=(http://127\.0\.0\.1:\d+)\n", ready)
     assert match is not None, ready
@@ -80,7 +75,7 @@ def addresses(ready: str) -> tuple[str, str]:
 
 def fetch(url: str) -> tuple[int, object]:
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
@@ -93,7 +88,7 @@ def test_up_serves_both_and_one_signal_stops_all(start: Start, tmp_path: Path) -
     admin = Admin(kafka)
     assert admin.create_topics(["orders"]) == {"orders": None}
     assert admin.partition_numbers("orders") == [0, 1, 2]
-    assert fetch(f"{http}/health") == (200, {"status": "ok", "brokers": 1})
+    wait_for("the gateway finds the broker", lambda: fetch(f"{http}/health") == (200, {"status": "ok", "brokers": 1}))
     assert (tmp_path / "here" / "orders-0").is_dir()
 
     children = psutil.Process(process.pid).children()
@@ -102,7 +97,7 @@ def test_up_serves_both_and_one_signal_stops_all(start: Start, tmp_path: Path) -
     rest, errors = process.communicate(timeout=60)
     assert (process.returncode, rest) == (0, "")
     assert "Traceback" not in errors
-    assert not psutil.wait_procs(children, timeout=10)[1]
+    assert not psutil.wait_procs(children, timeout=60)[1]
 
 
 def _words(child: psutil.Process) -> list[str]:
@@ -129,7 +124,7 @@ def test_a_child_that_dies_takes_the_rest_down(start: Start, victim: str) -> Non
     code, errors = ended(process)
     assert code == 1
     assert f"headrace: the {victim} (pid {target.pid}) was ended by SIGKILL; everything was stopped\n" in errors
-    assert not psutil.wait_procs(children, timeout=10)[1]
+    assert not psutil.wait_procs(children, timeout=60)[1]
 
 
 def test_children_end_when_up_is_killed(start: Start) -> None:
@@ -137,7 +132,7 @@ def test_children_end_when_up_is_killed(start: Start) -> None:
     first_line(process)
     children = psutil.Process(process.pid).children()
     process.kill()
-    assert not psutil.wait_procs(children, timeout=30)[1]
+    assert not psutil.wait_procs(children, timeout=60)[1]
 
 
 def test_up_passes_on_what_its_broker_complains_of(start: Start) -> None:

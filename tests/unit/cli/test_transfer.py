@@ -150,7 +150,7 @@ def test_following_sees_new_records_and_ends_quietly(
         headrace("produce", topic, stdin=word)
         assert following.stdout.readline() == word
     following.send_signal(signal.SIGINT)
-    rest, errors = following.communicate(timeout=20)
+    rest, errors = following.communicate(timeout=60)
     assert (following.returncode, rest, errors) == (130, b"", b"")
 
 
@@ -163,5 +163,5 @@ def test_a_reader_that_has_seen_enough_is_no_error(headrace: Headrace, cluster: 
         assert process.stderr is not None
         assert process.stdout.readline() == b"line 0\n"
         process.stdout.close()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         assert process.stderr.read() == b""

@@ -8,6 +8,7 @@ import pytest
 
 import headrace
 from headrace import __version__
+from tests.process import free_port
 from tests.unit.cli.conftest import Run
 
 COMMANDS = [
@@ -31,9 +32,7 @@ COMMANDS = [
 
 @pytest.fixture
 def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -32,7 +32,7 @@ from headrace.protocol.records import Record, encode_batch, encode_marker
 from headrace.testing import Broker
 from tests.process import free_port
 
-MANNER = Manner(client_id="test", connect_timeout=5.0, request_timeout=10.0)
+MANNER = Manner(client_id="test", connect_timeout=60.0, request_timeout=120.0)
 
 
 def value(data: bytes, key: bytes | None = None) -> Record:
@@ -179,7 +179,7 @@ def test_a_broker_that_restarts_gets_every_record_once(tmp_path: Path) -> None:
         assert sorted(found, key=str) == sorted((str(i).encode() for i in numbers), key=str)
 
     with Broker({"listeners": f"PLAINTEXT://127.0.0.1:{free_port()}"}, tmp_path) as broker:
-        talk_to(broker.bootstrap, talk, patience=30.0)
+        talk_to(broker.bootstrap, talk, patience=120.0)
 
 
 def test_what_is_too_large_together_goes_one_by_one() -> None:
@@ -217,7 +217,7 @@ def test_acks_of_one_and_none_are_written_too() -> None:
         assert (await client.producer.send("t", 0, [value(b"a")], 1)).base_offset == 0
         assert (await client.producer.send("t", 0, [value(b"b")], 0)).base_offset == -1
         reader = Reader(client.cluster, {("t", 0): 1})
-        assert [each.record.value for each in await reader.take(1, 10_000)] == [b"b"]
+        assert [each.record.value for each in await reader.take(1, 60_000)] == [b"b"]
 
     with Broker() as broker:
         talk_to(broker.bootstrap, talk)

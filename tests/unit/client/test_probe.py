@@ -48,7 +48,7 @@ TWO_BROKERS = struct.pack(">i", len(BODY)) + BODY
 
 def test_brokers_are_counted() -> None:
     with server(answering(TWO_BROKERS)) as address:
-        assert broker_count(address) == 2
+        assert broker_count(address, timeout=60.0) == 2
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_brokers_are_counted() -> None:
 )
 def test_what_is_no_broker_is_told_apart(answer: bytes) -> None:
     with server(answering(answer)) as address, pytest.raises((ValueError, OSError)):
-        broker_count(address)
+        broker_count(address, timeout=60.0)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from headrace.cluster.store import (
 )
 from tests.unit.cluster.conftest import OnShared, Shared
 
-SOON = 20.0
+SOON = 60.0
 """A bound for what happens at once; nothing waits this long unless it is broken."""
 
 

@@ -22,10 +22,11 @@ TOPIC_ID = UUID(int=77)
 FAST = {
     "retry.backoff.ms": "1",
     "retry.backoff.max.ms": "5",
-    "default.api.timeout.ms": "2000",
-    "request.timeout.ms": "2000",
-    "delivery.timeout.ms": "5000",
+    "default.api.timeout.ms": "60000",
+    "request.timeout.ms": "60000",
+    "delivery.timeout.ms": "120000",
 }
+"""Fast to try again, slow to give up."""
 
 
 @dataclass

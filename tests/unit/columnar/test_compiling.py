@@ -40,7 +40,7 @@ def _started(**environment: str) -> subprocess.Popen[str]:
 
 def _loaded(process: subprocess.Popen[str]) -> int:
     """How many kernels came out of the cache."""
-    out, err = process.communicate(timeout=200)
+    out, err = process.communicate(timeout=500)
     assert process.returncode == 0, err
     return int(out.split()[-1])
 

@@ -107,7 +107,7 @@ def test_a_head_that_the_kernel_refuses_has_a_reason(head: bytes, data: st.DataO
 @pytest.mark.slow
 def test_no_byte_beyond_a_buffer_is_read_or_written() -> None:
     command = [sys.executable, "-m", "tests.unit.columnar.guarded", "0", "2000"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, f"{done.returncode}: {done.stderr}"
     good, bad = map(int, done.stdout.split())
     assert good > 500

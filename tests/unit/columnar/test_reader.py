@@ -45,7 +45,7 @@ def fill(broker: Broker, topic: str, partitions: int, rows: int, **settings: Any
         for number in range(partitions):
             producer.produce(topic, b"%d:%d" % (number, offset), key=b"%d" % offset, partition=number)
         producer.poll(0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def values(batches: Sequence[pa.RecordBatch], number: int) -> list[bytes]:
@@ -96,7 +96,7 @@ def test_headers_come_where_they_are_wanted(broker: Broker, cluster: Cluster) ->
     broker.create_topic("headed")
     producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     producer.produce("headed", b"v", headers=[("a", b"1"), ("b", None)])
-    producer.flush(10)
+    assert producer.flush(60) == 0
     (rows,) = read_ranges(cluster, [Range("headed", 0, 0, 1)], with_headers=True)
     assert rows.schema.equals(SCHEMA_WITH_HEADERS)
     assert rows["headers"].to_pylist() == [[{"key": "a", "value": b"1"}, {"key": "b", "value": None}]]
@@ -114,7 +114,7 @@ def test_a_message_larger_than_a_fetch_is_delivered(broker: Broker) -> None:
     for number in (0, 1):
         producer.produce("large", b"x" * 900_000, partition=number)
         producer.produce("large", b"y", partition=number)
-    producer.flush(30)
+    assert producer.flush(60) == 0
     small = {"fetch.max.bytes": "1000", "max.partition.fetch.bytes": "1000"}
     with Cluster({"bootstrap.servers": broker.bootstrap, **FAST, **small}) as cluster:
         batches = list(read_ranges(cluster, [Range("large", 0, 0, 2), Range("large", 1, 0, 2)]))
@@ -135,7 +135,7 @@ def test_deleted_offsets_are_gone(broker: Broker, cluster: Cluster) -> None:
     fill(broker, "deleted", 1, 100)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     for future in admin.delete_records([TopicPartition("deleted", 0, 40)]).values():
-        future.result(10)
+        future.result(60)
     with pytest.raises(OffsetsGone) as gone:
         list(read_ranges(cluster, [Range("deleted", 0, 30, 100)]))
     assert (gone.value.offset, gone.value.earliest, gone.value.latest) == (30, 40, 100)
@@ -164,7 +164,7 @@ def test_a_topic_made_anew_while_it_is_read_is_not_taken_for_the_old_one(broker:
 def test_a_broker_that_restarts_is_read_on_from(tmp_path_factory: pytest.TempPathFactory) -> None:
     with Broker(data=tmp_path_factory.mktemp("data")) as broker:
         fill(broker, "t", 1, ROWS)
-        settings = {"bootstrap.servers": broker.bootstrap, **FAST, "default.api.timeout.ms": "20000"}
+        settings = {"bootstrap.servers": broker.bootstrap, **FAST}
         with Cluster({**settings, "max.partition.fetch.bytes": "10000"}) as cluster:
             batches = read_ranges(cluster, [Range("t", 0, 0, ROWS)])
             found = [next(batches)]
@@ -189,7 +189,7 @@ def log(*spans: tuple[int, int], **fields: Any) -> ScriptedLog:
 
 
 def read(
-    scripted: ScriptedCluster, *ranges: tuple[int, int, int], patience_ms: int = 2000, **more: Any
+    scripted: ScriptedCluster, *ranges: tuple[int, int, int], patience_ms: int = 60_000, **more: Any
 ) -> list[tuple[int, int]]:
     """Partition and offset of everything read."""
     with Cluster({**scripted.settings, "default.api.timeout.ms": str(patience_ms)}) as cluster:

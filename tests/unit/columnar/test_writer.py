@@ -136,7 +136,7 @@ def test_every_compression_is_written(cluster: Cluster, topic: str, compression:
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
 def test_every_kind_of_acknowledgement_writes(cluster: Cluster, topic: str, acks: str) -> None:
     write(cluster, numbered(2000), topic, acks=acks)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     # Nobody says when a batch that is not acknowledged is there.
     while acks == "0" and read(cluster, topic).num_rows < 2000 and time.monotonic() < deadline:
         time.sleep(0.01)

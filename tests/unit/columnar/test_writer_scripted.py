@@ -122,8 +122,7 @@ def test_no_schedule_of_faults_loses_doubles_or_reorders(seed: int) -> None:
 
     with ScriptedCluster(logs, brokers=2) as scripted:
         scripted.before, scripted.after = fail_before, fail_after
-        patient = {"default.api.timeout.ms": "20000", "delivery.timeout.ms": "30000"}
-        with in_small_batches(scripted, **patient) as cluster, Writer(cluster) as writer:
+        with in_small_batches(scripted) as cluster, Writer(cluster) as writer:
             for start in range(0, 100, 10):
                 for number in logs:
                     writer.write(rows_for(range(start, start + 10), number), TOPIC)

@@ -1,6 +1,7 @@
 """`headrace group` against a broker."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,7 +23,7 @@ def broker() -> Iterator[Broker]:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         for number in range(30):
             producer.produce("orders", value=str(number), partition=number % 3, timestamp=1_700_000_000_000 + number)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         yield broker
 
 
@@ -47,7 +48,7 @@ def commit(broker: Broker, name: str, *offsets: int) -> None:
 
 def committed(broker: Broker, name: str) -> list[int]:
     consumer = consumer_of(broker, name)
-    found = consumer.committed([TopicPartition("orders", partition) for partition in range(3)], timeout=30)
+    found = consumer.committed([TopicPartition("orders", partition) for partition in range(3)], timeout=60)
     consumer.close()
     return [place.offset for place in found]
 
@@ -68,10 +69,10 @@ def test_lag_is_shown_per_partition_and_in_total(broker: Broker, group: Run) -> 
 def test_members_are_shown_with_what_they_read(broker: Broker, group: Run) -> None:
     consumer = consumer_of(broker, "busy")
     consumer.subscribe(["orders"])
-    for _ in range(300):
+    deadline = time.monotonic() + 60
+    while not consumer.assignment():
+        assert time.monotonic() < deadline
         consumer.poll(0.1)
-        if consumer.assignment():
-            break
     (described,) = json.loads(group("describe", "busy", "--json").stdout)
     (member,) = described["members"]
     assert (described["state"], described["assignor"]) == ("Stable", "range")

@@ -22,7 +22,7 @@ class Delivered(NamedTuple):
 class Receiver:
     """Answers each POST with the status that `decide` gives; `HANG` says nothing, `CUT` closes."""
 
-    def __init__(self, decide: Decide = lambda _delivered: 200) -> None:
+    def __init__(self, decide: Decide = lambda _delivered: 200, *, port: int = 0) -> None:
         self.decide = decide
         self.seen: list[Delivered] = []
         self.taken: list[Delivered] = []
@@ -30,7 +30,7 @@ class Receiver:
         self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.port = 0
+        self.port = port
 
     @property
     def url(self) -> str:

@@ -136,9 +136,9 @@ def test_a_websocket_from_a_page_of_another_site_is_refused(bootstrap: str) -> N
 async def answer_one(bootstrap: str, topic: str) -> None:
     """What Spring's listener does: reads a request, writes the reply to the topic it names, with its id."""
     host, _, port = bootstrap.rpartition(":")
-    manner = Manner(client_id="answerer", connect_timeout=5, request_timeout=10)
+    manner = Manner(client_id="answerer", connect_timeout=60, request_timeout=120)
     async with Client([Address(host, int(port))], manner) as client:
-        page = await fetch(client.cluster, Place(topic, 0, 0), wait_ms=10_000)
+        page = await fetch(client.cluster, Place(topic, 0, 0), wait_ms=60_000)
         request = page.records[0]
         headers = dict(request.headers)
         target = (headers["kafka_replyTopic"] or b"").decode()
@@ -153,7 +153,7 @@ def test_a_request_gets_the_reply_that_bears_its_id(bootstrap: str) -> None:
         await make(ask, "questions")
         await make(ask, "questions.replies", 2)
         answering = asyncio.ensure_future(answer_one(bootstrap, "questions"))
-        reply = await ask("POST", "/api/v1/topics/questions/request", b"41", {"X-Partition-Key": "k"})
+        reply = await ask("POST", "/api/v1/topics/questions/request?timeout_ms=120000", b"41", {"X-Partition-Key": "k"})
         await answering
         assert reply.status == 200, reply.body
         assert reply.json["reply"]["value"] == {"answer": 41}

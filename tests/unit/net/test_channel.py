@@ -21,7 +21,7 @@ ANSWER = bytes(encode_response(LIST_OFFSETS, VERSION, {"topics": ()}))
 
 
 @contextmanager
-def channel_and_peer(timeout: float = 5.0) -> Iterator[tuple[Channel, socket.socket]]:
+def channel_and_peer(timeout: float = 60.0) -> Iterator[tuple[Channel, socket.socket]]:
     ours, theirs = socket.socketpair()
     channel = Channel(ours, Address("peer", 1), client_id="test", timeout=timeout)
     try:

@@ -33,7 +33,7 @@ SALT = b"some salt"
 
 
 def manner(**more: object) -> Manner:
-    return Manner(client_id="test", connect_timeout=5.0, request_timeout=5.0, **more)  # type: ignore[arg-type]
+    return Manner(client_id="test", connect_timeout=60.0, request_timeout=60.0, **more)  # type: ignore[arg-type]
 
 
 def with_sasl(mechanism: str, user: str = "alice", password: str = "se,c'ret") -> Manner:

@@ -11,6 +11,7 @@ import uvloop
 from headrace.net.buffers import LARGEST_KEPT, Buffers
 from headrace.net.network import LinkClosed
 from headrace.net.tcp import TcpLink, TcpNetwork
+from tests.process import free_port
 
 Play = Callable[["Far", TcpLink], Awaitable[None]]
 
@@ -46,12 +47,12 @@ def played(play: Play) -> None:
 
     async def main() -> None:
         acceptor = TcpNetwork().listen("127.0.0.1", 0)
-        link = await TcpNetwork().connect("127.0.0.1", acceptor.port, 5)
+        link = await TcpNetwork().connect("127.0.0.1", acceptor.port, 60)
         sock, peer = acceptor.accept()
         assert peer == "127.0.0.1"
         assert isinstance(sock, socket.socket)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await play(Far(sock), link)
         finally:
             link.close()
@@ -180,11 +181,9 @@ def test_closing_tells_those_who_wait_and_can_be_done_twice() -> None:
 
 def test_nobody_listening_is_an_error_of_the_system() -> None:
     async def main() -> None:
-        acceptor = TcpNetwork().listen("127.0.0.1", 0)
-        port = acceptor.port
-        acceptor.close()
+        port = free_port()
         with pytest.raises(OSError, match=str(port)):
-            await TcpNetwork().connect("127.0.0.1", port, 5)
+            await TcpNetwork().connect("127.0.0.1", port, 60)
 
     uvloop.run(main())
 
@@ -192,7 +191,7 @@ def test_nobody_listening_is_an_error_of_the_system() -> None:
 def test_a_name_without_an_address_is_an_error_of_the_system() -> None:
     async def main() -> None:
         with pytest.raises(OSError):
-            await TcpNetwork().connect("nobody.invalid", 9092, 5)
+            await TcpNetwork().connect("nobody.invalid", 9092, 60)
 
     uvloop.run(main())
 
@@ -202,7 +201,7 @@ def test_who_does_not_answer_in_time_is_an_error_of_the_system() -> None:
         with socket.socket() as full:
             full.bind(("127.0.0.1", 0))
             full.listen(0)
-            waiting = [socket.create_connection(full.getsockname(), 5)]
+            waiting = [socket.create_connection(full.getsockname(), 60)]
             try:
                 with pytest.raises(TimeoutError):
                     await TcpNetwork().connect("127.0.0.1", full.getsockname()[1], 0.2)

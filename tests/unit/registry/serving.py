@@ -38,11 +38,11 @@ def serving(part: Callable[[], Mounted]) -> Iterator[str]:
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()
     try:
-        assert ready.wait(30)
+        assert ready.wait(60)
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(60)
         listener.close()
 
 

@@ -47,7 +47,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def client(url: str) -> SchemaRegistryClient:
-    return SchemaRegistryClient({"url": url})
+    return SchemaRegistryClient({"url": url, "timeout": 60})
 
 
 def fresh(client: SchemaRegistryClient) -> SchemaRegistryClient:

@@ -36,7 +36,7 @@ def broker() -> Iterator[Broker]:
 @asynccontextmanager
 async def gateway(bootstrap: str, parser: Parser) -> AsyncIterator[Registry]:
     host, port = bootstrap.split(":")
-    manner = Manner(client_id="registry", connect_timeout=5, request_timeout=15)
+    manner = Manner(client_id="registry", connect_timeout=60, request_timeout=120)
     client = Client([Address(host, int(port))], manner)
     async with client, Registry(TopicLog(lambda: client), parser).running() as registry:
         yield registry
@@ -101,5 +101,5 @@ def test_a_log_without_its_beginning_is_not_guessed_at(broker: Broker) -> None:
     asyncio.run(twice())
     client = AdminClient({"bootstrap.servers": broker.bootstrap})
     for deleted in client.delete_records([TopicPartition(TOPIC, 0, 1)]).values():
-        deleted.result(10)
+        deleted.result(60)
     asyncio.run(after())

@@ -11,7 +11,7 @@ from headrace.testing import Broker
 pytestmark = pytest.mark.slow
 
 
-SECONDS = 30.0
+SECONDS = 60.0
 KEYS = 20
 ROUNDS = 200
 

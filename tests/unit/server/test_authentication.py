@@ -100,7 +100,7 @@ def test_a_real_client_authenticates(broker: Broker) -> None:
     settings = {"bootstrap.servers": broker.bootstrap, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
     good = Producer({**settings, "sasl.username": "alice", "sasl.password": "s3cret", "log_level": 0})
     good.produce("letters", b"hello")
-    assert good.flush(20) == 0
+    assert good.flush(60) == 0
     bad = Producer({**settings, "sasl.username": "alice", "sasl.password": "no", "log_level": 0})
     with pytest.raises(KafkaException):
         bad.list_topics(timeout=2)

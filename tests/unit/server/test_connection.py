@@ -85,14 +85,14 @@ def test_answers_come_in_the_order_of_the_requests(broker: Broker, topic: str) -
 
 def test_a_waiting_fetch_is_woken_by_an_append(broker: Broker, topic: str) -> None:
     with Wire(broker.bootstrap) as wire, ThreadPoolExecutor(1) as pool:
-        wire.send(1, 11, fetch_request(topic, wait_ms=15_000))
+        wire.send(1, 11, fetch_request(topic, wait_ms=60_000))
         pool.submit(produce, broker, topic, b"news").result()
         assert values_of(wire.receive(1, 11)) == [b"news"]
 
 
 def test_a_fetch_waits_until_there_are_enough_bytes(broker: Broker, topic: str) -> None:
     with Wire(broker.bootstrap) as wire:
-        wire.send(1, 11, fetch_request(topic, wait_ms=15_000, min_bytes=500))
+        wire.send(1, 11, fetch_request(topic, wait_ms=60_000, min_bytes=500))
         produce(broker, topic, b"little")
         produce(broker, topic, b"x" * 500)
         assert values_of(wire.receive(1, 11)) == [b"little", b"x" * 500]

@@ -24,7 +24,7 @@ def delete_records_request(topic: str, offset: int) -> Any:
     module: Any = load_payload_module(21, 1, EntityType.request)
     partition = module.DeleteRecordsPartition(partition_index=0, offset=offset)
     return module.DeleteRecordsRequest(
-        topics=(module.DeleteRecordsTopic(name=topic, partitions=(partition,)),), timeout=datetime.timedelta(seconds=5)
+        topics=(module.DeleteRecordsTopic(name=topic, partitions=(partition,)),), timeout=datetime.timedelta(seconds=60)
     )
 
 
@@ -36,7 +36,7 @@ def test_a_waiting_reader_whose_records_are_deleted_is_told_and_producers_are_an
     other = broker.create_topic(f"other-{flush_messages}")
     with Wire(broker.bootstrap) as writer, Wire(broker.bootstrap) as reader:
         writer.ask(0, 9, produce_request(topic, batch_of(b"a")))
-        reader.send(1, 11, fetch_request(topic, wait_ms=15_000, min_bytes=100_000))
+        reader.send(1, 11, fetch_request(topic, wait_ms=60_000, min_bytes=100_000))
         writer.ask(21, 1, delete_records_request(topic, 1))
         for name in (topic, other):
             writer.send(0, 9, produce_request(name, batch_of(b"b")))

@@ -174,14 +174,14 @@ def produced(broker: Broker, topic: str, value: bytes) -> KafkaError | None:
     outcome: list[KafkaError | None] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap, "retry.backoff.ms": 10})
     producer.produce(topic, value, on_delivery=lambda error, _: outcome.append(error))
-    producer.flush(20)
+    assert producer.flush(60) == 0
     return outcome[0]
 
 
 def registered(broker: Broker, subject: str) -> int:
     async def main() -> int:
         host, port = broker.bootstrap.split(":")
-        manner = Manner(client_id="registry", connect_timeout=5, request_timeout=15)
+        manner = Manner(client_id="registry", connect_timeout=60, request_timeout=120)
         client = Client([Address(host, int(port))], manner)
         async with client, Registry(TopicLog(lambda: client), LIBRARY).running() as registry:
             posted = Posted(text=f'{{"type":"fixed","name":"{subject[0]}","size":1}}')

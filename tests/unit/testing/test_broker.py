@@ -25,14 +25,14 @@ pytest_plugins = ["pytester"]
 def send(bootstrap: str, topic: str, value: bytes) -> None:
     producer = Producer({"bootstrap.servers": bootstrap})
     producer.produce(topic, value)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 def receive(bootstrap: str, topic: str) -> Any:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False})
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
-        return consumer.poll(20).value()
+        return consumer.poll(60).value()
     finally:
         consumer.close()
 

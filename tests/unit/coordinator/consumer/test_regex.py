@@ -50,9 +50,9 @@ def test_what_cannot_be_served_is_refused(expression: str) -> None:
 
 @pytest.mark.parametrize("expression", ["(){4000000000}", "(?:){4000000000}", "((a{0}){4000}){4000000}"])
 def test_repeating_nothing_takes_no_time(expression: str) -> None:
-    started = time.monotonic()
+    started = time.thread_time()
     try:
         assert Matcher(expression).matches("")
     except CodedError:
         assert "{4000" in expression, "it may be refused as too large"
-    assert time.monotonic() - started < 2
+    assert time.thread_time() - started < 2

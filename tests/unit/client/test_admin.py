@@ -1,0 +1,62 @@
+"""Topics and groups of a cluster that takes connections and says nothing."""
+
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from headrace.client.errors import ClientError, ClusterUnreachable
+from headrace.client.groups import GroupAdmin
+
+pytestmark = pytest.mark.slow
+
+NAME = "t"
+
+
+@pytest.fixture
+def admin() -> Iterator[GroupAdmin]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield GroupAdmin(f"127.0.0.1:{listener.getsockname()[1]}", timeout=0.2)
+
+
+@pytest.mark.parametrize("call", [GroupAdmin.create_topics, GroupAdmin.delete_topics])
+def test_each_name_that_has_no_answer_in_time_is_told(
+    admin: GroupAdmin, call: Callable[[GroupAdmin, list[str]], dict[str, ClientError | None]]
+) -> None:
+    error = call(admin, [NAME])[NAME]
+    assert isinstance(error, ClusterUnreachable)
+    assert error.message
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda admin: admin.list_topics(),
+        lambda admin: admin.create_partitions(NAME, 2),
+        lambda admin: admin.alter_configs(NAME, {"retention.ms": "1"}),
+        lambda admin: admin.list_groups(),
+        lambda admin: admin.describe_group(NAME),
+    ],
+    ids=["list_topics", "create_partitions", "alter_configs", "list_groups", "describe_group"],
+)
+def test_what_has_no_answer_in_time_is_a_cluster_that_is_not_reached(
+    admin: GroupAdmin, call: Callable[[GroupAdmin], object]
+) -> None:
+    with pytest.raises(ClusterUnreachable) as failure:
+        call(admin)
+    assert failure.value.message
+
+
+@pytest.mark.parametrize("wrapped", [lambda error: error, KafkaException], ids=["error", "exception"])
+def test_groups_that_no_broker_lists_are_a_cluster_that_is_not_reached(
+    admin: GroupAdmin, monkeypatch: pytest.MonkeyPatch, wrapped: Callable[[KafkaError], object]
+) -> None:
+    listed: Future[Any] = Future()
+    listed.set_result(SimpleNamespace(valid=[], errors=[wrapped(KafkaError(KafkaError._TIMED_OUT))]))
+    monkeypatch.setattr(admin, "_client", SimpleNamespace(list_consumer_groups=lambda **_: listed))
+    with pytest.raises(ClusterUnreachable):
+        admin.list_groups()
