@@ -17,7 +17,8 @@ how far its predecessor had shown the log answers OFFSET_NOT_AVAILABLE (up to v4
 
 - Both ListOffsets (v4+) and OffsetForLeaderEpoch check the leader epoch the client knows: an older one is
   FENCED_LEADER_EPOCH, a newer one UNKNOWN_LEADER_EPOCH.
-- A replica id is refused with CLUSTER_AUTHORIZATION_FAILED: this broker has no followers.
+- Who names a replica id is answered like a consumer: followers do not ask here, but clients send one (kafka-python's
+  development branch sends 0), and Kafka answers them.
 - DeleteRecords moves the start of a log up; -1 is the high watermark, beyond it is OFFSET_OUT_OF_RANGE. A topic
   whose `cleanup.policy` lacks delete is POLICY_VIOLATION, an internal one INVALID_TOPIC_EXCEPTION, as with Kafka.
 - Left out: timeouts (v10 of ListOffsets has one, for reads from tiered storage).
@@ -78,7 +79,6 @@ async def handle_list_offsets(ctx: Context, request: Any, info: RequestInfo) -> 
     def answer(name: str, asked: Any) -> dict[str, Any]:
         if (name, asked.partition_index) in repeated:
             raise CodedError(ErrorCode.invalid_request)
-        _refuse_replica(request.replica_id)
         partition = ctx.replicas.partition(name, asked.partition_index)
         partition.check_leads()
         partition.check_epoch(getattr(asked, "current_leader_epoch", UNKNOWN))
@@ -134,23 +134,21 @@ def _find_place(partition: Partition, timestamp: int, end: int, version: int) ->
 
 
 async def handle_offset_for_leader_epoch(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
-    replica_id = getattr(request, "replica_id", UNKNOWN)
     return {
         "throttle_time": 0,
         "topics": [
             {
                 "topic": topic.topic,
-                "partitions": [_epoch_end(ctx, topic.topic, asked, replica_id) for asked in topic.partitions or ()],
+                "partitions": [_epoch_end(ctx, topic.topic, asked) for asked in topic.partitions or ()],
             }
             for topic in request.topics or ()
         ],
     }
 
 
-def _epoch_end(ctx: Context, topic: str, asked: Any, replica_id: int) -> dict[str, Any]:
+def _epoch_end(ctx: Context, topic: str, asked: Any) -> dict[str, Any]:
     code, epoch, end_offset = ErrorCode.none, UNKNOWN, UNKNOWN
     try:
-        _refuse_replica(replica_id)
         partition = ctx.replicas.partition(topic, asked.partition)
         partition.check_leads()
         partition.check_epoch(asked.current_leader_epoch)
@@ -158,11 +156,6 @@ def _epoch_end(ctx: Context, topic: str, asked: Any, replica_id: int) -> dict[st
     except CodedError as error:
         code = error.code
     return {"error_code": code, "partition": asked.partition, "leader_epoch": epoch, "end_offset": end_offset}
-
-
-def _refuse_replica(replica_id: int) -> None:
-    if replica_id >= 0:
-        raise CodedError(ErrorCode.cluster_authorization_failed, f"replica {replica_id} does not follow this broker")
 
 
 async def handle_delete_records(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
