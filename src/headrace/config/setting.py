@@ -118,11 +118,17 @@ def only(allowed: Value, words: str) -> Rule:
     return Rule(holds=lambda value: value == allowed, words=words)
 
 
-def some_of(*allowed: str) -> Rule:
+def some_of(*allowed: str, least: int = 1) -> Rule:
     def holds(value: Value) -> bool:
-        return isinstance(value, tuple) and bool(value) and len(set(value)) == len(value) and set(value) <= set(allowed)
+        return (
+            isinstance(value, tuple)
+            and len(value) >= least
+            and len(set(value)) == len(value)
+            and set(value) <= set(allowed)
+        )
 
-    return Rule(holds=holds, words=f"one or more of {', '.join(allowed)}, each once")
+    count = "one or more" if least else "any"
+    return Rule(holds=holds, words=f"{count} of {', '.join(allowed)}, each once")
 
 
 def _boolean(text: str) -> bool:

@@ -55,9 +55,10 @@ _ROWS: Final = (
         "cleanup.policy",
         Type.LIST,
         "delete",
-        some_of("compact", "delete"),
+        some_of("compact", "delete", least=0),
         "log.cleanup.policy",
-        "What happens to old records: delete drops old segments, compact keeps the latest record of each key.",
+        "What happens to old records: delete drops old segments, compact keeps the latest record of each key; with "
+        "neither all stay.",
     ),
     _topic(
         "compression.type",

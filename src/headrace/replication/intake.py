@@ -18,7 +18,7 @@ from headrace.protocol.batch import (
     stamp_append_time,
 )
 from headrace.protocol.compression import CODECS, DECOMPRESSED_LIMIT, ZSTD, compress, decompress
-from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.errors import CodedError, ErrorCode, RecordsRefused
 from headrace.protocol.produce import FIRST_WITH_ZSTD
 from headrace.protocol.records import decode_records
 
@@ -70,8 +70,10 @@ def _check_timestamps(header: BatchHeader, rules: IntakeSettings, now_ms: int) -
 
 
 def _check_keys(batch: memoryview) -> None:
-    if any(record.key is None for record in decode_records(batch)):
-        raise CodedError(ErrorCode.invalid_record, "a compacted topic takes only records that have a key")
+    keyless = tuple((place, "no key") for place, record in enumerate(decode_records(batch)) if record.key is None)
+    if keyless:
+        message = f"a compacted topic takes only records that have a key; {len(keyless)} of the batch have none"
+        raise RecordsRefused(ErrorCode.invalid_record, message, keyless)
 
 
 def _recompress(batch: memoryview, header: BatchHeader, rules: IntakeSettings) -> tuple[memoryview, BatchHeader]:

@@ -142,7 +142,9 @@ def test_lists_grow_and_shrink(broker: Harness) -> None:
     assert policy() == "delete,compact"
     assert alter(broker, TOPIC, "t", ("cleanup.policy", SUBTRACT, "delete")).error_code is ErrorCode.none
     assert policy() == "compact"
-    assert alter(broker, TOPIC, "t", ("cleanup.policy", SUBTRACT, "compact")).error_code is ErrorCode.invalid_config
+    assert alter(broker, TOPIC, "t", ("cleanup.policy", SUBTRACT, "compact")).error_code is ErrorCode.none
+    assert policy() == ""
+    assert alter(broker, TOPIC, "t", ("cleanup.policy", APPEND, "compact")).error_code is ErrorCode.none
     assert policy() == "compact"
 
 

@@ -48,6 +48,7 @@ def test_nothing_goes_beyond_the_high_watermark() -> None:
 def test_what_lies_before_the_start_goes_whatever_the_policy() -> None:
     assert expired(start=20, cleanup_policy=frozenset({"compact"})) == 2
     assert expired(9000, retention_ms=500, cleanup_policy=frozenset({"compact"})) == 0
+    assert expired(9000, retention_ms=500, cleanup_policy=frozenset()) == 0
 
 
 def old_store() -> Store:
