@@ -17,7 +17,7 @@ from struct import Struct
 from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
-from kio.index import load_request_schema
+from kio.index import KioIndexError, load_request_schema
 from kio.serial import entity_reader
 
 from headrace.protocol.api import PEERS_ONLY, SUPPORTED, ApiKey, response_header_is_flexible
@@ -265,7 +265,22 @@ class Dispatcher:
             body = self._unsupported_api_versions()
             return [_RESPONSE_HEAD.pack(4 + len(body), correlation_id) + body]
         log.info("unsupported version", api=api_key, version=version, peer=connection.peer)
-        return [_UNSUPPORTED.pack(6, correlation_id, ErrorCode.unsupported_version.value)]
+        return [_unsupported(api_key, version, correlation_id)]
+
+
+def _unsupported(api_key: int, version: int, correlation_id: int) -> bytes | bytearray:
+    """UNSUPPORTED_VERSION in the layout that was asked for, where that is known and has a place for it.
+
+    Elsewhere the code stands alone: an answer without a code would look like success.
+    """
+    code = ErrorCode.unsupported_version.value
+    try:
+        values = blank_response(api_key, version, code)
+    except KioIndexError:
+        values = {}
+    if "error_code" not in values:
+        return _UNSUPPORTED.pack(6, correlation_id, code)
+    return frame_response(api_key, version, correlation_id, values)
 
 
 @cache

@@ -201,6 +201,21 @@ def test_an_unsupported_version_is_told_so_and_the_connection_goes_on(broker: Br
         assert wire.ask(18, 0, request(18, 0)).error_code is ErrorCode.none
 
 
+@pytest.mark.parametrize(("key", "version"), [(29, 2), (48, 1), (50, 0), (55, 0), (78, 1)])
+def test_an_api_that_is_not_there_answers_in_its_own_layout(broker: Broker, key: int, version: int) -> None:
+    with Wire(broker.bootstrap) as wire:
+        wire.send_body(key, version, b"")
+        assert wire.receive(key, version).error_code is ErrorCode.unsupported_version
+        assert wire.ask(18, 0, request(18, 0)).error_code is ErrorCode.none
+
+
+@pytest.mark.parametrize(("key", "version"), [(30, 2), (31, 2), (49, 1)])
+def test_a_layout_without_a_code_is_not_used_to_refuse(broker: Broker, key: int, version: int) -> None:
+    with Wire(broker.bootstrap) as wire:
+        wire.send_body(key, version, b"")
+        assert wire.receive_frame()[4:] == pack(">h", ErrorCode.unsupported_version.value)
+
+
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0(broker: Broker) -> None:
     with Wire(broker.bootstrap) as wire:
         wire.send_body(18, 99, b"")
