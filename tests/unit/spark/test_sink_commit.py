@@ -1,5 +1,7 @@
 """The decisions of the sink, one by one; `tests/property/test_sink_commit.py` plays them all against bad luck."""
 
+from typing import Any
+
 import pytest
 
 from headrace.client.columnar.prepared import Description
@@ -159,6 +161,27 @@ def test_an_abort_spares_what_was_decided() -> None:
     mine = Decision(batch=7, run="r2", state=State.COMMITTING, transactions=(ONE,))
     commands = played(abort_steps(REPORTS), ("r2", mine), mine, [LOST], [transactional_id("q", "r2", 0, 0)])
     assert commands == [Look(), TakeOver("r2"), End([TWO], commit=False), ListOpen(), None]
+
+
+def test_an_abort_of_a_job_finishes_a_commit_that_was_cut_off() -> None:
+    own = [ONE, TWO]
+    answers: list[Any] = [("r2", None), None, [COMMITTED, OPEN], [COMMITTED, COMMITTED], []]
+    begin = [Look(), TakeOver("r2"), Inspect(own)]
+    assert played(abort_steps(REPORTS), *answers) == [*begin, End(own, commit=True), ListOpen(), None]
+
+
+def test_an_abort_of_a_job_undoes_what_was_not_committed() -> None:
+    own = [ONE, TWO]
+    answers: list[Any] = [("r2", None), None, [OPEN, OPEN], [LOST, LOST], []]
+    begin = [Look(), TakeOver("r2"), Inspect(own)]
+    assert played(abort_steps(REPORTS), *answers) == [*begin, End(own, commit=False), ListOpen(), None]
+
+
+def test_an_abort_of_a_job_that_is_torn_says_what_is_missing() -> None:
+    steps = abort_steps(REPORTS)
+    played(steps, ("r2", None), None, [COMMITTED, OPEN])
+    with pytest.raises(CommitError, match="batch 7 is torn: the rows of its tasks 1 are missing"):
+        steps.send([COMMITTED, LOST])
 
 
 def test_an_abort_leaves_the_journal_to_a_run_that_took_it() -> None:
