@@ -16,8 +16,9 @@ then commits those transactions; every other transaction of the query is aborted
 
 What remains is time: an open transaction is aborted by the broker after `transaction.timeout.ms`. Before the decision
 that costs nothing but the work, since the batch is written again. If it happens between the decision and the commit
-(the driver died in that moment, or the cluster was out of reach, for longer than the timeout), either nothing of the batch was committed,
-and the decision is revoked, or a part of it was: then the batch is torn, and the query says so and stops.
+(the driver died in that moment, or the cluster was out of reach, for longer than the timeout), either nothing of the
+batch was committed, and the decision is revoked, or a part of it was: then the batch is torn, and the query says so and
+stops.
 
 No input or output here: the functions yield what to do and are sent what came of it.
 """
