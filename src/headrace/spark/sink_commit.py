@@ -206,11 +206,8 @@ Command = Look | TakeOver | Record | Claim | Inspect | End | ListOpen | Fence
 Steps = Generator[Command, Any, None]
 
 
-def commit_steps(batch: int, reports: Sequence[Report], *, rewrite_torn: bool = False, sweep: bool = True) -> Steps:
-    """Make the batch of these reports visible, once, whatever earlier runs did with it.
-
-    With `sweep` it also looks for transactions that nobody will end: of attempts that lost, and of runs that died.
-    """
+def commit_steps(batch: int, reports: Sequence[Report], *, rewrite_torn: bool = False) -> Steps:
+    """Make the batch of these reports visible, once, whatever earlier runs did with it."""
     own = _prepared(reports)
     last = yield TakeOver(reports[0].run)
     if last is not None and last.state is State.COMMITTING:
@@ -222,8 +219,6 @@ def commit_steps(batch: int, reports: Sequence[Report], *, rewrite_torn: bool = 
         yield End(own, commit=False)
     else:
         yield from _decide(batch, reports, own, rewrite_torn)
-    if sweep:
-        yield from _sweep(keep=set())
 
 
 def abort_steps(reports: Sequence[Report]) -> Steps:
@@ -247,7 +242,7 @@ def abort_steps(reports: Sequence[Report]) -> Steps:
     if was_decided and Outcome.LOST in outcomes:
         raise torn(Decision(batch=reports[0].batch, run=run, state=State.COMMITTING, transactions=tuple(own)), outcomes)
     if is_ours:
-        yield from _sweep(keep={transactional_id(query, one.run, one.partition, one.attempt) for one in decided})
+        yield from sweep_steps(keep={transactional_id(query, one.run, one.partition, one.attempt) for one in decided})
 
 
 def _decide(batch: int, reports: Sequence[Report], own: Sequence[Prepared], rewrite_torn: bool) -> Steps:
@@ -284,8 +279,11 @@ def _carry_out(
     return ended
 
 
-def _sweep(keep: set[str]) -> Steps:
-    """The claim stands between looking and ending, so that a driver whose time is over ends nobody's transactions."""
+def sweep_steps(keep: set[str]) -> Steps:
+    """Abort the query's transactions that nobody will end: of attempts that lost, and of runs that died.
+
+    The claim stands between looking and ending, so that a driver whose time is over ends nobody's transactions.
+    """
     stale = [one for one in (yield ListOpen()) if one not in keep]
     if stale:
         yield Claim()

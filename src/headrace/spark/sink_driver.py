@@ -36,6 +36,7 @@ from .sink_commit import (
     abort_steps,
     commit_steps,
     id_prefix,
+    sweep_steps,
     transactional_id,
     unfinished,
 )
@@ -101,11 +102,18 @@ class SinkDriver:
 
     def commit(self, batch: int, reports: Sequence[Report], *, rewrite_torn: bool = False) -> None:
         """Make the batch visible, once."""
-        now = time.monotonic()
-        sweep = is_sweep_due(reports, now - self._swept_at)
-        self._carry_out(commit_steps(batch, reports, rewrite_torn=rewrite_torn, sweep=sweep))
-        if sweep:
-            self._swept_at = now
+        self._carry_out(commit_steps(batch, reports, rewrite_torn=rewrite_torn))
+        if is_sweep_due(reports, time.monotonic() - self._swept_at):
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """The batch is committed: what goes wrong here must not make anybody write it again."""
+        try:
+            self._carry_out(sweep_steps(keep=set()))
+        except ClientError as error:
+            log.warning("transactions of tasks that lost could not be ended, readers may wait for them: %s", error)
+        else:
+            self._swept_at = time.monotonic()
 
     def abort(self, reports: Sequence[Report]) -> None:
         """Undo what is not decided."""

@@ -147,6 +147,20 @@ def test_a_job_whose_commit_was_cut_off_is_finished_by_its_abort(
     assert states(coordinator, "job") == {COMMITTED}
 
 
+def test_a_committed_batch_stays_so_when_nobody_tells_of_leftovers(
+    cluster: Cluster, coordinator: ScriptedCoordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    written(coordinator, "r1", 0, attempt=0)
+    one = driver(cluster)
+    reports = written(coordinator, "r1", 0, attempt=1)
+    coordinator.errors = {ApiKey.INIT_PRODUCER_ID: [ErrorCode.none, REFUSED]}
+    one.commit(0, reports)
+    assert states(coordinator, "r1") == {OPEN, COMMITTED}
+    assert [line for line in caplog.messages if "readers may wait for them" in line]
+    one.commit(1, written(coordinator, "r1", 1, attempt=2))
+    assert states(coordinator, "r1") == {EMPTY, COMMITTED}
+
+
 def test_what_is_decided_is_tried_for_as_long_as_its_transactions_may_live(
     script: ScriptedCluster, coordinator: ScriptedCoordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
