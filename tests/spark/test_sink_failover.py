@@ -3,6 +3,7 @@ of committed records see each row once, and no query fails.
 """
 
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ REPLICAS = [(1, 2, 3), (2, 3, 1), (3, 1, 2)]
 SETTINGS = {"transaction.state.log.num.partitions": "6", "offsets.topic.num.partitions": "3"}
 TRANSACTIONS = "__transaction_state"
 PATIENCE = 400.0
+AWAY_SECONDS = 8
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +96,24 @@ def test_a_batch_is_written_once_when_a_broker_dies_between_decision_and_commit(
     options = {name: f"{value}{number}" for name, value in series.items()}
     with gate.meanwhile(cluster[number].kill):
         save(numbers(spark), view, cluster.bootstrap, "held", **options)
+    assert committed(cluster.bootstrap, view) == Counter(range(ROWS))
+
+
+def test_a_decided_batch_is_committed_once_the_cluster_is_back_however_long_a_call_may_take(
+    spark: Any, cluster: ClusterProcesses, view: View, tmp_path: Path
+) -> None:
+    spark.dataSource.register(held_source(tmp_path))
+    coming_back = threading.Timer(AWAY_SECONDS, cluster.start, [list(cluster.brokers)])
+
+    def go_away() -> None:
+        for broker in cluster.brokers.values():
+            broker.kill()
+        coming_back.start()
+
+    options = {"kafka.default.api.timeout.ms": str(AWAY_SECONDS * 250)}
+    with Gate(tmp_path, rows=0).meanwhile(go_away):
+        save(numbers(spark), view, cluster.bootstrap, "held", **options)
+    coming_back.join()
     assert committed(cluster.bootstrap, view) == Counter(range(ROWS))
 
 
