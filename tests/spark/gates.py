@@ -24,7 +24,7 @@ class Gate:
 
     def through(self, frame: Any) -> Any:
         """The same rows, from tasks that wait at the door."""
-        return frame.mapInArrow(self._pass, frame.schema)
+        return frame.mapInArrow(self.passing, frame.schema)
 
     @contextmanager
     def meanwhile(self, act: Callable[[], None]) -> Iterator[None]:
@@ -49,17 +49,18 @@ class Gate:
     def _is_reached(self) -> bool:
         return any(self.place.glob("reached-*"))
 
-    def _pass(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def passing(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The batches, of a task that comes to the door once it has given enough of them away."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
-        passed = 0
+        given = 0
         for rows in batches:
-            passed += rows.num_rows
-            if passed >= self.rows:
-                self.stand(context.partitionId())
             yield rows
+            given += rows.num_rows
+            if given >= self.rows:
+                self.stand(context.partitionId())
 
     def stand(self, task: int) -> None:
         """Say that a task is here, and return when the door is open."""

@@ -1,8 +1,13 @@
-"""The sink with a door in its driver: between the decision to commit a batch and the commit itself."""
+"""The source with a door in its tasks, between two fetches, and the sink with one in its driver, between decision and
+commit.
+"""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from headrace.spark.batch import BatchReader
+from headrace.spark.reading import Rows
 from headrace.spark.sink import SinkWriter
 from headrace.spark.sink_commit import Command, End
 from headrace.spark.sink_driver import SinkDriver
@@ -12,18 +17,30 @@ from .gates import Gate
 
 
 def held_source(place: Path) -> type[HeadraceSource]:
-    """`format("held")`, whose batches stand at a gate at this place before they are committed."""
+    """`format("held")`, which stands at a gate at this place."""
 
     class HeldSource(HeadraceSource):
         @classmethod
         def name(cls) -> str:
             return "held"
 
+        def reader(self, schema: Any) -> BatchReader:
+            return HeldReader(self._rows(self._options().for_batch(), schema), Gate(place, rows=500))
+
         def writer(self, schema: Any, overwrite: bool) -> SinkWriter:
             plain = super().writer(schema, overwrite)
             return HeldWriter(plain._target, plain._job, place)
 
     return HeldSource
+
+
+class HeldReader(BatchReader):
+    def __init__(self, rows: Rows, gate: Gate) -> None:
+        super().__init__(rows)
+        self._gate = gate
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        return self._gate.passing(super().read(partition))
 
 
 class HeldWriter(SinkWriter):

@@ -50,8 +50,11 @@ def view(cluster: ClusterProcesses, request: pytest.FixtureRequest) -> Iterator[
         View(cluster.bootstrap, topic).wait_until_in_sync()
 
 
-def numbers(spark: Any, rows: int = ROWS) -> Any:
-    return spark.range(0, rows, 1, TASKS).selectExpr("CAST(id AS STRING) AS key", "CAST(id AS STRING) AS value")
+def numbers(spark: Any, width: int = 1) -> Any:
+    """Rows of a number each, with blanks up to a width."""
+    key = "CAST(id AS STRING)"
+    padded = f"rpad({key}, greatest({width}, length({key})), ' ')"
+    return spark.range(0, ROWS, 1, TASKS).selectExpr(f"{key} AS key", f"{padded} AS value")
 
 
 def save(frame: Any, view: View, bootstrap: str, kind: str = "headrace", **options: str) -> None:
@@ -64,15 +67,16 @@ def save(frame: Any, view: View, bootstrap: str, kind: str = "headrace", **optio
     )
 
 
+def ends(bootstrap: str, view: View, *, read_committed: bool = False) -> list[int]:
+    places = [TopicPartition(view.topic, number) for number in range(len(REPLICAS))]
+    with Cluster({"bootstrap.servers": bootstrap}) as cluster:
+        found = cluster.offsets(dict.fromkeys(places, LATEST), read_committed=read_committed)
+    return [found[where] or 0 for where in places]
+
+
 def committed(bootstrap: str, view: View) -> Counter[int]:
     """What readers are shown once the coordinators have told every leader, which they do after they have answered."""
-    with Cluster({"bootstrap.servers": bootstrap}) as cluster:
-        places = dict.fromkeys((TopicPartition(view.topic, number) for number in range(len(REPLICAS))), LATEST)
-
-        def is_stable() -> bool:
-            return cluster.offsets(places) == cluster.offsets(places, read_committed=True)
-
-        wait_for("no open transaction", is_stable)
+    wait_for("no open transaction", lambda: ends(bootstrap, view) == ends(bootstrap, view, read_committed=True))
     return Counter(int(value or b"-1") for value in values(bootstrap, view.topic, read_committed=True))
 
 
@@ -80,9 +84,16 @@ def committed(bootstrap: str, view: View) -> Counter[int]:
 def test_a_batch_is_written_once_when_a_broker_dies_among_its_writes(
     spark: Any, cluster: ClusterProcesses, view: View, tmp_path: Path, number: int
 ) -> None:
-    gate = Gate(tmp_path, rows=1_000)
-    with gate.meanwhile(cluster[number].kill):
-        save(gate.through(numbers(spark)), view, cluster.bootstrap)
+    gate = Gate(tmp_path, rows=3_500)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")  # or none is written before all came
+
+    def strike() -> None:
+        wait_for("some rows", lambda: sum(ends(cluster.bootstrap, view)) > 0)
+        cluster[number].kill()
+
+    with gate.meanwhile(strike):
+        save(gate.through(numbers(spark, width=4_000)), view, cluster.bootstrap)
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert committed(cluster.bootstrap, view) == Counter(range(ROWS))
 
 

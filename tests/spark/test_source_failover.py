@@ -15,15 +15,15 @@ from tests.faults.view import View
 from tests.process import ClusterProcesses, wait_for
 
 from .gates import Gate
+from .held import held_source
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 PARTITIONS = 3
 REPLICAS = [(1, 2, 3), (2, 3, 1), (3, 1, 2)]
-ROWS = 45_000
+ROWS = 15_000
 PATIENCE = 180.0
 PADDING = b" " * 1_000
-"""More than the pipes between Spark's processes hold, so that a task that is held up has not read to its end."""
 SMALL = {"kafka.max.partition.fetch.bytes": "100000", "kafka.fetch.max.bytes": "300000"}
 """So that a task fetches often."""
 
@@ -130,16 +130,16 @@ def test_a_batch_reads_each_record_once_in_order_while_leaders_change(
 ) -> None:
     feed = Feed(cluster.bootstrap, view.topic)
     feed.send(ROWS)
+    spark.dataSource.register(held_source(tmp_path))
     frame = (
-        spark.read.format("headrace")
+        spark.read.format("held")
         .option("kafka.bootstrap.servers", cluster.bootstrap)
         .options(subscribe=view.topic, **SMALL)
         .load()
         .select("partition", "value")
     )
-    gate = Gate(tmp_path, rows=2_000)
-    with gate.meanwhile(lambda: disturb(cluster, view)):
-        rows = gate.through(frame).collect()
+    with Gate(tmp_path, rows=0).meanwhile(lambda: disturb(cluster, view)):
+        rows = frame.collect()
     assert by_partition(rows) == feed.expected()
 
 
