@@ -296,7 +296,7 @@ class Simulation:
         run.reports[task] = Report(QUERY, run.name, batch, prepared, found_decided=prepared is None)
         if len(run.reports) == TASKS:
             reports = [run.reports[number] for number in range(TASKS)]
-            run.driver = Driver(commit_steps(batch, reports), True, self.cluster)
+            run.driver = Driver(_commit_and_sweep(batch, reports), True, self.cluster)
 
     def the_driver_goes_on(self) -> None:
         driver = self.run.driver
@@ -374,6 +374,11 @@ class Simulation:
         return Run(f"r{next(self.names)}", self.checkpoint)
 
 
+def _commit_and_sweep(batch: int, reports: Sequence[Report]) -> Steps:
+    yield from commit_steps(batch, reports)
+    yield from sink_commit.sweep_steps(set())
+
+
 def _play_all(seeds: range, *, times_out: bool = True) -> list[Simulation]:
     return [Simulation(seed, times_out=times_out).play() for seed in seeds]
 
@@ -437,7 +442,7 @@ SAFEGUARDS: Final[dict[str, list[tuple[object, str, object]]]] = {
     "the decision comes before the commits": [(THIS, "commit_steps", _commit_before_deciding)],
     "the decision of an earlier run counts": [(THIS, "commit_steps", _decide_without_reading)],
     "the journal has one writer": [(Driver, "_require_ownership", _nobody_is_shut_out)],
-    "a driver claims the journal before it sweeps": [(sink_commit, "_sweep", _sweep_without_claim)],
+    "a driver claims the journal before it sweeps": [(sink_commit, "sweep_steps", _sweep_without_claim)],
     "runs have ids of their own": [
         (THIS, "transactional_id", _without_run),
         (sink_commit, "transactional_id", _without_run),

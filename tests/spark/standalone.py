@@ -23,7 +23,9 @@ START_SECONDS = 120.0
 
 @contextmanager
 def standalone(directory: Path, workers: int = 2) -> Iterator[str]:
-    """A master and its workers, each with one core; the master's address."""
+    """A master and its workers, each with one core, on hosts of their own as far as Spark can tell; the master's
+    address.
+    """
     port = free_port()
     address = f"spark://127.0.0.1:{port}"
     deploy = "org.apache.spark.deploy"
@@ -31,7 +33,8 @@ def standalone(directory: Path, workers: int = 2) -> Iterator[str]:
         master = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", str(free_port()))
         stack.enter_context(_jvm("New state: ALIVE", "spark-class", f"{deploy}.master.Master", *master, home=directory))
         for number in range(workers):
-            options = ("--cores", "1", "--memory", "1g", "--host", "127.0.0.1", "--webui-port", str(free_port()))
+            host = f"127.0.0.{number + 1}"
+            options = ("--cores", "1", "--memory", "1g", "--host", host, "--webui-port", str(free_port()))
             work = ("--work-dir", str(directory / f"worker-{number}"), address)
             stack.enter_context(
                 _jvm(
@@ -41,6 +44,7 @@ def standalone(directory: Path, workers: int = 2) -> Iterator[str]:
                     *options,
                     *work,
                     home=directory,
+                    host=host,
                 )
             )
         yield address
@@ -63,12 +67,12 @@ def connect_server(directory: Path) -> Iterator[str]:
 
 
 @contextmanager
-def _jvm(ready: str, *command: str, home: Path, memory: str = "256m") -> Iterator[None]:
+def _jvm(ready: str, *command: str, home: Path, memory: str = "256m", host: str = "127.0.0.1") -> Iterator[None]:
     """One of Spark's programs, from when it says that it is ready until the end of the block."""
     environment = {
         **os.environ,
         "SPARK_HOME": str(HOME),
-        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_IP": host,
         "SPARK_NO_DAEMONIZE": "1",
         "SPARK_DAEMON_MEMORY": memory,
         "SPARK_DAEMON_JAVA_OPTS": LEAN,

@@ -105,6 +105,31 @@ def test_limits_make_several_micro_batches_that_end_with_what_was_there(stream: 
     assert stream.values() == list(range(100))
 
 
+def test_too_few_records_are_waited_for_but_not_longer_than_allowed(stream: Stream, topics: Topics, spark: Any) -> None:
+    topic = topics.create()
+    topics.fill(topic, _numbers(0, 10))
+    spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "500")  # so that a query tells what it waits for
+    with stream.running(subscribe=topic, minOffsetsPerTrigger="100", maxTriggerDelay="10m") as query:
+        _eventually(lambda: _sizes(query) == [10])
+        topics.fill(topic, _numbers(10, 60))
+        _eventually(lambda: json.loads(query.lastProgress["sources"][0]["latestOffset"]) == {topic: {"0": 60}})
+        assert _sizes(query) == [10]
+        topics.fill(topic, _numbers(60, 110))
+        _eventually(lambda: _sizes(query) == [10, 100])
+    with stream.running(subscribe=topic, minOffsetsPerTrigger="100", maxTriggerDelay="1s") as query:
+        topics.fill(topic, _numbers(110, 115))
+        _eventually(lambda: _sizes(query) == [5])
+        topics.fill(topic, _numbers(115, 120))
+        _eventually(lambda: _sizes(query) == [5, 5])
+    spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
+    assert stream.values() == list(range(120))
+
+
+def _sizes(query: Query) -> list[int]:
+    """Of the micro-batches that read something."""
+    return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+
+
 def test_a_limit_on_bytes_makes_micro_batches_of_about_that_size(stream: Stream, topics: Topics) -> None:
     topic = topics.create()
     topics.fill(topic, [b"%0100d" % number for number in range(100)])

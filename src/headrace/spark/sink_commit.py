@@ -5,7 +5,8 @@ attempt of every task in its hands, first writes its decision to a journal (a co
 then commits those transactions; every other transaction of the query is aborted. What makes this safe:
 
 1. Transactional ids hold query, run, task and attempt. No two runs, and no two attempts, can end each other's
-   transaction by accident; only a driver, carrying out a decision, and the broker's timeout end them.
+   transaction by accident; only a driver, carrying out a decision, and the broker's timeout end them. Spark's numbers
+   of attempts do not tell twins of a stage that is run again apart, so a task takes no id that has an open transaction.
 2. No transaction is committed before the decision that lists it is in the journal.
 3. The journal has one writer. A driver takes it over (by a new producer epoch) before it reads it, and from then on
    whatever an earlier driver still tries to write is refused. So the decision it read stays the last word.
@@ -15,8 +16,9 @@ then commits those transactions; every other transaction of the query is aborted
 
 What remains is time: an open transaction is aborted by the broker after `transaction.timeout.ms`. Before the decision
 that costs nothing but the work, since the batch is written again. If it happens between the decision and the commit
-(the driver died in that moment and was away for longer than the timeout), either nothing of the batch was committed,
-and the decision is revoked, or a part of it was: then the batch is torn, and the query says so and stops.
+(the driver died in that moment, or the cluster was out of reach, for longer than the timeout), either nothing of the
+batch was committed, and the decision is revoked, or a part of it was: then the batch is torn, and the query says so and
+stops.
 
 No input or output here: the functions yield what to do and are sent what came of it.
 """
@@ -204,11 +206,8 @@ Command = Look | TakeOver | Record | Claim | Inspect | End | ListOpen | Fence
 Steps = Generator[Command, Any, None]
 
 
-def commit_steps(batch: int, reports: Sequence[Report], *, rewrite_torn: bool = False, sweep: bool = True) -> Steps:
-    """Make the batch of these reports visible, once, whatever earlier runs did with it.
-
-    With `sweep` it also looks for transactions that nobody will end: of attempts that lost, and of runs that died.
-    """
+def commit_steps(batch: int, reports: Sequence[Report], *, rewrite_torn: bool = False) -> Steps:
+    """Make the batch of these reports visible, once, whatever earlier runs did with it."""
     own = _prepared(reports)
     last = yield TakeOver(reports[0].run)
     if last is not None and last.state is State.COMMITTING:
@@ -220,8 +219,6 @@ def commit_steps(batch: int, reports: Sequence[Report], *, rewrite_torn: bool = 
         yield End(own, commit=False)
     else:
         yield from _decide(batch, reports, own, rewrite_torn)
-    if sweep:
-        yield from _sweep(keep=set())
 
 
 def abort_steps(reports: Sequence[Report]) -> Steps:
@@ -229,6 +226,9 @@ def abort_steps(reports: Sequence[Report]) -> Steps:
 
     Spark calls this also when `commit` itself failed, so the decision may be there, or still on its way. A journal that
     another run has is left to it: whatever this run had under way there is refused.
+
+    A job has no next run, and its journal died with the process that committed. But nothing is committed that was not
+    decided: where one of its transactions is, the others are committed, too.
     """
     query, run = reports[0].query, reports[0].run
     owner, last = yield Look()
@@ -236,9 +236,13 @@ def abort_steps(reports: Sequence[Report]) -> Steps:
     if is_ours:
         last = yield TakeOver(run)
     decided = last.transactions if last is not None and last.state is State.COMMITTING else ()
-    yield End([one for one in _prepared(reports) if one not in decided], commit=False)
+    own = [one for one in _prepared(reports) if one not in decided]
+    was_decided = is_ours and last is None and Outcome.COMMITTED in (yield Inspect(own))
+    outcomes = yield End(own, commit=was_decided)
+    if was_decided and Outcome.LOST in outcomes:
+        raise torn(Decision(batch=reports[0].batch, run=run, state=State.COMMITTING, transactions=tuple(own)), outcomes)
     if is_ours:
-        yield from _sweep(keep={transactional_id(query, one.run, one.partition, one.attempt) for one in decided})
+        yield from sweep_steps(keep={transactional_id(query, one.run, one.partition, one.attempt) for one in decided})
 
 
 def _decide(batch: int, reports: Sequence[Report], own: Sequence[Prepared], rewrite_torn: bool) -> Steps:
@@ -275,8 +279,11 @@ def _carry_out(
     return ended
 
 
-def _sweep(keep: set[str]) -> Steps:
-    """The claim stands between looking and ending, so that a driver whose time is over ends nobody's transactions."""
+def sweep_steps(keep: set[str]) -> Steps:
+    """Abort the query's transactions that nobody will end: of attempts that lost, and of runs that died.
+
+    The claim stands between looking and ending, so that a driver whose time is over ends nobody's transactions.
+    """
     stale = [one for one in (yield ListOpen()) if one not in keep]
     if stale:
         yield Claim()
@@ -300,6 +307,16 @@ def expired(batch: int, lost: Sequence[Prepared]) -> CommitError:
         "before all tasks were done. Nothing of the batch is visible; start again to have it written. "
         "Where batches take long, raise kafka.transaction.timeout.ms (and the brokers' transaction.max.timeout.ms), "
         "or make them smaller"
+    )
+
+
+def unfinished(error: ClientError) -> CommitError:
+    return CommitError(
+        f"the batch is decided, and could not be committed: {error}. What was committed of it stays visible, and "
+        "the cluster aborts the rest after transaction.timeout.ms. A stream, or a write with the same txnAppId and "
+        "txnVersion, that is started before that commits the rest; any other write is to be compared with its topic "
+        "before it is repeated",
+        error.code,
     )
 
 

@@ -1,5 +1,6 @@
 """The driver's part of an exactly-once write: carries out, against a cluster, what `sink_commit` decides."""
 
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,7 +14,10 @@ from headrace.client.columnar.prepared import (
     fence,
     open_transactions,
 )
+from headrace.client.columnar.retry import Patience
+from headrace.client.columnar.settings import ClientSettings
 from headrace.client.columnar.transaction import PreparedTransaction
+from headrace.client.errors import ClientError
 
 from .sink_commit import (
     Claim,
@@ -32,9 +36,13 @@ from .sink_commit import (
     abort_steps,
     commit_steps,
     id_prefix,
+    sweep_steps,
     transactional_id,
+    unfinished,
 )
 from .sink_journal import Journal
+
+log = logging.getLogger(__name__)
 
 SWEEP_SECONDS: Final = 30.0
 """How long a transaction that nobody will end may hold up readers, beside one that a retried task tells of at once."""
@@ -64,6 +72,25 @@ def is_sweep_due(reports: Sequence[Report], since_last: float) -> bool:
     return since_last >= SWEEP_SECONDS or any(one.prepared is not None and one.prepared.attempt for one in reports)
 
 
+class LongPatience(Patience):
+    """For what is decided: to give up before the cluster aborts a transaction is to tear the batch.
+
+    Says so once, when it takes longer than any other call may.
+    """
+
+    def __init__(self, settings: ClientSettings, transactions: int) -> None:
+        super().__init__(settings, least=settings.seconds("transaction.timeout.ms"))
+        self._transactions = transactions
+        self._says_at = time.monotonic() + settings.seconds("default.api.timeout.ms")
+
+    def pause(self, error: ClientError) -> None:
+        if time.monotonic() >= self._says_at:
+            self._says_at = float("inf")
+            words = "%d transactions are to be committed, and will be tried until transaction.timeout.ms is over: %s"
+            log.warning(words, self._transactions, error.message)
+        super().pause(error)
+
+
 class SinkDriver:
     """Commits and aborts the batches of one query, or the one batch of a job."""
 
@@ -75,11 +102,18 @@ class SinkDriver:
 
     def commit(self, batch: int, reports: Sequence[Report], *, rewrite_torn: bool = False) -> None:
         """Make the batch visible, once."""
-        now = time.monotonic()
-        sweep = is_sweep_due(reports, now - self._swept_at)
-        self._carry_out(commit_steps(batch, reports, rewrite_torn=rewrite_torn, sweep=sweep))
-        if sweep:
-            self._swept_at = now
+        self._carry_out(commit_steps(batch, reports, rewrite_torn=rewrite_torn))
+        if is_sweep_due(reports, time.monotonic() - self._swept_at):
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """The batch is committed: what goes wrong here must not make anybody write it again."""
+        try:
+            self._carry_out(sweep_steps(keep=set()))
+        except ClientError as error:
+            log.warning("transactions of tasks that lost could not be ended, readers may wait for them: %s", error)
+        else:
+            self._swept_at = time.monotonic()
 
     def abort(self, reports: Sequence[Report]) -> None:
         """Undo what is not decided."""
@@ -119,9 +153,16 @@ class SinkDriver:
 
     def _end(self, transactions: Sequence[Prepared], commit: bool) -> list[Outcome]:
         prepared = [PreparedTransaction(self._name(one), one.producer_id, one.epoch, True) for one in transactions]
-        endings = end_transactions(self._cluster, prepared, commit=commit)
+        endings = self._committed(prepared) if commit else end_transactions(self._cluster, prepared, commit=False)
         meanings = _COMMITS if commit else _ABORTS
         return [meanings[endings[one.transactional_id]] for one in prepared]
+
+    def _committed(self, prepared: Sequence[PreparedTransaction]) -> dict[str, Ending]:
+        patience = LongPatience(self._cluster.settings, len(prepared))
+        try:
+            return end_transactions(self._cluster, prepared, commit=True, patience=patience)
+        except ClientError as error:
+            raise unfinished(error) from error
 
     def _fence(self, names: Sequence[str]) -> None:
         for name in names:

@@ -6,7 +6,7 @@ of plain writes, and what the journal said at the start of a run.
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from pyspark import TaskContext
 from headrace.client.columnar.administration import require_topic
 from headrace.client.columnar.cluster import Cluster, shared_cluster
 from headrace.client.columnar.model import UnknownTopic
+from headrace.client.columnar.prepared import describe_transactions
 from headrace.client.columnar.writer import Writer
 from headrace.client.errors import ClientError, ClusterUnreachable
 
@@ -27,6 +28,9 @@ _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 _RUN: Final = "spark.jobGroup.id"
 """Local properties of a task; a stream has the id of its run as the group of its jobs."""
+_ONGOING: Final = "Ongoing"
+_STAGE: Final = 1000
+"""More than the attempts that Spark makes at a task before it gives a stage up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +60,13 @@ class Task:
     batch: int
     partition: int
     attempt: int
+    """What tells its transactional id from those of the task's other attempts."""
+    shares_ids: bool = False
+    """Whether other batches, and attempts that Spark numbers alike, have the same id."""
+
+    @property
+    def transactional_id(self) -> str:
+        return transactional_id(self.query, self.run, self.partition, self.attempt)
 
     def report(self, prepared: Prepared | None = None, *, found_decided: bool = False) -> Report:
         return Report(self.query, self.run, self.batch, prepared, found_decided)
@@ -63,8 +74,7 @@ class Task:
 
 def task_of_job(job: str) -> Task:
     """The task that runs here, of a batch job that stands for itself."""
-    context = _context()
-    return Task(query=job, run=job, batch=0, partition=context.partitionId(), attempt=context.attemptNumber())
+    return _of_one_job(_context(), job, 0, job)
 
 
 def task_of_series(series: str, number: int, job: str) -> Task:
@@ -73,11 +83,8 @@ def task_of_series(series: str, number: int, job: str) -> Task:
     Inside of a stream its run is the stream's: transactional ids are used again from one batch to the next.
     """
     context = _context()
-    is_in_stream = context.getLocalProperty(_QUERY) is not None
-    run = context.getLocalProperty(_RUN) if is_in_stream else job
-    return Task(
-        query=series, run=run or job, batch=number, partition=context.partitionId(), attempt=context.attemptNumber()
-    )
+    run = context.getLocalProperty(_RUN) if context.getLocalProperty(_QUERY) is not None else None
+    return _of_one_job(context, series, number, job) if run is None else _of_stream(context, series, run, number)
 
 
 def task_of_stream() -> Task:
@@ -89,8 +96,22 @@ def task_of_stream() -> Task:
             "Spark does not say which batch of which query this task belongs to, so it cannot be written exactly once; "
             "use delivery=at-least-once"
         )
+    return _of_stream(context, query, run, int(batch))
+
+
+def _of_one_job(context: TaskContext, query: str, batch: int, job: str) -> Task:
+    """Not with the number of the attempt, which starts anew when Spark runs a stage again beside what is left of it."""
+    return Task(query=query, run=job, batch=batch, partition=context.partitionId(), attempt=context.taskAttemptId())
+
+
+def _of_stream(context: TaskContext, query: str, run: str, batch: int) -> Task:
     return Task(
-        query=query, run=run, batch=int(batch), partition=context.partitionId(), attempt=context.attemptNumber()
+        query=query,
+        run=run,
+        batch=batch,
+        partition=context.partitionId(),
+        attempt=context.attemptNumber(),
+        shares_ids=True,
     )
 
 
@@ -124,8 +145,8 @@ def write_in_transaction(target: Target, task: Task, batches: Iterable[pa.Record
     first = next(remaining, None)
     if first is None:
         return task.report()
-    name = transactional_id(task.query, task.run, task.partition, task.attempt)
-    writer = Writer(target.cluster(), transactional_id=name)
+    task = _with_free_id(target.cluster(), task)
+    writer = Writer(target.cluster(), transactional_id=task.transactional_id)
     writer.begin()
     try:
         writer.write(first, target.options.topic)
@@ -139,6 +160,21 @@ def write_in_transaction(target: Target, task: Task, batches: Iterable[pa.Record
             writer.close()
         raise
     return task.report(Prepared(task.run, task.partition, task.attempt, done.producer_id, done.epoch))
+
+
+def _with_free_id(cluster: Cluster, task: Task) -> Task:
+    """The task with an attempt's number under which no transaction is open.
+
+    When Spark runs a stage again (shuffle files were lost), it counts attempts from 0, while attempts of the first run
+    go on and may be the first to report. To begin under the id of such a one would abort what it has written, in the
+    worst case after the driver has decided to commit it. One that has written nothing yet can be fenced: it fails.
+    """
+    while task.shares_ids:
+        found = describe_transactions(cluster, [task.transactional_id])[task.transactional_id]
+        if found is None or found.state != _ONGOING:
+            break
+        task = replace(task, attempt=task.attempt + _STAGE)
+    return task
 
 
 def write_unless_decided(target: Target, task: Task, batches: Iterable[pa.RecordBatch]) -> Report:

@@ -75,6 +75,8 @@ class Tracker:
         self._initial: Offsets | None = None
         self._target: Offsets | None = None
         self._planned: Offsets | None = None
+        self._cut: set[TopicPartition] = set()
+        """Of the micro-batch that was planned last: see `_cut_since`."""
         self._triggered = -float("inf")
         self.seen: Offsets = {}
         """The ends of all partitions, as last seen."""
@@ -116,8 +118,9 @@ class Tracker:
         end = self._without_anew(start, self._ends(start))
         losses = lost(start, end)
         self._report(losses)
+        self._cut = self._cut_since(start, end)
         if trigger is not None:
-            begin = start | self._first(unsettled(start, end))
+            begin = start | self._begin(start, end)
             if not losses and self._is_too_early(begin, end, trigger):
                 return start
             end = bounded(begin, end, self._limits(begin, end, trigger))
@@ -128,10 +131,11 @@ class Tracker:
         """What to read from `start` to `end`, which may have been planned by an earlier run of the query."""
         losses: list[str] = []
         if end != self._planned:
+            self._cut = set()
             if start == self._initial:  # partitions that were added since are found later, as any new one
                 start = {where: offset for where, offset in start.items() if where in end}
             end, losses = self._as_far_as_there_is(end)
-        ranges, more = step(start, end, self._first(unsettled(start, end)))
+        ranges, more = step(start, end, self._begin(start, end))
         self._report(losses + more)
         return ranges
 
@@ -190,8 +194,22 @@ class Tracker:
         self._anew &= {where.topic for where in start}
         return {where: stop for where, stop in end.items() if where.topic not in self._anew}
 
-    def _first(self, partitions: set[TopicPartition]) -> Offsets:
-        return ends_left(self._logs, partitions, EARLIEST)
+    def _cut_since(self, start: Offsets, end: Offsets) -> set[TopicPartition]:
+        """The partitions that were truncated behind where this run of the query had read them to.
+
+        The topic is the one that it was, so what is left of its log has been read, and the query goes on at its end. A
+        run that has just started cannot tell such a log from that of a topic made anew, which it would have to read.
+        """
+        if self._found is None or not self._options.retries:
+            return set()  # the topics were not looked at again since their ends seemed to be lost
+        ids, planned = self._found.ids, self._planned or {}
+        back = {where for where, stop in end.items() if start.get(where, -1) > stop}
+        return {where for where in back if planned.get(where) == start[where] and ids.get(where.topic) is not None}
+
+    def _begin(self, start: Offsets, end: Offsets) -> Offsets:
+        """Where to read partitions from that have no place in `start`, or none that their logs still have."""
+        anew = unsettled(start, end) - self._cut
+        return ends_left(self._logs, anew, EARLIEST) | {where: end[where] for where in self._cut & end.keys()}
 
     def _as_far_as_there_is(self, end: Offsets) -> tuple[Offsets, list[str]]:
         there = self._surely(end)

@@ -52,7 +52,7 @@ class ScriptedCoordinator:
     def _answer(self, node: int, asked: Asked) -> Reply | bool:
         match ApiKey(asked.api_key):
             case ApiKey.INIT_PRODUCER_ID if asked.entity.transactional_id is not None:
-                return self._init_answer(asked.entity.transactional_id)
+                return self._refused(asked) or self._init_answer(asked.entity.transactional_id)
             case ApiKey.ADD_PARTITIONS_TO_TXN:
                 return self._added(asked.entity)
             case ApiKey.END_TXN:
@@ -65,6 +65,12 @@ class ScriptedCoordinator:
             case ApiKey.PRODUCE:
                 return self._refuse_old_epochs(asked)
         return False
+
+    def _refused(self, asked: Asked) -> Reply | None:
+        code = self._passing(asked) or ErrorCode.none
+        if code is ErrorCode.none:
+            return None
+        return {"throttle_time": 0, "error_code": code.value, "producer_id": -1, "producer_epoch": -1}
 
     def _init_answer(self, name: str) -> Reply:
         entry = self._init(name)

@@ -1,5 +1,6 @@
 """The writers as Spark calls them, without Spark: rows in, records out, and what the driver does with the reports."""
 
+import itertools
 import logging
 import pickle
 from collections.abc import Iterator
@@ -27,6 +28,9 @@ ROWS = StructType([StructField("key", StringType()), StructField("value", String
 ROUTED = StructType([StructField("topic", StringType()), StructField("value", StringType())])
 
 
+_task_ids = itertools.count(1)
+
+
 class FakeContext:
     """A task of a streaming query, or of a job when it has no properties."""
 
@@ -39,6 +43,9 @@ class FakeContext:
 
     def attemptNumber(self) -> int:  # noqa: N802 - Spark's name
         return self._numbers[1]
+
+    def taskAttemptId(self) -> int:  # noqa: N802 - Spark's name
+        return next(_task_ids)
 
     def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 - Spark's name
         return self._properties.get(name)
@@ -246,6 +253,32 @@ def test_a_task_that_fails_aborts_what_it_wrote(spark: Spark) -> None:
     with pytest.raises(RuntimeError, match="upstream"):
         spark.task(spark.stream(), _failing(batch("a" * 1000), batch("b" * 9_000_000)))
     assert spark.states() == {"r1-0-0": ABORTED}
+
+
+def test_a_stage_that_is_run_again_leaves_alone_what_its_first_run_wrote(spark: Spark) -> None:
+    writer = spark.stream()
+    first = spark.task(writer, iter([batch("a")]))
+    again = spark.task(writer, iter([batch("a")]))
+    assert spark.states() == {"r1-0-0": OPEN, "r1-0-1000": OPEN}
+    writer.commit([first], 0)
+    assert spark.states() == {"r1-0-0": COMMITTED, "r1-0-1000": EMPTY}
+    assert again.report is not None
+    assert again.report.prepared is not None
+    later = spark.task(writer, iter([batch("b")]), batch=1)
+    writer.commit([later], 1)
+    assert spark.states() == {"r1-0-0": COMMITTED, "r1-0-1000": EMPTY}
+
+
+def test_attempts_of_a_job_that_spark_numbers_alike_have_transactions_of_their_own(
+    spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = make_writer(spark.given(), ROWS, False)
+    monkeypatch.setattr(sink_task, "_context", FakeContext)
+    first = shipped(writer).write(iter([batch("a")]))
+    shipped(writer).write(iter([batch("a")]))
+    assert list(spark.states().values()) == [OPEN, OPEN]
+    shipped(writer).commit([first])
+    assert list(spark.states().values()) == [COMMITTED, EMPTY]
 
 
 def test_a_stopped_query_leaves_nothing_open_even_where_no_task_reported(spark: Spark) -> None:

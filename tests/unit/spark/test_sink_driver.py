@@ -135,6 +135,55 @@ def test_a_job_needs_no_topic_for_its_decision(cluster: Cluster, coordinator: Sc
     assert states(coordinator, "job") == {EMPTY}
 
 
+def test_a_job_whose_commit_was_cut_off_is_finished_by_its_abort(
+    cluster: Cluster, coordinator: ScriptedCoordinator
+) -> None:
+    reports = written(coordinator, "job", 0)
+    coordinator.errors = {ApiKey.END_TXN: [REFUSED]}
+    with pytest.raises(CommitError, match=r"is decided, and could not be committed: .* txnAppId and txnVersion"):
+        SinkDriver(cluster, QUERY, JobJournal("job")).commit(0, reports)
+    assert states(coordinator, "job") == {OPEN, COMMITTED}
+    SinkDriver(cluster, QUERY, JobJournal("job")).abort(reports)
+    assert states(coordinator, "job") == {COMMITTED}
+
+
+def test_a_committed_batch_stays_so_when_nobody_tells_of_leftovers(
+    cluster: Cluster, coordinator: ScriptedCoordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    written(coordinator, "r1", 0, attempt=0)
+    one = driver(cluster)
+    reports = written(coordinator, "r1", 0, attempt=1)
+    coordinator.errors = {ApiKey.INIT_PRODUCER_ID: [ErrorCode.none, REFUSED]}
+    one.commit(0, reports)
+    assert states(coordinator, "r1") == {OPEN, COMMITTED}
+    assert [line for line in caplog.messages if "readers may wait for them" in line]
+    one.commit(1, written(coordinator, "r1", 1, attempt=2))
+    assert states(coordinator, "r1") == {EMPTY, COMMITTED}
+
+
+def test_what_is_decided_is_tried_for_as_long_as_its_transactions_may_live(
+    script: ScriptedCluster, coordinator: ScriptedCoordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    impatient = {**script.settings, "default.api.timeout.ms": "20", "transaction.timeout.ms": "60000"}
+    with Cluster(impatient) as cluster:
+        reports = written(coordinator, "job", 0)
+        coordinator.errors = {ApiKey.END_TXN: [ErrorCode.not_coordinator] * 40}
+        SinkDriver(cluster, QUERY, JobJournal("job")).commit(0, reports)
+    assert states(coordinator, "job") == {COMMITTED}
+    assert [line for line in caplog.messages if "will be tried until transaction.timeout.ms is over" in line]
+
+
+def test_what_is_decided_is_not_tried_for_longer_than_its_transactions_live(
+    script: ScriptedCluster, coordinator: ScriptedCoordinator
+) -> None:
+    short = {**script.settings, "default.api.timeout.ms": "20", "transaction.timeout.ms": "50"}
+    with Cluster(short) as cluster:
+        reports = written(coordinator, "job", 0)
+        coordinator.errors = {ApiKey.END_TXN: [ErrorCode.not_coordinator] * 10_000}
+        with pytest.raises(CommitError, match=r"tried for 0.05 s.* the cluster aborts the rest"):
+            SinkDriver(cluster, QUERY, JobJournal("job")).commit(0, reports)
+
+
 def test_queries_do_not_see_each_others_decisions(cluster: Cluster, coordinator: ScriptedCoordinator) -> None:
     driver(cluster).commit(0, written(coordinator, "r1", 0))
     assert TopicJournal(cluster, TOPIC, "another").look() == (None, None)

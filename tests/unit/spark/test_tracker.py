@@ -243,6 +243,27 @@ def test_what_is_there_after_offsets_went_back_is_read() -> None:
     assert query.tracker.ranges({A: 5}, {A: 4}) == [Range("t", 0, 1, 4)]
 
 
+def test_a_log_that_was_truncated_under_a_running_query_is_not_read_again() -> None:
+    query = Query({"t": [FakeLog(0, 5), FakeLog(0, 3)]}, fail_on_data_loss=False)
+    assert query.later({A: 0, B: 0}) == {A: 5, B: 3}
+    query.logs.by_topic["t"][0].latest = 4
+    assert query.later({A: 5, B: 3}) == {A: 4, B: 3}
+    assert query.tracker.ranges({A: 5, B: 3}, {A: 4, B: 3}) == []
+    query.logs.by_topic["t"][0].latest = 7
+    assert query.later({A: 4, B: 3}, Trigger(max_records=2)) == {A: 6, B: 3}
+    assert query.tracker.ranges({A: 4, B: 3}, {A: 6, B: 3}) == [Range("t", 0, 4, 6)]
+
+
+def test_a_limited_micro_batch_passes_over_a_log_that_was_truncated() -> None:
+    query = Query({"t": [FakeLog(0, 5), FakeLog(0, 3)]}, fail_on_data_loss=False)
+    query.later({A: 0, B: 0})
+    query.logs.by_topic["t"][0].latest = 4
+    query.logs.by_topic["t"][1].latest = 9
+    end = query.later({A: 5, B: 3}, Trigger(max_records=2))
+    assert end == {A: 4, B: 5}
+    assert query.tracker.ranges({A: 5, B: 3}, end) == [Range("t", 1, 3, 5)]
+
+
 def test_a_topic_made_anew_is_told_from_the_old_one_however_long_it_is() -> None:
     query = Query({"t": [FakeLog(0, 5)]}, fail_on_data_loss=False)
     assert query.later({A: 5}) == {A: 5}

@@ -26,7 +26,7 @@ from . import groups
 from .connections import Connections
 from .metadata import ClusterImage, TopicImage, image_of
 from .model import TopicPartition, UnknownPartition, UnknownTopic
-from .retry import PASSING, STALE_METADATA, TryAgain, refused, retried
+from .retry import PASSING, STALE_METADATA, Patience, TryAgain, refused, retried
 from .settings import ClientSettings
 
 T = TypeVar("T")
@@ -120,9 +120,9 @@ class Cluster:
 
     # What the parts of this package use.
 
-    def retried(self, attempt: Callable[[], T]) -> T:
-        """What `attempt` returns, tried again as long as that may help."""
-        return retried(self.settings, attempt, self.forget_leaders)
+    def retried(self, attempt: Callable[[], T], patience: Patience | None = None) -> T:
+        """What `attempt` returns, tried again as long as that may help, or as long as `patience` has it."""
+        return retried(self.settings, attempt, self.forget_leaders, patience)
 
     def brokers(self) -> list[int]:
         """The numbers of all brokers, as they are now."""

@@ -20,7 +20,7 @@ from ..errors import ClientError
 from .cluster import Cluster
 from .groups import LOADING, MOVED, TRANSACTION
 from .producing import FENCING, NOBODY
-from .retry import PASSING, TryAgain, refused
+from .retry import PASSING, Patience, TryAgain, refused
 from .transaction import PreparedTransaction, init_producer
 
 _NEEDED: Final = (
@@ -108,9 +108,12 @@ def describe_transactions(cluster: Cluster, transactional_ids: Iterable[str]) ->
 
 
 def end_transactions(
-    cluster: Cluster, transactions: Sequence[PreparedTransaction], *, commit: bool
+    cluster: Cluster, transactions: Sequence[PreparedTransaction], *, commit: bool, patience: Patience | None = None
 ) -> dict[str, Ending]:
-    """Commit or abort transactions, and say what came of each, by transactional id; doing it twice is no error."""
+    """Commit or abort transactions, and say what came of each, by transactional id; doing it twice is no error.
+
+    Coordinators that stay away are asked again for as long as `patience` has it, or any other call of the client.
+    """
     by_name = {one.transactional_id: one for one in transactions}
     found: dict[str, Ending] = {}
 
@@ -133,7 +136,7 @@ def end_transactions(
                 codes[name] = take(name, channel.receive_entity().error_code)
         return codes
 
-    _until_all(cluster, list(by_name), found, lambda left: _ask_coordinators(cluster, left, ask))
+    _until_all(cluster, list(by_name), found, lambda left: _ask_coordinators(cluster, left, ask), patience)
     return found
 
 
@@ -180,7 +183,11 @@ def _end_request(one: PreparedTransaction, commit: bool) -> dict[str, object]:
 
 
 def _until_all(
-    cluster: Cluster, wanted: Sequence[str], found: dict[str, Any], ask: Callable[[list[str]], dict[str, ErrorCode]]
+    cluster: Cluster,
+    wanted: Sequence[str],
+    found: dict[str, Any],
+    ask: Callable[[list[str]], dict[str, ErrorCode]],
+    patience: Patience | None = None,
 ) -> None:
     """Ask about those that are not found yet until all are."""
 
@@ -196,7 +203,7 @@ def _until_all(
         if problem is not None:
             raise TryAgain(problem)
 
-    cluster.retried(attempt)
+    cluster.retried(attempt, patience)
 
 
 def _ask_coordinators(

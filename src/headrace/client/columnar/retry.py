@@ -47,10 +47,13 @@ class TryAgain(Exception):  # noqa: N818 - an instruction
 
 
 class Patience:
-    """Pauses that grow from one try to the next, until `default.api.timeout.ms` or a shorter time is over."""
+    """Pauses that grow from one try to the next, until `default.api.timeout.ms` or a shorter time is over.
 
-    def __init__(self, settings: ClientSettings, most: float = inf) -> None:
-        self._limit = min(settings.seconds("default.api.timeout.ms"), most)
+    With `least` it is no shorter than that, whatever `default.api.timeout.ms` says.
+    """
+
+    def __init__(self, settings: ClientSettings, most: float = inf, *, least: float = 0.0) -> None:
+        self._limit = max(min(settings.seconds("default.api.timeout.ms"), most), least)
         self._deadline = time.monotonic() + self._limit
         self._pause = settings.seconds("retry.backoff.ms")
         self._longest = settings.seconds("retry.backoff.max.ms")
@@ -70,9 +73,11 @@ class Patience:
         return pause
 
 
-def retried(settings: ClientSettings, attempt: Callable[[], T], on_lost: Callable[[], None]) -> T:
+def retried(
+    settings: ClientSettings, attempt: Callable[[], T], on_lost: Callable[[], None], patience: Patience | None = None
+) -> T:
     """What `attempt` returns once it raises neither `TryAgain` nor `ConnectionLost`, which calls `on_lost`."""
-    patience = Patience(settings)
+    patience = patience or Patience(settings)
     while True:
         try:
             return translated_call(attempt)
