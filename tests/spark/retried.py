@@ -1,10 +1,10 @@
 """A write whose tasks have twins, in a process of its own: `python -m tests.spark.retried JSON`, with a `Plan`.
 
 In ways `job` and `stream` a stage is run again. Rows are shuffled before they are written, on two executors with one
-core each. When task 0 has written some of its rows, task 1 kills its own executor and with it shuffle files that are
-still needed, so Spark runs the first stage again and then the second, all of it, with attempts counted from 0. Task 0
-of the first time still runs, and is the first to report. Its twin begins to write only after that, before the driver
-commits.
+core each, both of which have shuffle files: they are read by more than one task. When task 0 has written some of its
+rows, task 1 kills its own executor and with it shuffle files that are still needed, so Spark runs the first stage again
+and then the second, all of it, with attempts counted from 0. Task 0 of the first time still runs, and is the first to
+report. Its twin begins to write only after that, before the driver commits.
 
 In way `speculation` Spark starts a copy of task 0, which has written some of its rows, and ends it when the copy is
 done.
@@ -148,7 +148,7 @@ def write(spark: Any, plan: Plan) -> None:
     rows = (
         reader.format("headrace")
         .option("kafka.bootstrap.servers", plan.bootstrap)
-        .options(subscribe=plan.source, startingOffsets="earliest")
+        .options(subscribe=plan.source, startingOffsets="earliest", minPartitions="4")
         .load()
         .select("key", "value")
         .repartition(4, "value")
