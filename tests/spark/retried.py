@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -76,11 +77,7 @@ def session(master: str, *, speculates: bool) -> Any:
 def misfortune(place: Path, way: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """What tasks of the second stage do with their rows; they tell each other by files."""
 
-    def wait_for(name: str) -> None:
-        deadline = time.monotonic() + _PATIENCE
-        while not (place / name).exists():
-            assert time.monotonic() < deadline, name
-            time.sleep(0.05)
+    wait_for = partial(_wait_for, place)
 
     def is_first(task: int) -> bool:
         try:
@@ -135,6 +132,13 @@ def misfortune(place: Path, way: str) -> Callable[[Iterator[Any]], Iterator[Any]
             yield from rows
 
     return run
+
+
+def _wait_for(place: Path, name: str) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while not (place / name).exists():
+        assert time.monotonic() < deadline, name
+        time.sleep(0.05)
 
 
 def _executor() -> psutil.Process:
