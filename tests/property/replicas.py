@@ -15,7 +15,6 @@ from random import Random
 from headrace.cluster import election
 from headrace.cluster.election import Rules
 from headrace.cluster.image import NO_LEADER, PartitionState
-from headrace.cluster.log_settings import IntakeSettings
 from headrace.protocol.batch import HEADER_SIZE, check_batch, read_header
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import decode_records
@@ -28,6 +27,7 @@ from headrace.storage.log import LogSettings
 from headrace.storage.manager import LogManager
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import SimulatedDisk
+from tests.intake import RULES
 from tests.wire import batch_of
 
 TOPIC_ID = uuid.UUID(int=7)
@@ -148,16 +148,7 @@ class World:
         self.clock = SimulatedClock()
         self.power_loss = power_loss
         self.election_rules = Rules(min_insync_replicas=min_isr)
-        self.rules = IntakeSettings(
-            max_message_bytes=1 << 20,
-            append_time=False,
-            timestamp_before_max_ms=1 << 62,
-            timestamp_after_max_ms=1 << 62,
-            compacted=False,
-            codec=None,
-            codec_level=None,
-            min_insync_replicas=min_isr,
-        )
+        self.rules = replace(RULES, min_insync_replicas=min_isr)
         self._epochs = 0
         self.states = [PartitionState(replicas=(0, 1, 2), isr=(0, 1, 2), leader=0)]
         self.wishes: deque[Wish] = deque()

@@ -81,12 +81,8 @@ _OWN: Final = (
         importance="high",
         fallbacks=(("broker.id", 1),),
     ),
-    Setting(
-        name="broker.id",
-        type=Type.INT,
-        default="1",
-        rule=at_least(0),
-        doc="Kafka's older name of node.id, which tools still look for.",
+    replace(
+        _broker("broker.id", Type.INT, "1", at_least(0), "Kafka's older name of node.id, which tools still look for."),
         fallbacks=(("node.id", 1),),
     ),
     _broker(

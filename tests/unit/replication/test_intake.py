@@ -1,24 +1,17 @@
 """What a topic demands of a batch."""
 
+from dataclasses import replace
+
 import pytest
 
-from headrace.cluster.log_settings import IntakeSettings
 from headrace.protocol.batch import check_batch
 from headrace.protocol.compression import NONE, ZSTD
 from headrace.protocol.errors import ErrorCode, RecordsRefused
 from headrace.protocol.records import Record, encode_batch
 from headrace.replication.intake import admit
+from tests.intake import RULES
 
-COMPACTED = IntakeSettings(
-    max_message_bytes=1 << 20,
-    append_time=False,
-    timestamp_before_max_ms=1 << 62,
-    timestamp_after_max_ms=1 << 62,
-    compacted=True,
-    codec=None,
-    codec_level=None,
-    min_insync_replicas=1,
-)
+COMPACTED = replace(RULES, compacted=True)
 
 
 def keyed(*keys: bytes | None, codec: int = NONE) -> memoryview:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from headrace.cluster.image import PartitionState
-from headrace.cluster.log_settings import IntakeSettings
 from headrace.protocol.batch import check_batch
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
@@ -16,18 +15,9 @@ from headrace.storage.log import LogSettings
 from headrace.storage.manager import LogManager
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import SimulatedDisk
+from tests.intake import RULES
 from tests.wire import batch_of
 
-RULES = IntakeSettings(
-    max_message_bytes=1 << 20,
-    append_time=False,
-    timestamp_before_max_ms=1 << 62,
-    timestamp_after_max_ms=1 << 62,
-    compacted=False,
-    codec=None,
-    codec_level=None,
-    min_insync_replicas=1,
-)
 ALONE = PartitionState(replicas=(1,), isr=(1,), leader=1)
 DURABLE = LogSettings(flush_messages=1)
 FAST = LogSettings(flush_messages=1 << 40)

@@ -8,6 +8,7 @@ import psutil
 import pytest
 from kio.schema.create_topics.v7.request import CreatableTopic
 
+from headrace.protocol.api import PEERS_ONLY, SUPPORTED, ApiKey
 from headrace.protocol.batch import HEADER_SIZE, replace_records, seal
 from headrace.protocol.compression import GZIP, LZ4, SNAPPY, ZSTD, compress
 from headrace.protocol.errors import ErrorCode
@@ -207,6 +208,20 @@ def test_an_api_that_is_not_there_answers_in_its_own_layout(broker: Broker, key:
         wire.send_body(key, version, b"")
         assert wire.receive(key, version).error_code is ErrorCode.unsupported_version
         assert wire.ask(18, 0, request(18, 0)).error_code is ErrorCode.none
+
+
+def test_every_api_that_is_not_there_can_be_refused_and_no_refusal_looks_like_success(broker: Broker) -> None:
+    absent = [(key, version) for key in set(range(120)) - set(PEERS_ONLY) for version in range(20)]
+    absent = [(key, version) for key, version in absent if not is_supported(key, version)]
+    with Wire(broker.bootstrap) as wire:
+        for key, version in absent:
+            wire.send_body(key, version, b"")
+            assert pack(">h", ErrorCode.unsupported_version.value) in wire.receive_frame()[4:], (key, version)
+
+
+def is_supported(key: int, version: int) -> bool:
+    versions = SUPPORTED.get(ApiKey(key)) if key in set(ApiKey) else None
+    return versions is not None and versions.min <= version <= versions.peers_max
 
 
 @pytest.mark.parametrize(("key", "version"), [(30, 2), (31, 2), (49, 1)])
