@@ -35,6 +35,8 @@ class LogManager:
         self.broker_id = broker_id
         self._lock: Lock | None = None
         self._clean = False
+        self._is_marked_clean = False
+        """Whether the mark of a clean shutdown is still there."""
         self._logs: dict[Partition, Log] = {}
         self._topic_ids: dict[Partition, uuid.UUID] = {}
         self._directories: set[str] = set()
@@ -60,7 +62,8 @@ class LogManager:
         try:
             self._check_owner()
             self._read_checkpoints()
-            self._take_clean_marker()
+            self._clean = self._disk.exists(self._path(checkpoints.CLEAN_SHUTDOWN))
+            self._is_marked_clean = self._clean
         except BaseException:
             self._unlock()
             raise
@@ -73,7 +76,7 @@ class LogManager:
         self._check_owner()
 
     def release(self) -> None:
-        """Give the directory back as it is, without the mark of a clean shutdown. Safe to call twice."""
+        """Give the directory back as it is: marked clean only if it was, and no log was opened. Safe to call twice."""
         self._unlock()
 
     @property
@@ -149,12 +152,14 @@ class LogManager:
                 raise
             return b""
 
-    def _take_clean_marker(self) -> None:
-        path = self._path(checkpoints.CLEAN_SHUTDOWN)
-        self._clean = self._disk.exists(path)
-        if self._clean:
-            self._disk.unlink(path)
+    def _remove_clean_marker(self) -> None:
+        """Before the first log is opened, so before anything can be written: until then the directory is as it was
+        left, however many starts have failed.
+        """
+        if self._is_marked_clean:
+            self._disk.unlink(self._path(checkpoints.CLEAN_SHUTDOWN))
             self._disk.sync_directory(self.data_directory)
+            self._is_marked_clean = False
 
     # Logs
 
@@ -163,6 +168,7 @@ class LogManager:
         key = (topic, partition)
         if key in self._logs:
             return self._logs[key]
+        self._remove_clean_marker()
         name = _directory_of(key)
         directory = self._path(name)
         if name in self._directories and not self._belongs(directory, topic_id):

@@ -71,7 +71,12 @@ class Machine:
     def address(self) -> tuple[str, int]:
         return self.name, PORT
 
-    async def start(self) -> None:
+    def reboot(self) -> None:
+        """The machine itself is started anew, after its broker has stopped."""
+        assert not self.is_up
+        self._boots += 1
+
+    async def start(self, *, cut_from_store: bool = False) -> None:
         """Begin a life; returns when the broker serves. Raises what kept it from it, and `Died` if it was killed."""
         cluster = self._cluster
         self._lives += 1
@@ -85,6 +90,8 @@ class Machine:
         self.is_up = True
         self.is_stopping = self.is_paused = self.is_cut_from_store = False
         self.store = cluster.ensemble.session()
+        if cut_from_store:
+            self.cut_from_store()
         world = simulated_world(
             self.host,
             disk=self.disk,

@@ -95,6 +95,20 @@ def test_a_clean_shutdown_is_marked_until_the_next_start() -> None:
     assert not store.disk.exists("/data/.kafka_cleanshutdown")
 
 
+def test_a_start_that_opens_no_log_leaves_the_mark_of_a_clean_shutdown() -> None:
+    store = Store()
+    append(store.log)
+    store.manager.close({})
+    for _ in range(3):
+        failed = opened(store.disk)
+        assert failed.was_closed
+        failed.release()
+        store.disk.crash()
+    store.start()
+    assert store.manager.was_closed
+    assert not store.disk.exists("/data/.kafka_cleanshutdown")
+
+
 def test_loading_twice_gives_the_same_log() -> None:
     store = Store()
     assert store.manager.load("events", 0, TOPIC_ID, LogSettings()) is store.log
