@@ -54,6 +54,11 @@ class Follower:
         self._fetched_at = now
         self._leader_end = leader_end
 
+    def waited(self, heard_at: float) -> None:
+        """It had everything, and was last heard of at that time: its link asks for all partitions at once, and a
+        position is told only when it has moved."""
+        self.caught_up_at = max(self.caught_up_at, heard_at)
+
     def lags(self, leader_end: int, now: float, longest: float) -> bool:
         return self.end != leader_end and now - self.caught_up_at > longest
 

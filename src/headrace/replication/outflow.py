@@ -52,6 +52,10 @@ class Outflow:
         """Partitions that would be ready, but for the limit: looked at again with each answer."""
         self._throttle = throttle
         self._watched: dict[Key, Partition] = {}
+        self._agreed: dict[Key, int] = {}
+        """Partitions whose log at the follower is known to agree with the leader's, and in which leader epoch."""
+        self._heard_at = now()
+        """When the follower last asked for all that it follows here."""
         self._outside: dict[Key, None] = {}
         """Partitions whose ISR the follower may not be in. Whenever it is heard of they are looked at again: it may
         have told its position before there was a reason, or a way, to ask for it."""
@@ -66,6 +70,7 @@ class Outflow:
     def take(self, positions: list[Position], broker_epoch: int) -> None:
         """The follower has come so far."""
         self._broker_epoch = broker_epoch
+        self._heard_at = self._now()
         for position in positions:
             key = (position.topic_id, position.partition)
             if position.leader_epoch == WITHDRAWN:
@@ -98,10 +103,21 @@ class Outflow:
                 self.broker, self._broker_epoch, position, now=self._now(), propose=self._propose(partition)
             )
         except CodedError:
+            self._agreed.pop(key, None)
             return
         self.renewed(key)
-        if not diverges and position.offset == partition.log.log_end_offset:
+        if diverges:
+            self._agreed.pop(key, None)
+            return
+        if not self._agrees(key, partition):
+            self._agreed[key] = partition.leader_epoch
+            self._moved[key] = None
+        if position.offset == partition.log.log_end_offset:
             self._ready.pop(key, None)
+
+    def _agrees(self, key: Key, partition: Partition) -> bool:
+        """Whether the follower may be told the high watermark: before, it could lie beyond where its log diverges."""
+        return self._agreed.get(key) == partition.leader_epoch
 
     def _watch(self, key: Key, partition: Partition) -> None:
         known = self._watched.get(key)
@@ -112,7 +128,9 @@ class Outflow:
             partition.outflows[self] = key
 
     def _forget(self, key: Key) -> None:
-        for kept in (self._asking, self._ready, self._held, self._moved, self._outside):
+        if self._waits(key):
+            self._has_waited(key)
+        for kept in (self._asking, self._ready, self._held, self._moved, self._agreed, self._outside):
             kept.pop(key, None)
         if (partition := self._watched.pop(key, None)) is not None:
             partition.outflows.pop(self, None)
@@ -126,9 +144,23 @@ class Outflow:
     def appended(self, key: Key) -> None:
         """The partition has new records, or is no longer led here."""
         if key in self._asking and key not in self._held:
-            self._ready[key] = None
+            if key not in self._ready:
+                self._has_waited(key)
+                self._ready[key] = None
             if self.wake is not None:
                 self.wake()
+
+    def _waits(self, key: Key) -> bool:
+        """Whether the follower has everything of a partition, and waits for more."""
+        return key in self._asking and key not in self._ready and key not in self._held
+
+    def _has_waited(self, key: Key) -> None:
+        """A follower that had nothing to fetch was caught up when it last asked."""
+        partition = self._watched.get(key)
+        if partition is None or partition.followers is None or not self._agrees(key, partition):
+            return
+        if (follower := partition.followers.get(self.broker)) is not None:
+            follower.waited(self._heard_at)
 
     def committed(self, key: Key) -> None:
         """The partition's high watermark has moved."""
@@ -161,7 +193,11 @@ class Outflow:
             if slowly is not None:
                 slowly.took(answer[0].size)
         moved = ((key, self._watched.get(key)) for key in self._moved)
-        answers += [(_news_of(key, held), None) for key, held in moved if held is not None and held.is_leader]
+        answers += [
+            (_news_of(key, held), None)
+            for key, held in moved
+            if held is not None and held.is_leader and self._agrees(key, held)
+        ]
         self._moved.clear()
         return answers
 
