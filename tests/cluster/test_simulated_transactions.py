@@ -1,9 +1,13 @@
 """Transactions of a whole cluster: all or nothing for readers of committed records, whoever dies meanwhile."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from headrace.cluster import feed
+from headrace.coordinator.partitions import partition_of
+from headrace.coordinator.transactions.markers import MarkerSender
 from headrace.protocol.errors import ErrorCode
 from headrace.testing.cluster import Machine
 from headrace.testing.loop import run_virtual
@@ -164,3 +168,78 @@ def test_an_answer_that_was_lost_is_given_again_by_the_newer_protocol() -> None:
         await run.end()
 
     run_virtual(main, seed=6)
+
+
+@pytest.mark.parametrize("newer", [OLDER, NEWER], ids=["older", "newer"])
+def test_a_commit_survives_a_restart_of_all_brokers_before_its_markers(
+    newer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator comes to lead its shard before it knows the other topics: they are not deleted."""
+    monkeypatch.setattr(feed, "MOST_SENT", 1)
+    alone = {"transaction.state.log.replication.factor": "1", "transaction.state.log.min.isr": "1"}
+
+    async def main() -> None:
+        run = Run(Plan(seed=3, partitions=PARTITIONS, settings={**SETTINGS, **alone}))
+        await run.start()
+        cluster = run.cluster
+        producer = TransactionalProducer(cluster, "x", TOPIC, newer=newer, timeout_ms=10_000)
+        with monkeypatch.context() as nothing_sent:
+            nothing_sent.setattr(MarkerSender, "_route", lambda *_: None)
+            await producer.transact("first", range(PARTITIONS), commit=True)
+            await cluster.until(cluster.is_whole, "every partition is whole")
+            for machine in cluster:
+                machine.kill()
+        await asyncio.sleep(5)
+        await asyncio.gather(*[machine.start() for machine in cluster])
+        await cluster.until(cluster.is_whole, "every partition is whole", 90)
+        await producer.init()
+        await producer.transact("second", range(PARTITIONS), commit=False)
+        for index in range(PARTITIONS):
+            assert await committed_values(run.client, TOPIC, index) == ["first"]
+        producer.client.close()
+        await run.end()
+
+    run_virtual(main, seed=3)
+
+
+@pytest.mark.parametrize("newer", [OLDER, NEWER], ids=["older", "newer"])
+def test_a_partition_that_the_coordinator_does_not_know_is_not_added_until_it_does(newer: bool) -> None:
+    async def main() -> None:
+        run = Run(Plan(seed=4, partitions=1, settings=SETTINGS))
+        await run.start()
+        cluster = run.cluster
+        producer = TransactionalProducer(cluster, "x", "fresh", newer=newer, timeout_ms=10_000)
+        await producer.init()
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        coordinator = cluster.leader(TRANSACTION_TOPIC, partition_of("x", 2))
+        catches_up = hold_feed(coordinator)
+        others = [machine.id for machine in cluster if machine is not coordinator]
+        making = asyncio.ensure_future(run.client.create_topic("fresh", partitions=1, assignments=[others]))
+        await cluster.until(lambda: "fresh" in cluster.topics(), "the topic is made")
+        await asyncio.sleep(0.2)
+        producer.client.believe("fresh", 0, cluster.leader("fresh").address)
+        writing = asyncio.ensure_future(producer.transact("first", [0], commit=True))
+        await asyncio.sleep(2)
+        assert not writing.done()
+        catches_up.set()
+        await asyncio.gather(writing, making)
+        assert await committed_values(run.client, "fresh", 0) == ["first"]
+        producer.client.close()
+        await run.end()
+
+    run_virtual(main, seed=4)
+
+
+def hold_feed(machine: Machine) -> asyncio.Event:
+    """Keep a broker from taking up what the controller tells it, until the event is set."""
+    goes_on = asyncio.Event()
+    assert machine.broker._clustered is not None
+    subscriber = machine.broker._clustered.member._subscriber
+    take = subscriber._take_changes
+
+    async def hold(changes: Any) -> None:
+        await goes_on.wait()
+        await take(changes)
+
+    subscriber._take_changes = hold  # type: ignore[method-assign]
+    return goes_on

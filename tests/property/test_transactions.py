@@ -142,8 +142,8 @@ class TransactionMachine(RuleBasedStateMachine):
     async def _write_one(self, client: Client, producer: Producer, index: int) -> bool:
         coordinator, where = self.world.transactions, (TOPIC, index)
         if client.version == OLDER:
-            code = await coordinator.add_partitions(client.name, producer, [where])
-            if not self._goes_on(client, code):
+            added = await coordinator.add_partitions(client.name, producer, [where])
+            if not self._goes_on(client, added[where]):
                 return False
         partition = self.world.replicas.partition(TOPIC, index)
         verification = partition.verifications.begin(*producer)

@@ -76,6 +76,9 @@ class ClusterImage:
         self.cluster_id = cluster_id
         self.controller_id = controller_id
         self.version = 0
+        self.is_whole = True
+        """Whether it holds everything as of a version: not before the first snapshot of the feed is taken up, nor while
+        a later one is."""
         self.brokers: dict[int, BrokerNode] = {}
         self.broker_configs: dict[str, Mapping[str, str]] = {}
         """Dynamic broker configs by broker id as text; the empty id holds the defaults of the cluster."""
@@ -89,6 +92,10 @@ class ClusterImage:
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
         return self._by_id.get(topic_id)
+
+    def is_deleted(self, topic_id: UUID) -> bool:
+        """Whether a topic that was there once is known to be no more. One that is only not known yet is not deleted."""
+        return self.is_whole and topic_id not in self._by_id
 
     def topics(self) -> Iterator[Topic]:
         return iter(self._by_name.values())

@@ -53,6 +53,7 @@ class Subscriber:
 
     def __init__(self, image: ClusterImage, listener: Listener) -> None:
         self._image = image
+        self._image.is_whole = False
         self._listener = listener
         self.place = Place()
         self._newest_epoch = -1
@@ -72,6 +73,7 @@ class Subscriber:
     def forget_place(self) -> None:
         """Ask for everything anew: this broker is registered anew, and its leaderships with it."""
         self.place = Place()
+        self._image.is_whole = False
         self._beginnings += 1
 
     async def take(self, answer: Mapping[str, Any], asked: Place) -> None:
@@ -96,6 +98,7 @@ class Subscriber:
             return
         if page == 0:
             self._named = set()
+            self._image.is_whole = False
         elif (answer["epoch"], answer["snapshot"], page) != (asked.epoch, asked.snapshot, asked.page):
             self.forget_place()
             return
@@ -106,6 +109,7 @@ class Subscriber:
             return
         self._forget_all_but(self._named)
         self.place = Place(answer["epoch"], answer["version"])
+        self._image.is_whole = True
 
     async def _take_changes(self, changes: Iterable[list[Any]]) -> None:
         for change in changes:

@@ -362,3 +362,25 @@ def test_an_answer_holds_few_changes_of_large_topics(monkeypatch: pytest.MonkeyP
         assert len(setting.known()) == 4
 
     run_virtual(main)
+
+
+def test_no_topic_is_deleted_before_a_snapshot_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "MOST_SENT", 1)
+
+    async def main() -> None:
+        setting = Setting(topic("a", 1), topic("b", 2))
+        subscriber, known = setting.subscriber, []
+        for _ in range(3):
+            known.append(setting.image.is_deleted(UUID(int=3)))
+            await subscriber.take(await setting.ask(), subscriber.place)
+        assert (known, setting.image.is_deleted(UUID(int=3))) == ([False] * 3, True)
+        setting.reign(8, topic("a", 1), topic("c", 3))
+        for _ in range(3):
+            await subscriber.take(await setting.ask(), subscriber.place)
+            known.append(setting.image.is_deleted(UUID(int=2)))
+        assert known[3:] == [False, False, True]
+        assert not setting.image.is_deleted(UUID(int=3))
+        subscriber.forget_place()
+        assert not setting.image.is_deleted(UUID(int=2))
+
+    run_virtual(main, seed=1)

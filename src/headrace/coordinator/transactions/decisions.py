@@ -11,6 +11,7 @@ while a transaction is being ended are CONCURRENT_TRANSACTIONS, and clients ask 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from headrace.protocol.errors import ErrorCode
 from headrace.replication.transactions import EPOCH_BUMPING, TopicPartition
@@ -40,6 +41,7 @@ class Decision:
     """What the client is told."""
 
 
+_NO_PARTITIONS: Final[dict[str, Any]] = {"partitions": frozenset(), "topic_ids": {}}
 WANTS_ID: Final = Decision(ErrorCode.concurrent_transactions)
 """The decision needs a producer id that no other ever had: ask again with one."""
 
@@ -81,7 +83,7 @@ def _may_continue(known: Transaction, expected: Producer) -> bool:
 
 
 def _take(known: Transaction, expected: Producer | None, timeout_ms: int, now_ms: int, new_id: int | None) -> Decision:
-    fresh: dict[str, Any] = {"timeout_ms": timeout_ms, "partitions": frozenset(), "start_ms": -1}
+    fresh: dict[str, Any] = {"timeout_ms": timeout_ms, "start_ms": -1, **_NO_PARTITIONS}
     if expected is not None and expected.epoch != known.producer_epoch:
         return _granted(known.moved(Event.INIT, now_ms, **fresh))  # it asks again: the answer was lost
     last = NO_EPOCH if expected is None else known.producer_epoch
@@ -108,17 +110,23 @@ def fence(known: Transaction, now_ms: int, new_id: int | None = None) -> Decisio
 
 
 def add(
-    known: Transaction | None, producer: Producer, partitions: frozenset[TopicPartition], now_ms: int, version: int
+    known: Transaction | None,
+    producer: Producer,
+    partitions: frozenset[TopicPartition],
+    topic_ids: Mapping[str, UUID],
+    now_ms: int,
+    version: int,
 ) -> Decision:
-    """Partitions become part of the transaction; the first ones begin it."""
+    """Partitions become part of the transaction, with the ids of their topics; the first ones begin it."""
     refused = _refused(known, producer)
     if refused is not None or known is None:
         return Decision(refused or ErrorCode.invalid_producer_id_mapping)
-    if known.state is State.ONGOING and partitions <= known.partitions:
-        return Decision()
-    start_ms = known.start_ms if known.state is State.ONGOING else now_ms
-    together = known.partitions | partitions if known.state is State.ONGOING else partitions
-    changes = {"partitions": together, "start_ms": start_ms, "client_version": version}
+    changes = {"partitions": partitions, "topic_ids": topic_ids, "start_ms": now_ms, "client_version": version}
+    if known.state is State.ONGOING:
+        together, ids = known.partitions | partitions, {**known.topic_ids, **topic_ids}
+        if together == known.partitions and ids == known.topic_ids:
+            return Decision()
+        changes |= {"partitions": together, "topic_ids": ids, "start_ms": known.start_ms}
     return Decision(write=known.moved(Event.ADD, now_ms, **changes))
 
 
@@ -205,7 +213,7 @@ def _prepared(known: Transaction, event: Event, now_ms: int, version: int, new_i
         if known.is_exhausted and new_id is not None:
             changes["next_producer_id"] = new_id
     if known.state in RESTING:
-        changes |= {"start_ms": now_ms, "partitions": frozenset()}
+        changes |= {"start_ms": now_ms, **_NO_PARTITIONS}
     return known.moved(event, now_ms, **changes)
 
 
@@ -217,7 +225,7 @@ def _successor(prepared: Transaction) -> Producer:
 
 def complete(known: Transaction, now_ms: int) -> Transaction:
     """Every partition knows how the transaction ended. Where its producer id is used up the next one takes over."""
-    changes: dict[str, Any] = {"partitions": frozenset(), "next_producer_id": NO_ID}
+    changes: dict[str, Any] = {"next_producer_id": NO_ID, **_NO_PARTITIONS}
     if known.next_producer_id != NO_ID:
         changes |= {
             "producer_id": known.next_producer_id,

@@ -2,13 +2,15 @@
 
 A leader gets the markers of many transactions in one request, and few requests at a time, so that a thousand producers
 that commit at once cost it a few writes. Where a partition has moved, or nobody leads it, its marker is sent again a
-little later to whoever leads it then. A partition that is deleted needs none.
+little later to whoever leads it then. A partition needs none once its topic is known to be deleted, by its id; one
+that this broker does not know is waited for: its feed may lag behind, or be at its beginning.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
+from uuid import UUID
 
 import structlog
 
@@ -27,6 +29,8 @@ MOST_REQUESTS: Final = 4
 PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
 REQUEST_SECONDS: Final = 30.0
+_ATTEMPTS_UNTIL_TOLD: Final = 30
+"""Of a marker for a partition that nobody knows, before the log says so."""
 _VERSION: Final = 2
 _FINAL: Final = frozenset({ErrorCode.none, ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced})
 """After these a partition needs no marker any more: it has this one, or that of a later epoch."""
@@ -41,20 +45,35 @@ class AppendMarker(Protocol):
     async def __call__(self, topic: str, index: int, marker: TransactionMarker) -> ErrorCode: ...
 
 
+def is_gone(image: ClusterImage, where: TopicPartition, topic_id: UUID | None) -> bool:
+    """Whether a partition needs no marker any more, because its topic was deleted.
+
+    Who leads a partition of `__transaction_state` has an image at least as new as the one by which the partitions in
+    its records were added, once that image is whole. So what it then does not know has been deleted.
+    """
+    topic, index = where
+    found = image.topic(topic)
+    if found is not None and (index < len(found.partitions) or found.id == topic_id):
+        return False
+    return image.is_whole if topic_id is None else image.is_deleted(topic_id)
+
+
 class Job:
     """The markers of one transaction that some partitions still need."""
 
-    __slots__ = ("attempts", "done", "is_wanted", "marker", "waiting")
+    __slots__ = ("attempts", "done", "is_wanted", "marker", "topic_ids", "waiting")
 
     def __init__(
         self,
         marker: TransactionMarker,
         partitions: Iterable[TopicPartition],
+        topic_ids: Mapping[str, UUID],
         done: Callable[[], None],
         is_wanted: Callable[[], bool],
     ) -> None:
         self.marker = marker
         self.waiting = set(partitions)
+        self.topic_ids = topic_ids
         self.done = done
         self.is_wanted = is_wanted
         self.attempts = 0
@@ -78,11 +97,12 @@ class MarkerSender:
         self,
         marker: TransactionMarker,
         partitions: Iterable[TopicPartition],
+        topic_ids: Mapping[str, UUID],
         done: Callable[[], None],
         is_wanted: Callable[[], bool],
     ) -> None:
         """Tell the partitions; `done` is called when all know. Given up when it `is_wanted` no longer."""
-        job = Job(marker, partitions, done, is_wanted)
+        job = Job(marker, partitions, topic_ids, done, is_wanted)
         self._route(job, list(job.waiting))
 
     def _route(self, job: Job, partitions: Iterable[TopicPartition]) -> None:
@@ -90,10 +110,11 @@ class MarkerSender:
             return
         later = []
         for where in partitions:
-            leader = self._leader(where)
-            if leader is None:
+            if is_gone(self._image, where, job.topic_ids.get(where[0])):
                 job.waiting.discard(where)
-            elif leader == NO_LEADER:
+                continue
+            leader = self._leader(where)
+            if leader == NO_LEADER:
                 later.append(where)
             elif leader == self._broker_id:
                 self._spawn(self._mark_here(job, where))
@@ -107,11 +128,12 @@ class MarkerSender:
         for broker in list(self._queues):
             self._work_off(broker)
 
-    def _leader(self, where: TopicPartition) -> int | None:
+    def _leader(self, where: TopicPartition) -> int:
+        """Who leads a partition; NO_LEADER also where it is not known, or not yet."""
         topic, index = where
         found = self._image.topic(topic)
         if found is None or index >= len(found.partitions):
-            return None
+            return NO_LEADER
         return found.partitions[index].leader
 
     def _work_off(self, broker: int) -> None:
@@ -181,6 +203,8 @@ class MarkerSender:
     async def _again(self, job: Job, partitions: Sequence[TopicPartition]) -> None:
         await asyncio.sleep(min(PAUSE_SECONDS * 2 ** min(job.attempts, 10), LONGEST_PAUSE))
         job.attempts += 1
+        if job.attempts == _ATTEMPTS_UNTIL_TOLD:
+            log.warning("markers wait for partitions that have no leader", partitions=partitions, producer=job.marker)
         self._route(job, partitions)
 
 

@@ -1,7 +1,9 @@
 """A transactional id as the coordinator knows it: a value. What may happen to it is in `transactions.decisions`."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
+from uuid import UUID
 
 from headrace.replication.transactions import EPOCH_BUMPING, TopicPartition
 
@@ -24,6 +26,9 @@ class Transaction:
     timeout_ms: int
     state: State = State.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
+    topic_ids: Mapping[str, UUID] = field(default_factory=dict)
+    """The ids of their topics, by name, as they were when partitions were added last: a topic that is made anew under
+    its name is another one. Records of Kafka's have none."""
     start_ms: int = NO_TIME
     """When the transaction began: a time of day, as all here."""
     update_ms: int = NO_TIME

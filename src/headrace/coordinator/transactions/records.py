@@ -4,11 +4,15 @@ that its tools can read the topic.
 The key is a number (0) and the transactional id. Values are written as version 1, which has the previous and the next
 producer id and the client's transaction version in tagged fields; version 0, without them, is read. A null value
 means that the id is forgotten.
+
+One thing is ours: each topic of a transaction carries its id in a tagged field of a number that Kafka does not use.
+Kafka's readers pass over tagged fields that they do not know; records without it are read as they are.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from struct import Struct
 from typing import Final
+from uuid import UUID
 
 from headrace.coordinator.fields import BadRecord, Reader, i32s, plain_text, write_compact_text, write_tags
 from headrace.protocol.encode import write_uvarint
@@ -30,6 +34,9 @@ _TIMES: Final = Struct(">qq")
 _I16: Final = Struct(">h")
 _I64: Final = Struct(">q")
 _PREVIOUS, _NEXT, _CLIENT_VERSION = 0, 1, 2
+_TOPIC_ID: Final = 1_000
+"""The tagged field of a topic that holds its id."""
+_UUID_BYTES: Final = 16
 _CODES: Final = {
     State.EMPTY: 0,
     State.ONGOING: 1,
@@ -72,13 +79,13 @@ def encode_value(transaction: Transaction) -> bytes:
     if transaction.state is State.EMPTY:
         out.append(0)
     else:
-        _write_partitions(out, transaction.partitions)
+        _write_partitions(out, transaction.partitions, transaction.topic_ids)
     out += _TIMES.pack(transaction.update_ms, transaction.start_ms)
     write_tags(out, _tags(transaction))
     return bytes(out)
 
 
-def _write_partitions(out: bytearray, partitions: Iterable[TopicPartition]) -> None:
+def _write_partitions(out: bytearray, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, UUID]) -> None:
     topics: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):
         topics.setdefault(topic, []).append(index)
@@ -87,7 +94,8 @@ def _write_partitions(out: bytearray, partitions: Iterable[TopicPartition]) -> N
         write_compact_text(out, topic)
         write_uvarint(out, len(indexes) + 1)
         out += i32s(indexes)
-        write_tags(out, {})
+        topic_id = topic_ids.get(topic)
+        write_tags(out, {} if topic_id is None else {_TOPIC_ID: topic_id.bytes})
 
 
 def _tags(transaction: Transaction) -> dict[int, bytes]:
@@ -114,7 +122,7 @@ def _read_transaction(transactional_id: str, reader: Reader) -> Transaction:
     producer_id, epoch, timeout_ms, state = reader.fixed(_HEAD)
     if state not in _STATES:
         raise BadRecord(f"a state of {state}")
-    partitions = _read_partitions(reader)
+    partitions, topic_ids = _read_partitions(reader)
     update_ms, start_ms = reader.fixed(_TIMES)
     tags = reader.tags()
     return Transaction(
@@ -124,6 +132,7 @@ def _read_transaction(transactional_id: str, reader: Reader) -> Transaction:
         timeout_ms=timeout_ms,
         state=_STATES[state],
         partitions=partitions,
+        topic_ids=topic_ids,
         start_ms=start_ms,
         update_ms=update_ms,
         previous_producer_id=_tag(tags, _PREVIOUS, _I64, NO_ID),
@@ -132,13 +141,22 @@ def _read_transaction(transactional_id: str, reader: Reader) -> Transaction:
     )
 
 
-def _read_partitions(reader: Reader) -> frozenset[TopicPartition]:
+def _read_partitions(reader: Reader) -> tuple[frozenset[TopicPartition], dict[str, UUID]]:
     found: set[TopicPartition] = set()
+    topic_ids: dict[str, UUID] = {}
     for _ in range(reader.count()):
         topic = reader.text()
         found.update([(topic, index) for index in reader.i32s()])
-        reader.tags()
-    return frozenset(found)
+        topic_id = reader.tags().get(_TOPIC_ID)
+        if topic_id is not None:
+            topic_ids[topic] = _uuid(topic_id)
+    return frozenset(found), topic_ids
+
+
+def _uuid(data: bytes) -> UUID:
+    if len(data) != _UUID_BYTES:
+        raise BadRecord(f"a topic id of {len(data)} bytes")
+    return UUID(bytes=data)
 
 
 def _tag(tags: dict[int, bytes], tag: int, kind: Struct, default: int) -> int:

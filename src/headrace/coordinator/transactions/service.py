@@ -7,6 +7,7 @@ lasted too long is aborted, ids that nobody uses are forgotten.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Final
+from uuid import UUID
 
 import structlog
 
@@ -140,17 +141,45 @@ class TransactionCoordinator:
         *,
         version: int = OLDER,
         connection: int = 0,
-    ) -> ErrorCode:
-        """Make partitions part of the transaction, which they begin if there is none."""
+    ) -> Codes:
+        """Make partitions part of the transaction, which they begin if there is none: all of them or none.
+
+        A partition that is not known here cannot be added, whoever asks: its marker could not be sent.
+        """
         check_id(transactional_id)
-        wanted = frozenset(partitions)
+        asked = frozenset(partitions)
         if version < NEWER:
             self._check_not_late(transactional_id, producer, connection)
-        decision = await self._decide(
-            transactional_id,
-            lambda known, _: decisions.add(known, producer, wanted, self._clock.now_ms(), version),
-        )
-        return decision.code
+        missing: set[TopicPartition] = set()
+
+        def decide(known: Transaction | None, _: int | None) -> Decision:
+            missing.clear()
+            missing.update(self._unknown(asked))
+            if missing:
+                return Decision(self._code_of_unknown())
+            return decisions.add(known, producer, asked, self._topic_ids(asked), self._clock.now_ms(), version)
+
+        code = (await self._decide(transactional_id, decide)).code
+        others = ErrorCode.operation_not_attempted if missing else code
+        return {where: code if where in missing else others for where in asked}
+
+    def _unknown(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        image = self._image
+        topics = {name: image.topic(name) for name, _ in partitions}
+        return [
+            (name, index)
+            for name, index in partitions
+            if (topic := topics[name]) is None or not 0 <= index < len(topic.partitions)
+        ]
+
+    def _code_of_unknown(self) -> ErrorCode:
+        """While this broker does not know all of its cluster it cannot say of anything that it does not exist."""
+        whole = self._image.is_whole
+        return ErrorCode.unknown_topic_or_partition if whole else ErrorCode.coordinator_load_in_progress
+
+    def _topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, UUID]:
+        topics = [self._image.topic(name) for name in {name for name, _ in partitions}]
+        return {topic.name: topic.id for topic in topics if topic is not None}
 
     async def verify(self, transactional_id: str, producer: Producer, partitions: Sequence[TopicPartition]) -> Codes:
         """Of each partition whether it is part of the producer's open transaction."""
@@ -238,6 +267,7 @@ class TransactionCoordinator:
         self._markers.send(
             marker,
             transaction.partitions,
+            transaction.topic_ids,
             lambda: self._complete(shard, transaction),
             lambda: not self._errands.is_closed and shard.get(name) is transaction,
         )

@@ -53,8 +53,7 @@ class Verifier:
     ) -> Mapping[TopicPartition, ErrorCode]:
         if not add:
             return await self._coordinator.verify(transactional_id, producer, partitions)
-        code = await self._coordinator.add_partitions(transactional_id, producer, partitions, version=NEWER)
-        return dict.fromkeys(partitions, code)
+        return await self._coordinator.add_partitions(transactional_id, producer, partitions, version=NEWER)
 
     async def _ask(
         self, leader: int, transactional_id: str, producer: Producer, partitions: Sequence[TopicPartition], add: bool

@@ -18,12 +18,14 @@ from headrace.replication.transactions import TopicPartition, TransactionVerifie
 
 FIRST_WITH_ABORTABLE: Final = 11
 FIRST_ADDING: Final = 12
-_TRY_AGAIN: Final = frozenset(
+_TRY_AGAIN: Final = frozenset(  # the coordinator may not know yet of a partition that is led here
     {
         ErrorCode.network_exception,
         ErrorCode.coordinator_load_in_progress,
         ErrorCode.coordinator_not_available,
         ErrorCode.not_coordinator,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.operation_not_attempted,
     }
 )
 

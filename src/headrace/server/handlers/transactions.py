@@ -4,9 +4,10 @@ The rules are in `coordinator.transactions`. Answers come once what they say is 
 answered when its outcome is certain, and the partitions are told after that.
 
 - AddPartitionsToTxn: all partitions of a request or none; where one does not exist the others are
-  OPERATION_NOT_ATTEMPTED. v4 and v5 are for brokers, who ask for many transactions at once, or only verify; clients
-  are not told of them, and get CLUSTER_AUTHORIZATION_FAILED. v5 says TRANSACTION_ABORTABLE of a partition that is not
-  in the transaction; v4 says INVALID_TXN_STATE.
+  OPERATION_NOT_ATTEMPTED. A broker that does not know all topics yet says COORDINATOR_LOAD_IN_PROGRESS instead.
+  v4 and v5 are for brokers, who ask for many transactions at once, or only verify; clients are not told of them, and
+  get CLUSTER_AUTHORIZATION_FAILED. v5 says TRANSACTION_ABORTABLE of a partition that is not in the transaction; v4
+  says INVALID_TXN_STATE.
 - AddOffsetsToTxn adds the group's partition of `__consumer_offsets`. With EndTxn v5 there is no need for it.
 - EndTxn: from v5 on the producer is given a new epoch with each end (KIP-890), which tells transactions apart. Before,
   what comes on an older connection than the last end did is not carried out, and the connection closed: its client
@@ -14,7 +15,7 @@ answered when its outcome is certain, and the partitions are told after that.
 - A producer that was shut out is told INVALID_PRODUCER_EPOCH in the first two versions of each, then PRODUCER_FENCED.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from headrace.coordinator.partitions import OFFSETS_TOPIC, partition_of
@@ -46,11 +47,9 @@ async def handle_add_partitions(ctx: Context, request: Any, info: RequestInfo) -
         return await _add_for_brokers(ctx, request, info)
     topics = request.v3_and_below_topics or ()
     partitions = [(topic.name, index) for topic in topics for index in topic.partitions or ()]
-    codes = _missing(ctx, partitions)
-    if not codes:
-        producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
-        code = await _add(ctx, request.v3_and_below_transactional_id, producer, partitions, info, OLDER)
-        codes = dict.fromkeys(partitions, told(code, info.version))
+    producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+    found = await _add(ctx, request.v3_and_below_transactional_id, producer, partitions, info, OLDER)
+    codes = {where: told(found[where], info.version) for where in partitions}
     return {"throttle_time": 0, "results_by_topic_v3_and_below": _by_topic(codes)}
 
 
@@ -58,10 +57,10 @@ async def _add(
     ctx: Context,
     transactional_id: str,
     producer: Producer,
-    partitions: Iterable[TopicPartition],
+    partitions: Sequence[TopicPartition],
     info: RequestInfo,
     version: int,
-) -> ErrorCode:
+) -> Codes:
     try:
         return await ctx.transactions.add_partitions(
             transactional_id, producer, partitions, version=version, connection=info.connection
@@ -69,23 +68,7 @@ async def _add(
     except LateRequest as error:
         raise ProtocolViolation(str(error)) from error
     except CodedError as error:
-        return error.code
-
-
-def _missing(ctx: Context, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
-    """Nothing where all partitions exist; else the codes of all of them."""
-    missing = {where for where in partitions if not _exists(ctx, *where)}
-    if not missing:
-        return {}
-    return {
-        where: ErrorCode.unknown_topic_or_partition if where in missing else ErrorCode.operation_not_attempted
-        for where in partitions
-    }
-
-
-def _exists(ctx: Context, name: str, index: int) -> bool:
-    topic = ctx.image.topic(name)
-    return topic is not None and 0 <= index < len(topic.partitions)
+        return dict.fromkeys(partitions, error.code)
 
 
 async def _add_for_brokers(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
@@ -105,7 +88,7 @@ async def _add_or_verify(ctx: Context, each: Any, info: RequestInfo) -> Codes:
     partitions = [(topic.name, index) for topic in each.topics or () for index in topic.partitions or ()]
     producer = Producer(each.producer_id, each.producer_epoch)
     if not each.verify_only:
-        return dict.fromkeys(partitions, await _add(ctx, each.transactional_id, producer, partitions, info, NEWER))
+        return await _add(ctx, each.transactional_id, producer, partitions, info, NEWER)
     try:
         codes = await ctx.transactions.verify(each.transactional_id, producer, partitions)
     except CodedError as error:
@@ -132,8 +115,8 @@ async def handle_add_offsets(ctx: Context, request: Any, info: RequestInfo) -> d
     if topic is None:
         raise CodedError(ErrorCode.coordinator_not_available)
     where = (OFFSETS_TOPIC, partition_of(request.group_id, len(topic.partitions)))
-    code = await _add(ctx, request.transactional_id, producer, [where], info, OLDER)
-    return {"throttle_time": 0, "error_code": told(code, info.version)}
+    codes = await _add(ctx, request.transactional_id, producer, [where], info, OLDER)
+    return {"throttle_time": 0, "error_code": told(codes[where], info.version)}
 
 
 async def handle_end(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:

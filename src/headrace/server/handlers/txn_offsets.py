@@ -75,7 +75,7 @@ def _take(ctx: Context, topic: Any, offsets: dict[str, dict[int, bytes]]) -> lis
 
 def _told(code: ErrorCode, version: int) -> ErrorCode:
     """A code that the version knows, and does the right thing with."""
-    if code is ErrorCode.network_exception:
+    if code in (ErrorCode.network_exception, ErrorCode.unknown_topic_or_partition):
         return _TRY_AGAIN
     if code is ErrorCode.concurrent_transactions and version < _FIRST_ADDING:
         return _TRY_AGAIN

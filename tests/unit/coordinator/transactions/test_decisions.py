@@ -1,6 +1,7 @@
 """What follows from what is known: Kafka's rules, case by case."""
 
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
@@ -14,6 +15,8 @@ NOW = 1_000
 NEWER = 2
 A = ("t", 0)
 B = ("t", 1)
+IDS = {"t": UUID(int=1)}
+OTHER_IDS = {"t": UUID(int=2)}
 
 
 def known(state: State = State.EMPTY, epoch: int = 5, **changes: object) -> Transaction:
@@ -25,6 +28,7 @@ def known(state: State = State.EMPTY, epoch: int = 5, **changes: object) -> Tran
         timeout_ms=100,
         state=state,
         partitions=partitions,
+        topic_ids=IDS if partitions else {},
         start_ms=500,
         update_ms=600,
     )
@@ -92,14 +96,23 @@ def test_a_producer_whose_epochs_are_used_up_gets_another_id() -> None:
 
 @pytest.mark.parametrize("state", [*sorted(RESTING, key=str), State.ONGOING])
 def test_partitions_begin_a_transaction_or_join_it(state: State) -> None:
-    write = written(decisions.add(known(state), Producer(7, 5), frozenset({B}), NOW, 0))
+    write = written(decisions.add(known(state), Producer(7, 5), frozenset({B}), IDS, NOW, 0))
     assert write.state is State.ONGOING
     assert write.partitions == ({A, B} if state is State.ONGOING else {B})
     assert write.start_ms == (500 if state is State.ONGOING else NOW)
 
 
+def test_a_transaction_keeps_the_ids_of_its_topics_until_everyone_knows_how_it_ended() -> None:
+    begun = written(decisions.add(known(), Producer(7, 5), frozenset({A}), IDS, NOW, 0))
+    again = written(decisions.add(begun, Producer(7, 5), frozenset({A}), OTHER_IDS, NOW, 0))
+    assert (begun.topic_ids, again.topic_ids) == (IDS, OTHER_IDS)
+    ending = written(decisions.end(again, Producer(7, 5), True, NOW, 0, None))
+    assert ending.topic_ids == OTHER_IDS
+    assert decisions.complete(ending, NOW).topic_ids == {}
+
+
 def test_partitions_that_are_in_it_already_cost_nothing() -> None:
-    assert decisions.add(known(State.ONGOING), Producer(7, 5), frozenset({A}), NOW, 0) == Decision()
+    assert decisions.add(known(State.ONGOING), Producer(7, 5), frozenset({A}), IDS, NOW, 0) == Decision()
 
 
 @pytest.mark.parametrize(
@@ -117,7 +130,7 @@ def test_partitions_that_are_in_it_already_cost_nothing() -> None:
 def test_who_may_not_add_may_not_be_verified_either(
     transaction: Transaction | None, producer: Producer, code: ErrorCode
 ) -> None:
-    assert decisions.add(transaction, producer, frozenset({A}), NOW, 0) == Decision(code)
+    assert decisions.add(transaction, producer, frozenset({A}), IDS, NOW, 0) == Decision(code)
     assert decisions.verify(transaction, producer, [A, B]) == {A: code, B: code}
 
 
@@ -201,7 +214,7 @@ def test_who_asks_again_is_told_the_same_and_nothing_is_done_twice(committed: bo
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_late_end_never_decides_a_later_transaction(committed: bool) -> None:
     complete = decisions.complete(ended(True), NOW)
-    later = written(decisions.add(complete, Producer(7, 6), frozenset({B}), NOW, NEWER))
+    later = written(decisions.add(complete, Producer(7, 6), frozenset({B}), IDS, NOW, NEWER))
     assert decisions.end(later, Producer(7, 5), committed, NOW, NEWER, None) == Decision(ErrorCode.producer_fenced)
 
 

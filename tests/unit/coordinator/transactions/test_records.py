@@ -1,4 +1,5 @@
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -28,7 +29,12 @@ TRANSACTIONS = st.builds(
 )
 
 
-@given(TRANSACTIONS)
+def _with_ids(transaction: Transaction, first_id: int) -> Transaction:
+    names = sorted({topic for topic, _ in transaction.partitions})
+    return replace(transaction, topic_ids={name: UUID(int=first_id + n) for n, name in enumerate(names[::2])})
+
+
+@given(st.builds(_with_ids, TRANSACTIONS, st.integers(0, 2**100)))
 def test_what_was_written_is_read(transaction: Transaction) -> None:
     assert decode_key(encode_key(transaction.transactional_id)) == transaction.transactional_id
     assert decode_value(transaction.transactional_id, encode_value(transaction)) == transaction
@@ -61,6 +67,26 @@ def test_a_value_is_byte_for_byte_what_kafka_writes() -> None:
             "02" + "0008" + "0000000000000004" + "0202" + "0002",
         )
     )
+
+
+def test_the_id_of_a_topic_is_a_tagged_field_which_kafka_passes_over() -> None:
+    """TransactionLogValue is flexible, so each topic may end in tagged fields: a count, then number, size and data."""
+    topic_id = UUID("01234567-89ab-cdef-0123-456789abcdef")
+    plain = Transaction(
+        transactional_id="orders",
+        producer_id=7,
+        producer_epoch=3,
+        timeout_ms=60_000,
+        state=State.ONGOING,
+        partitions=frozenset({("t", 1)}),
+    )
+    partition = "02" + "02" + b"t".hex() + "02" + "00000001"
+    tagged = encode_value(replace(plain, topic_ids={"t": topic_id})).hex()
+    assert partition + "00" in encode_value(plain).hex()
+    assert partition + "01" + "e807" + "10" + topic_id.hex in tagged
+    short = bytes.fromhex(tagged.replace("10" + topic_id.hex, "0f" + topic_id.hex[2:]))
+    with pytest.raises(BadRecord, match="topic id of 15 bytes"):
+        decode_value("orders", short)
 
 
 def test_values_of_kafkas_first_version_are_read() -> None:
