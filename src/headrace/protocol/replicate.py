@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from .errors import CodedError, ErrorCode, ProtocolViolation
 
 _REQUEST: Final = Struct(">qiqiii")
-_POSITION: Final = Struct(">16siiqi")
+_POSITION: Final = Struct(">16siiqiq")
 _ANSWER: Final = Struct(">hi")
 _PROGRESS: Final = Struct(">16siiqhqqiqi")
 WITHDRAWN: Final = -1
@@ -35,6 +35,8 @@ class Position(NamedTuple):
     leader_epoch: int
     offset: int
     last_fetched_epoch: int
+    log_start_offset: int
+    """Where its own log begins."""
 
 
 class Progress(NamedTuple):

@@ -23,28 +23,29 @@ UNKNOWN: Final = -1
 class Outflow(Protocol):
     """A follower's link, as a partition sees it."""
 
-    wake: Callable[[], None] | None
-
     def appended(self, key: tuple[bytes, int]) -> None: ...
     def committed(self, key: tuple[bytes, int]) -> None: ...
     def renewed(self, key: tuple[bytes, int]) -> None: ...
+    def trimmed(self, key: tuple[bytes, int]) -> None: ...
 
 
 class Follower:
     """One follower's progress in this epoch."""
 
-    __slots__ = ("_fetched_at", "_leader_end", "broker_epoch", "caught_up_at", "end")
+    __slots__ = ("_fetched_at", "_leader_end", "broker_epoch", "caught_up_at", "end", "start")
 
     def __init__(self, now: float) -> None:
         self.end = UNKNOWN
+        self.start = UNKNOWN
         self.broker_epoch = -1
         self.caught_up_at = now
         """When it last had everything; at first it gets the benefit of the doubt."""
         self._fetched_at = now
         self._leader_end = UNKNOWN
 
-    def fetched(self, offset: int, leader_end: int, broker_epoch: int, now: float) -> None:
-        """It asks for what comes from an offset on."""
+    def fetched(self, offset: int, leader_end: int, broker_epoch: int, now: float, start: int = 0) -> None:
+        """It asks for what comes from an offset on; its own log begins at `start`."""
+        self.start = start
         if offset >= leader_end:
             self.caught_up_at = now
         elif 0 <= self._leader_end <= offset:
@@ -107,10 +108,21 @@ class Followers:
     def committed_end(self, own_end: int) -> int:
         """The end of what everyone has who is, or may be, in the ISR."""
         end = own_end
-        for broker in self._state.isr if self.asked is None else self.asked.union(self._state.isr):
+        for broker in self._maximal_isr():
             if broker != self._broker_id and (follower := self._by_id.get(broker)) is not None:
                 end = min(end, follower.end)
         return end
+
+    def low_watermark(self, own_start: int) -> int:
+        """Where the log begins on everyone who is, or may be, in the ISR: none of them shows what is below."""
+        start = own_start
+        for broker in self._maximal_isr():
+            if broker != self._broker_id and (follower := self._by_id.get(broker)) is not None:
+                start = min(start, follower.start)
+        return start
+
+    def _maximal_isr(self) -> Iterable[int]:
+        return self._state.isr if self.asked is None else self.asked.union(self._state.isr)
 
     def may_join(self, broker: int, high_watermark: int, now: float) -> bool:
         """Whether to ask for a follower to be in the ISR: it is not, and holds enough."""

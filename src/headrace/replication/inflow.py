@@ -2,7 +2,7 @@
 
 `Inflow` is the state: which partitions, from where each goes on, what has to be told to the leader. It takes answers
 and makes requests; `fetcher` moves them over a link. A position is told once, when the partition comes or has moved,
-and stands until the leader answers it.
+and stands until the leader answers it. It also says where this log begins, and is told again when that has moved.
 
 What an answer may do to a log:
 
@@ -20,6 +20,7 @@ import structlog
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.fetch import EpochEnd
 from headrace.protocol.replicate import WITHDRAWN, Asked, Position, Progress, decode_progress, encode_positions
+from headrace.storage.disk import StorageError
 
 from .partition import Partition
 from .throttle import Later, SlowLane, Throttle
@@ -124,7 +125,7 @@ class Inflow:
 
     def request(self, max_wait_ms: int, max_bytes: int) -> bytearray:
         """What to tell the leader now."""
-        positions = [Position(*key, WITHDRAWN, -1, -1) for key in self._withdrawn]
+        positions = [Position(*key, WITHDRAWN, -1, -1, -1) for key in self._withdrawn]
         lane = self._slow_lane
         for key in self._to_tell:
             if lane is not None and lane.is_asking(key):
@@ -150,7 +151,7 @@ class Inflow:
             taken += len(records)
             try:
                 self._take_one(key, partition, progress, records)
-            except CodedError as error:
+            except (CodedError, StorageError) as error:
                 log.error("a replica cannot go on", log=partition.log.name, reason=str(error))
                 self._again_later(key, partition)
         return taken
@@ -162,9 +163,10 @@ class Inflow:
             partition.truncate_to_match(EpochEnd(progress.diverging_epoch, progress.diverging_end))
             self._tell(key, partition)
         else:
+            start = partition.log.log_start_offset
             partition.append_fetched(records, progress.high_watermark, progress.log_start_offset)
             self._note_distance(key, partition, progress.high_watermark)
-            if len(records):
+            if len(records) or partition.log.log_start_offset != start:
                 self._tell(key, partition)
 
     def _note_distance(self, key: Key, partition: Partition, committed: int) -> None:
@@ -195,7 +197,7 @@ def _position(key: Key, partition: Partition) -> Position | None:
     except CodedError as error:
         log.error("a replica's position cannot be read", log=partition.log.name, reason=str(error))
         return None
-    return Position(*key, partition.leader_epoch, end, epoch)
+    return Position(*key, partition.leader_epoch, end, epoch, partition.log.log_start_offset)
 
 
 def _is_meant(partition: Partition, progress: Progress) -> bool:

@@ -61,11 +61,13 @@ class Outflow:
         have told its position before there was a reason, or a way, to ask for it."""
         self.wake: Callable[[], None] | None = None
         """Called when there is something to say; set while the follower waits."""
+        self._is_urgent = False
+        """Whether somebody waits for the follower to hear what has moved."""
 
     @property
     def is_ready(self) -> bool:
         """Whether there is anything that the follower should not wait for."""
-        return bool(self._ready)
+        return bool(self._ready) or self._is_urgent
 
     def take(self, positions: list[Position], broker_epoch: int) -> None:
         """The follower has come so far."""
@@ -166,6 +168,13 @@ class Outflow:
         """The partition's high watermark has moved."""
         self._moved[key] = None
 
+    def trimmed(self, key: Key) -> None:
+        """Records were deleted: the log begins elsewhere, and somebody waits until the follower's does, too."""
+        self._moved[key] = None
+        self._is_urgent = True
+        if self.wake is not None:
+            self.wake()
+
     def renewed(self, key: Key) -> None:
         """The partition's state has changed."""
         partition = self._watched.get(key)
@@ -199,6 +208,7 @@ class Outflow:
             if held is not None and held.is_leader and self._agrees(key, held)
         ]
         self._moved.clear()
+        self._is_urgent = False
         return answers
 
     def _slowed(self, key: Key) -> Throttle | None:

@@ -16,7 +16,7 @@ from math import inf
 
 from headrace.cluster.image import NO_LEADER, PartitionState
 from headrace.cluster.log_settings import IntakeSettings
-from headrace.protocol.batch import BatchHeader, read_header
+from headrace.protocol.batch import HEADER_SIZE, BatchHeader, read_header
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.fetch import EpochEnd, FetchedPartition
 from headrace.protocol.records import encode_marker
@@ -38,6 +38,7 @@ class Partition:
         "_flusher",
         "_unsynced",
         "commits",
+        "deletions",
         "followers",
         "high_watermark",
         "index",
@@ -83,6 +84,8 @@ class Partition:
         self.rules = rules
         self.commits = CommitQueue()
         """Who waits for the high watermark."""
+        self.deletions: CommitQueue | None = None
+        """Who waits until records are deleted on the whole ISR, by where the log then begins; None for nobody."""
         self.written = CommitQueue()
         """Who waits for this broker's own disk alone."""
         self.watchers: dict[DelayedFetch, None] = {}
@@ -147,6 +150,9 @@ class Partition:
         """What was waited for here does not come any more: no one may wait on."""
         self.commits.fail(CodedError(code))
         self.written.fail(CodedError(code))
+        deletions, self.deletions = self.deletions, None
+        if deletions is not None:
+            deletions.fail(CodedError(code))
         for watcher in list(self.watchers):
             watcher.finish()
         self._tell_outflows()
@@ -310,6 +316,8 @@ class Partition:
 
     def move_high_watermark(self) -> None:
         """As far as the ISR allows."""
+        if self.deletions is not None:
+            self._end_deletions(self.deletions)
         log = self.log
         end = log.synced_offset if self.is_durable else log.log_end_offset
         if self.followers is not None:
@@ -328,13 +336,33 @@ class Partition:
         if self.watchers:
             self.wake_watchers()
 
-    def delete_below(self, offset: int) -> None:
-        """Let the log begin at an offset, here and, as soon as they hear of it, on those who follow."""
+    @property
+    def low_watermark(self) -> int:
+        """Where the log begins on the whole ISR: whoever of it leads next shows nothing that is below."""
+        start = self.log.log_start_offset
+        return start if self.followers is None else self.followers.low_watermark(start)
+
+    def delete_below(self, offset: int, done: Committed, deadline: float = inf) -> None:
+        """Let the log begin at an offset, here and on those who follow; `done` is called when the whole ISR does."""
         self.log.advance_start(offset)
         for outflow, key in self.outflows.items():
-            outflow.committed(key)
-            if outflow.wake is not None:
-                outflow.wake()
+            outflow.trimmed(key)
+        if self.low_watermark >= offset:
+            done(None)
+            return
+        self.deletions = self.deletions or CommitQueue()
+        self.deletions.wait(self.log.log_start_offset, done, deadline)
+
+    def _end_deletions(self, deletions: CommitQueue) -> None:
+        deletions.advance(self.low_watermark)
+        if not deletions:
+            self.deletions = None
+
+    def expire(self, now: float) -> None:
+        """End the waits that have lasted too long."""
+        for queue in (self.commits, self.written, self.deletions):
+            if queue:
+                queue.expire(now)
 
     def wake_watchers(self) -> None:
         """Let every fetch that waits here look again."""
@@ -406,7 +434,7 @@ class Partition:
             return True
         if not log.log_start_offset <= offset <= log.log_end_offset:
             raise CodedError(ErrorCode.offset_out_of_range)
-        follower.fetched(offset, log.log_end_offset, broker_epoch, now)
+        follower.fetched(offset, log.log_end_offset, broker_epoch, now, position.log_start_offset)
         self.consider(broker, now=now, propose=propose)
         self.move_high_watermark()
         return False
@@ -480,6 +508,8 @@ class Partition:
         """Take what the leader sent for the end of this log."""
         log = self.log
         if len(records):
+            if log.log_start_offset == log.log_end_offset:
+                self._begin_with(records)
             log.append_as_follower(records)
             if self.is_durable:
                 self._flusher.request(log, self._synced)
@@ -487,6 +517,15 @@ class Partition:
         if log.log_start_offset < leader_start <= log.log_end_offset:
             log.advance_start(leader_start)
         self._advance(min(leader_high_watermark, log.log_end_offset))
+
+    def _begin_with(self, records: memoryview) -> None:
+        """The leader's log may begin inside a batch, whose earlier records were deleted: an empty log that is to
+        begin there has to take the whole batch."""
+        if len(records) < HEADER_SIZE:
+            return
+        first = read_header(records)
+        if first.base_offset < self.log.log_end_offset <= first.last_offset:
+            self.restart_at(first.base_offset)
 
     def truncate_to_match(self, leader: EpochEnd) -> None:
         """Cut what the leader does not have: everything after the end of the last epoch that both know."""

@@ -265,19 +265,24 @@ class ReplicaManager:
         async for partition in self._unhurried():
             if partition.followers is not None:
                 partition.drop_laggards(now, longest, partial(self.propose_isr, partition))
-                if partition.commits:
-                    partition.commits.expire(now)
-                if partition.written:
-                    partition.written.expire(now)
+                partition.expire(now)
             if partition.log.offline is not None and partition.is_leader:
                 failed.append((partition.topic, partition.index, partition.topic_id))
         if failed and self.give_up is not None:
             await self.give_up(failed)
 
-    def delete_records(self, partition: Partition, offset: int) -> int:
-        """Drop everything below an offset; returns the new start of the log."""
-        partition.delete_below(offset)
-        return partition.log.log_start_offset
+    async def delete_records(self, partition: Partition, offset: int, timeout: float) -> int:
+        """Drop everything below an offset; the low watermark, once that holds for the whole ISR, or `CodedError`."""
+        known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: CodedError | None) -> None:
+            if known.done():
+                return
+            known.set_result(None) if error is None else known.set_exception(error)
+
+        partition.delete_below(offset, done, self.clock.monotonic() + timeout)
+        await known
+        return partition.low_watermark
 
     # Transactions
 

@@ -306,6 +306,8 @@ class Log(LogCore):
             self._sync_active()
         except (StorageError, BadBatch) as error:
             self._raise_broken(error)
+        if self.log_end_offset < self.log_start_offset:  # it began inside the batch that was dropped
+            self.restart_at(self.log_start_offset)
 
     def _sync_active(self) -> None:
         """After a truncation nothing of the old history may come back, once new batches count as synced."""
@@ -345,10 +347,21 @@ class Log(LogCore):
             self.log_start_offset = offset
         elif not self._doomed:
             return
-        self._on_start_moved()
+        if not self._start_is_stored():
+            return
         self._forget_early_epochs()
         segments = self._chain.segments
         self._doom(sum(1 for segment in segments[1:] if segment.base_offset <= offset), now_ms=0)
+
+    def _start_is_stored(self) -> bool:
+        """Whether the disk knows where the log starts. Where it is full a later checkpoint tells it."""
+        try:
+            self._on_start_moved()
+        except StorageError as error:
+            if not error.is_full:
+                self._raise_failed(error)
+            return False
+        return True
 
     def _forget_early_epochs(self) -> None:
         """Only once the disk knows the log's start: until then what lies before it may come back."""

@@ -353,7 +353,7 @@ class LogManager:
 
     def _write_log_starts(self) -> None:
         for key, log in self._logs.items():
-            if log.offline is None and log.log_start_offset:
+            if log.offline is None and (log.log_start_offset or key in self._log_starts):
                 self._log_starts[key] = log.log_start_offset
         self._write_offsets(checkpoints.LOG_STARTS, self._log_starts)
 

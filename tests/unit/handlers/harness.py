@@ -148,7 +148,7 @@ class FakeReplicas:
     def disk_usage(self) -> tuple[int, int]:
         return 1000, 400
 
-    def delete_records(self, partition: FakePartition, offset: int) -> int:
+    async def delete_records(self, partition: FakePartition, offset: int, timeout: float) -> int:
         partition.log.log_start_offset = max(partition.log.log_start_offset, offset)
         return partition.log.log_start_offset
 

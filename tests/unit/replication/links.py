@@ -80,6 +80,16 @@ class Pair:
         self.inflow = Inflow(lambda _, call: self.later.append(call), lambda: None, lambda: 1, lambda: 1)
         self.inflow.begin()
 
+    def restart_follower(self) -> None:
+        """The follower's process begins anew, with what its disk has kept."""
+        states = [partition.state for partition in self.followers]
+        self.followers = self._held_by(FOLLOWER, len(states))
+        self.outflow.close()
+        self.connect()
+        for index, state in enumerate(states):
+            self.followers[index].follow(state)
+            self.inflow.add((TOPIC_ID.bytes, index), self.followers[index])
+
     # As the holder of the leader's partitions
 
     def partition_by_id(self, topic_id: bytes, index: int) -> Partition:

@@ -1,10 +1,17 @@
 """What a leader and a follower conclude from what they hear of each other on a link."""
 
+import errno
+from contextlib import suppress
 from dataclasses import replace
+from math import inf
+from random import Random
 
 import pytest
 
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.replication.partition import Partition
 from headrace.replication.throttle import Throttle
+from headrace.testing.disk import PowerLost
 from tests.intake import RULES
 
 from .links import FOLLOWER, LEADER, Pair, append, readable
@@ -134,3 +141,117 @@ def test_a_follower_that_has_everything_learns_the_high_watermark_of_a_new_link(
     pair.inflow.add((pair.leaders[0].topic_id, 0), pair.followers[0])
     pair.exchange(2)
     assert pair.followers[0].high_watermark == 1
+
+
+def deleted(leader: Partition, offset: int, deadline: float = inf) -> list[CodedError | None]:
+    """What a deletion is answered with, as soon as it is."""
+    answers: list[CodedError | None] = []
+    leader.delete_below(offset, answers.append, deadline)
+    return answers
+
+
+def begun_inside_a_batch() -> Pair:
+    """The leader has deleted the first half of its first batch, and has one more; the follower has nothing."""
+    pair = Pair()
+    pair.elect(1, (LEADER,))
+    append(pair.leaders[0], *(b"%d" % number for number in range(10)))
+    append(pair.leaders[0], b"10")
+    assert deleted(pair.leaders[0], 5) == [None]
+    return pair
+
+
+def test_an_empty_follower_begins_with_the_batch_that_the_leaders_log_begins_in() -> None:
+    pair = begun_inside_a_batch()
+    pair.exchange(4)
+    log = pair.followers[0].log
+    assert (log.log_start_offset, log.log_end_offset) == (5, 11)
+    assert readable(pair.followers[0], 5) == readable(pair.leaders[0], 5)
+    assert pair.proposed
+
+
+@pytest.mark.parametrize("operation", range(0, 40, 2))
+def test_a_follower_that_dies_while_it_begins_inside_a_batch_begins_again(operation: int) -> None:
+    pair = begun_inside_a_batch()
+    pair.disks[FOLLOWER].lose_power(after=operation)
+    with suppress(PowerLost):
+        pair.exchange(4)
+    pair.disks[FOLLOWER].crash(Random(operation))
+    pair.restart_follower()
+    pair.exchange(4)
+    log = pair.followers[0].log
+    assert (log.log_start_offset, log.log_end_offset) == (5, 11)
+
+
+def test_a_log_that_begins_inside_a_batch_can_be_cut_to_nothing() -> None:
+    pair = begun_inside_a_batch()
+    pair.exchange(4)
+    log = pair.followers[0].log
+    log.truncate_to(7)
+    assert (log.log_start_offset, log.log_end_offset) == (5, 5)
+
+
+def test_a_deletion_is_answered_once_the_whole_isr_has_it() -> None:
+    pair = Pair()
+    pair.elect(1)
+    append(pair.leaders[0], b"a", b"b", b"c")
+    pair.exchange(3)
+    answers = deleted(pair.leaders[0], 2)
+    assert pair.outflow.is_ready, "the follower is told at once"
+    pair.answer()
+    assert pair.followers[0].log.log_start_offset == 2
+    assert not answers
+    pair.ask()
+    assert answers == [None]
+    assert pair.leaders[0].low_watermark == 2
+
+
+def test_a_deletion_is_answered_when_who_did_not_have_it_has_left_the_isr() -> None:
+    pair = Pair()
+    pair.elect(1)
+    append(pair.leaders[0], b"a", b"b", b"c")
+    pair.exchange(3)
+    answers = deleted(pair.leaders[0], 2)
+    leader = pair.leaders[0]
+    leader.lead(LEADER, replace(leader.state, isr=(LEADER,), partition_epoch=2), 0.0)
+    assert answers == [None]
+
+
+def test_a_deletion_that_a_follower_does_not_hear_of_times_out() -> None:
+    pair = Pair()
+    pair.elect(1)
+    append(pair.leaders[0], b"a", b"b", b"c")
+    pair.exchange(3)
+    answers = deleted(pair.leaders[0], 2, deadline=5.0)
+    pair.leaders[0].expire(4.9)
+    assert not answers
+    pair.leaders[0].expire(5.0)
+    assert [error.code for error in answers if error] == [ErrorCode.request_timed_out]
+
+
+def test_nobody_waits_for_a_deletion_on_a_leader_that_is_none_any_more() -> None:
+    pair = Pair()
+    pair.elect(1)
+    append(pair.leaders[0], b"a", b"b", b"c")
+    pair.exchange(3)
+    answers = deleted(pair.leaders[0], 2)
+    leader = pair.leaders[0]
+    leader.follow(replace(leader.state, leader=FOLLOWER, leader_epoch=2, partition_epoch=2))
+    assert [error.code for error in answers if error] == [ErrorCode.not_leader_or_follower]
+
+
+@pytest.mark.parametrize(("number", "is_offline"), [(errno.ENOSPC, False), (errno.EIO, True)])
+def test_a_checkpoint_that_cannot_be_written_holds_up_no_other_partition(number: int, is_offline: bool) -> None:
+    pair = Pair(2)
+    pair.elect(1)
+    for leader in pair.leaders:
+        append(leader, b"a", b"b", b"c")
+    pair.exchange(3)
+    pair.disks[FOLLOWER].fail(number, kind="append", path="log-start-offset-checkpoint", times=1)
+    deleted(pair.leaders[0], 2)
+    append(pair.leaders[1], b"d")
+    pair.exchange(3)
+    assert pair.followers[1].log.log_end_offset == 4
+    assert (pair.followers[0].log.offline is not None) is is_offline
+    append(pair.leaders[0], b"d")
+    pair.exchange(3)
+    assert pair.followers[0].log.log_end_offset == (3 if is_offline else 4)

@@ -19,11 +19,13 @@ how far its predecessor had shown the log answers OFFSET_NOT_AVAILABLE (up to v4
   FENCED_LEADER_EPOCH, a newer one UNKNOWN_LEADER_EPOCH.
 - Who names a replica id is answered like a consumer: followers do not ask here, but clients send one (kafka-python's
   development branch sends 0), and Kafka answers them.
-- DeleteRecords moves the start of a log up; -1 is the high watermark, beyond it is OFFSET_OUT_OF_RANGE. A topic
+- DeleteRecords moves the start of a log up; -1 is the high watermark, beyond it is OFFSET_OUT_OF_RANGE. It is answered
+  with the low watermark once the whole ISR has moved, else with REQUEST_TIMED_OUT after the request's timeout. A topic
   whose `cleanup.policy` lacks delete is POLICY_VIOLATION, an internal one INVALID_TOPIC_EXCEPTION, as with Kafka.
 - Left out: timeouts (v10 of ListOffsets has one, for reads from tiered storage).
 """
 
+from asyncio import gather
 from collections import Counter
 from collections.abc import Callable
 from enum import IntEnum
@@ -159,19 +161,16 @@ def _epoch_end(ctx: Context, topic: str, asked: Any) -> dict[str, Any]:
 
 
 async def handle_delete_records(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
-    return {
-        "throttle_time": 0,
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [_delete(ctx, topic.name, asked) for asked in topic.partitions or ()],
-            }
-            for topic in request.topics or ()
-        ],
-    }
+    timeout = max(request.timeout.total_seconds(), 0.0)
+
+    async def delete_of(topic: Any) -> dict[str, Any]:
+        deleting = (_delete(ctx, topic.name, asked, timeout) for asked in topic.partitions or ())
+        return {"name": topic.name, "partitions": await gather(*deleting)}
+
+    return {"throttle_time": 0, "topics": await gather(*(delete_of(topic) for topic in request.topics or ()))}
 
 
-def _delete(ctx: Context, name: str, asked: Any) -> dict[str, Any]:
+async def _delete(ctx: Context, name: str, asked: Any, timeout: float) -> dict[str, Any]:
     code, low_watermark = ErrorCode.none, UNKNOWN
     try:
         _check_deletable(ctx, name)
@@ -181,7 +180,7 @@ def _delete(ctx: Context, name: str, asked: Any) -> dict[str, Any]:
         offset = end if asked.offset == HIGH_WATERMARK else asked.offset
         if not 0 <= offset <= end:
             raise CodedError(ErrorCode.offset_out_of_range, f"offset {asked.offset} is not within 0 to {end}")
-        low_watermark = ctx.replicas.delete_records(partition, offset)
+        low_watermark = await ctx.replicas.delete_records(partition, offset, timeout)
     except CodedError as error:
         code = error.code
     return {"partition_index": asked.partition_index, "low_watermark": low_watermark, "error_code": code}
