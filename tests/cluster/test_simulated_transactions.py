@@ -7,8 +7,10 @@ import pytest
 
 from headrace.cluster import feed
 from headrace.coordinator.partitions import partition_of
-from headrace.coordinator.transactions.markers import MarkerSender
+from headrace.coordinator.transactions.markers import Job, MarkerSender
+from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
+from headrace.replication.transactions import TransactionMarker
 from headrace.testing.cluster import Machine
 from headrace.testing.loop import run_virtual
 
@@ -224,6 +226,89 @@ def test_a_partition_that_the_coordinator_does_not_know_is_not_added_until_it_do
         catches_up.set()
         await asyncio.gather(writing, making)
         assert await committed_values(run.client, "fresh", 0) == ["first"]
+        producer.client.close()
+        await run.end()
+
+    run_virtual(main, seed=4)
+
+
+@pytest.mark.parametrize("newer", [OLDER, NEWER], ids=["older", "newer"])
+def test_no_client_ends_a_transaction_that_its_coordinator_knows(newer: bool) -> None:
+    async def main() -> None:
+        run = Run(Plan(seed=4, partitions=2, settings=SETTINGS))
+        await run.start()
+        producer = TransactionalProducer(run.cluster, "x", TOPIC, newer=newer, timeout_ms=10_000)
+        await producer.init()
+        if not newer:
+            await producer.add([0, 1])
+        for index in (0, 1):
+            await producer.write(index, "first")
+        for coordinator_epoch in (0, 2**31 - 1):
+            assert await client_abort(run, producer, coordinator_epoch) is ErrorCode.invalid_txn_state
+        await producer.end(commit=True)
+        for index in (0, 1):
+            assert await committed_values(run.client, TOPIC, index) == ["first"]
+        await producer.init()
+        producer.client.close()
+        await run.end()
+
+    run_virtual(main, seed=4)
+
+
+async def client_abort(run: Run, producer: TransactionalProducer, coordinator_epoch: int) -> ErrorCode:
+    producer_id, epoch = producer._producer or (-1, -1)
+    marker = {
+        "producer_id": producer_id,
+        "producer_epoch": epoch,
+        "transaction_result": False,
+        "coordinator_epoch": coordinator_epoch,
+        "topics": [{"name": TOPIC, "partition_indexes": [0]}],
+    }
+    leader = await run.client.leader(TOPIC, 0)
+    answer = await run.client.ask(leader, ApiKey.WRITE_TXN_MARKERS, 1, {"markers": [marker]})
+    return ErrorCode(answer.markers[0].topics[0].partitions[0].error_code)
+
+
+def test_a_coordinator_that_was_succeeded_sends_no_more_markers_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition has a marker of a later coordinator, of which this one has not heard: it leaves the id to that."""
+
+    async def main() -> None:
+        run = Run(Plan(seed=4, partitions=1, settings=SETTINGS))
+        await run.start()
+        cluster = run.cluster
+        producer = TransactionalProducer(cluster, "x", TOPIC, newer=False, timeout_ms=10_000)
+        await producer.init()
+        await producer.add([0])
+        await producer.write(0, "first")
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        shard = partition_of("x", 2)
+        former = cluster.leader(TRANSACTION_TOPIC, shard)
+        producer_id, epoch = producer._producer or (-1, -1)
+        later = TransactionMarker(
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            coordinator_epoch=cluster.topics()[TRANSACTION_TOPIC].partitions[shard].leader_epoch + 1,
+            committed=True,
+        )
+        assert await cluster.leader(TOPIC).broker.replicas.append_marker(TOPIC, 0, later) is ErrorCode.none
+        sent: list[Job] = []
+        route = MarkerSender._route
+
+        def count(sender: MarkerSender, job: Job, partitions: Any) -> None:
+            sent.append(job)
+            route(sender, job, partitions)
+
+        monkeypatch.setattr(MarkerSender, "_route", count)
+        await producer.end(commit=True)
+        await asyncio.sleep(5)
+        assert len(sent) == 1
+        taking_over = asyncio.ensure_future(producer.init())
+        await asyncio.sleep(5)
+        assert not taking_over.done()
+        former.kill()
+        await taking_over
+        assert await committed_values(run.client, TOPIC, 0) == ["first"]
+        await former.start()
         producer.client.close()
         await run.end()
 

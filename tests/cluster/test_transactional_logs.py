@@ -207,6 +207,39 @@ def test_clients_cannot_write_markers(version: int) -> None:
     on(1, test)
 
 
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({}, ErrorCode.none),
+        ({"coordinator_epoch": 1}, ErrorCode.cluster_authorization_failed),
+        ({"coordinator_epoch": 2**31 - 1}, ErrorCode.cluster_authorization_failed),
+        ({"producer_epoch": 1}, ErrorCode.invalid_producer_epoch),
+        ({"producer_epoch": 32_767}, ErrorCode.invalid_producer_epoch),
+    ],
+)
+def test_an_operator_aborts_what_hangs_under_the_epochs_that_are_known_and_no_others(
+    changes: dict[str, int], code: ErrorCode
+) -> None:
+    async def test(bench: Bench) -> None:
+        await bench.write(b"x")
+        marker = {
+            "producer_id": 7,
+            "producer_epoch": 0,
+            "transaction_result": False,
+            "topics": [{"name": TOPIC, "partition_indexes": [0]}],
+            "coordinator_epoch": 0,
+            "transaction_version": 2,
+            **changes,
+        }
+        for _ in range(2):
+            answer = await bench.ask(ApiKey.WRITE_TXN_MARKERS, 2, {"markers": [marker]})
+            assert answer.markers[0].topics[0].partitions[0].error_code is code
+        fetched = await bench.fetch()
+        assert (visible(fetched), fetched.last_stable_offset) == ([], 2 if code is ErrorCode.none else 0)
+
+    on(1, test)
+
+
 def test_brokers_write_markers_on_each_other() -> None:
     async def test(bench: Bench) -> None:
         await bench.write(b"x")

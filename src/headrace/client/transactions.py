@@ -160,6 +160,13 @@ class TransactionOperations(Operations):
 
         def marked(channel: Channel) -> None:
             written = channel.ask(ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]}).markers[0].topics[0].partitions[0]
+            if written.error_code is ErrorCode.invalid_txn_state:
+                raise ClientError(
+                    f"topic '{topic}' partition {partition}: this transaction does not hang, its coordinator knows it; "
+                    f"`headrace txn list --producer-id {producer.producer_id}` shows its id, `headrace txn abort ID` "
+                    f"ends it everywhere",
+                    "INVALID_TXN_STATE",
+                )
             _check(written.error_code, f"topic '{topic}' partition {partition}")
 
         self._at_leader(topic, partition, marked)

@@ -133,6 +133,14 @@ class Shards(Generic[AnyShard]):
             raise CodedError(ErrorCode.coordinator_not_available, f"its partition of {self._spec.name} has no leader")
         return leader
 
+    def leaders(self) -> set[int]:
+        """The brokers that speak for all names together; `CodedError` where some have nobody, or not all is known."""
+        topic = self._image.topic(self._spec.name)
+        leaders = set() if topic is None else {partition.leader for partition in topic.partitions}
+        if NO_LEADER in leaders or not self._image.is_whole:
+            raise CodedError(ErrorCode.coordinator_not_available, f"not all of {self._spec.name} can be asked now")
+        return leaders
+
     def _led(self, index: int) -> Partition | None:
         try:
             partition = self._replicas.partition(self._spec.name, index)

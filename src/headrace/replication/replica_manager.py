@@ -24,7 +24,7 @@ from headrace.storage.manager import LogManager
 from .inflow import Key
 from .isr import IsrChange, IsrKeeper
 from .partition import Partition
-from .transactions import TransactionMarker, TransactionVerifier
+from .transactions import TransactionMarker, TransactionVerifier, check_operator_marker
 
 NO_PARTITIONS: dict[int, Partition] = {}
 ENOUGH_SPACE = 64 * 1024 * 1024
@@ -312,6 +312,16 @@ class ReplicaManager:
             deadline = self.clock.monotonic() + MARKER_SECONDS
             partition.commits.wait(appended.last_offset + 1, committed, deadline)
         return await known
+
+    async def abort_hanging(self, topic: str, index: int, marker: TransactionMarker) -> ErrorCode:
+        """End a transaction that no coordinator knows of, for an operator; as `append_marker`."""
+        try:
+            producer = self.partition(topic, index).log.producers().get(marker.producer_id)
+            if not check_operator_marker(producer, marker):
+                return ErrorCode.none
+        except CodedError as error:
+            return error.code
+        return await self.append_marker(topic, index, marker)
 
     def _ended(self, partition: Partition, marker: TransactionMarker, offset: int) -> None:
         partition.log.last_stable_offset(partition.high_watermark)

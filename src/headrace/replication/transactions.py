@@ -29,6 +29,38 @@ class TransactionMarker:
     transaction_version: int = 1
 
 
+class OpenTransaction(Protocol):
+    """What a log knows of a producer."""
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def coordinator_epoch(self) -> int: ...
+    @property
+    def transaction_first_offset(self) -> int: ...
+
+
+def check_operator_marker(producer: OpenTransaction | None, marker: TransactionMarker) -> bool:
+    """Whether there is anything to end with a marker that no coordinator has sent; `CodedError` if it may not.
+
+    It may name the epochs that are known here, and no others: a later one would shut out the producer, or its
+    coordinator, for good.
+    """
+    if producer is None or producer.transaction_first_offset < 0:
+        return False
+    if marker.committed or marker.coordinator_epoch > max(producer.coordinator_epoch, 0):
+        raise CodedError(
+            ErrorCode.cluster_authorization_failed,
+            "only a transaction coordinator commits, or has an epoch that is not known yet",
+        )
+    if marker.producer_epoch != producer.epoch:
+        raise CodedError(
+            ErrorCode.invalid_producer_epoch,
+            f"producer {marker.producer_id} has epoch {producer.epoch} here, the marker {marker.producer_epoch}",
+        )
+    return True
+
+
 class TransactionVerifier(Protocol):
     """The transaction coordinator, as those see it who append for a producer."""
 

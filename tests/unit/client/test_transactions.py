@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from headrace.client.transactions import TransactionOperations
+from headrace.coordinator.transactions import markers
 from headrace.net.channel import Channel
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
@@ -86,7 +87,10 @@ def test_a_hanging_transaction_is_aborted_where_the_leader_has_moved(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = broker.create_topic("hanging")
-    _holder = open_transaction(broker, topic, "hanging")
+    holder = open_transaction(broker, topic, "hanging")
+    with monkeypatch.context() as no_marker_comes:
+        no_marker_comes.setattr(markers, "is_gone", lambda *_: True)
+        holder.abort_transaction(PATIENCE)
     moved = ErrorCode.not_leader_or_follower
     put = refuse_once(monkeypatch, ApiKey.WRITE_TXN_MARKERS, "markers", "topics", "partitions", code=moved)
     with TransactionOperations(broker.bootstrap) as operations:

@@ -61,20 +61,25 @@ def is_gone(image: ClusterImage, where: TopicPartition, topic_id: UUID | None) -
 class Job:
     """The markers of one transaction that some partitions still need."""
 
-    __slots__ = ("attempts", "done", "is_wanted", "marker", "topic_ids", "waiting")
+    __slots__ = ("attempts", "done", "fenced", "is_wanted", "marker", "topic_ids", "waiting")
 
     def __init__(
         self,
         marker: TransactionMarker,
         partitions: Iterable[TopicPartition],
         topic_ids: Mapping[str, UUID],
+        *,
         done: Callable[[], None],
+        fenced: Callable[[], None],
         is_wanted: Callable[[], bool],
     ) -> None:
+        """`done` is called when all partitions know, `fenced` when one has a marker of a later coordinator. Given up
+        when it `is_wanted` no longer."""
         self.marker = marker
         self.waiting = set(partitions)
         self.topic_ids = topic_ids
         self.done = done
+        self.fenced = fenced
         self.is_wanted = is_wanted
         self.attempts = 0
 
@@ -93,16 +98,8 @@ class MarkerSender:
         self._queues: dict[int, deque[tuple[Job, TopicPartition]]] = {}
         self._under_way: dict[int, int] = {}
 
-    def send(
-        self,
-        marker: TransactionMarker,
-        partitions: Iterable[TopicPartition],
-        topic_ids: Mapping[str, UUID],
-        done: Callable[[], None],
-        is_wanted: Callable[[], bool],
-    ) -> None:
-        """Tell the partitions; `done` is called when all know. Given up when it `is_wanted` no longer."""
-        job = Job(marker, partitions, topic_ids, done, is_wanted)
+    def send(self, job: Job) -> None:
+        """Tell the partitions."""
         self._route(job, list(job.waiting))
 
     def _route(self, job: Job, partitions: Iterable[TopicPartition]) -> None:
@@ -193,6 +190,9 @@ class MarkerSender:
                 if code is not ErrorCode.none:
                     log.warning("a marker came too late", partition=where, code=code.name, producer=job.marker)
                 job.waiting.discard(where)
+            elif code is ErrorCode.transaction_coordinator_fenced:
+                log.error("a later coordinator has ended this transaction", partition=where, producer=job.marker)
+                job.fenced()
             else:
                 again.append(where)
         if again and job.is_wanted():

@@ -25,7 +25,7 @@ from headrace.replication.transactions import EPOCH_BUMPING, TopicPartition, Tra
 
 from . import decisions
 from .decisions import WANTS_ID, Decision, Producer
-from .markers import AppendMarker, MarkerSender
+from .markers import AppendMarker, Job, MarkerSender
 from .model import Transaction
 from .records import TRANSACTION_TOPIC, check_id
 from .settings import TransactionSettings
@@ -64,6 +64,8 @@ class TransactionCoordinator:
         peers: Peers | None = None,
     ) -> None:
         self.settings = settings
+        self.broker_id = broker_id
+        self.peers = peers
         self._image = image
         self._controller = controller
         self._clock = clock
@@ -185,6 +187,7 @@ class TransactionCoordinator:
         """Of each partition whether it is part of the producer's open transaction."""
         check_id(transactional_id)
         shard = self.shards.of(transactional_id)
+        shard.check_not_fenced(transactional_id)
         codes = decisions.verify(shard.get(transactional_id), producer, partitions)
         await shard.committed(transactional_id)
         return codes
@@ -231,6 +234,7 @@ class TransactionCoordinator:
         new_id: int | None = None
         while True:
             shard = self.shards.of(transactional_id)
+            shard.check_not_fenced(transactional_id)
             decision = decide(shard.get(transactional_id), new_id)
             if decision is WANTS_ID:
                 new_id = await self._controller.allocate_producer_id()
@@ -265,11 +269,14 @@ class TransactionCoordinator:
         )
         name = transaction.transactional_id
         self._markers.send(
-            marker,
-            transaction.partitions,
-            transaction.topic_ids,
-            lambda: self._complete(shard, transaction),
-            lambda: not self._errands.is_closed and shard.get(name) is transaction,
+            Job(
+                marker,
+                transaction.partitions,
+                transaction.topic_ids,
+                done=lambda: self._complete(shard, transaction),
+                fenced=lambda: shard.fence(name),
+                is_wanted=lambda: not self._errands.is_closed and shard.is_ending(transaction),
+            )
         )
 
     def _complete(self, shard: TransactionShard, transaction: Transaction) -> None:

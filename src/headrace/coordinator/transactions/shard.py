@@ -37,7 +37,7 @@ Prepared = Callable[["TransactionShard", Transaction], None]
 class Entry:
     """A transactional id: its transaction, and the end of the log when that was written."""
 
-    __slots__ = ("end", "ended_by", "settled", "transaction")
+    __slots__ = ("end", "ended_by", "is_fenced", "settled", "transaction")
 
     def __init__(self, transaction: Transaction, end: int) -> None:
         self.transaction = transaction
@@ -46,6 +46,8 @@ class Entry:
         """Done when the transaction is no longer being ended; there while somebody waits for that."""
         self.ended_by: tuple[int, int, int] | None = None
         """The producer id and epoch of the last one that ended a transaction, and the number of its connection."""
+        self.is_fenced = False
+        """Whether a later coordinator of the id has written markers: this one has nothing to say about it any more."""
 
 
 class TransactionShard(LogShard):
@@ -160,6 +162,30 @@ class TransactionShard(LogShard):
         if entry.settled is None:
             entry.settled = asyncio.get_running_loop().create_future()
         return entry.settled
+
+    def is_ending(self, transaction: Transaction) -> bool:
+        """Whether the markers of a prepared transaction are this coordinator's to send."""
+        entry = self.entries.get(transaction.transactional_id)
+        return entry is not None and entry.transaction is transaction and not entry.is_fenced
+
+    def fence(self, transactional_id: str) -> None:
+        """A partition has a marker of a later coordinator: who asks for the id is to look for that one."""
+        entry = self.entries.get(transactional_id)
+        if entry is not None:
+            entry.is_fenced = True
+            _settle(entry)
+            log.error(
+                "a later coordinator speaks for a transactional id",
+                id=transactional_id,
+                partition=self.partition.log.name,
+                epoch=self.leader_epoch,
+            )
+
+    def check_not_fenced(self, transactional_id: str) -> None:
+        """NOT_COORDINATOR where a later coordinator speaks for an id, of which this broker has yet to hear."""
+        entry = self.entries.get(transactional_id)
+        if entry is not None and entry.is_fenced:
+            raise CodedError(ErrorCode.not_coordinator, f"a later coordinator speaks for {transactional_id!r}")
 
     def give_up(self, error: CodedError) -> None:
         """What was written here may never be committed: forget it, and read the log again when somebody asks."""

@@ -8,15 +8,22 @@ where a later coordinator has written, which both mean that this coordinator has
   A v1 marker is one of version 1.
 - Clients may only abort, which is what an operator needs who frees readers from a transaction that nobody ends
   (`headrace txn abort`, Kafka's kafka-transactions.sh). To commit is the coordinators' alone: a client that tries gets
-  CLUSTER_AUTHORIZATION_FAILED, at every partition.
+  CLUSTER_AUTHORIZATION_FAILED, at every partition. A partition that is part of a transaction which some coordinator
+  will end is INVALID_TXN_STATE, as two outcomes would tear it; while not all coordinators can be asked,
+  COORDINATOR_NOT_AVAILABLE or COORDINATOR_LOAD_IN_PROGRESS. The marker has to name the producer's epoch, and the
+  coordinator's as far as it is known there (0 where it is not): INVALID_PRODUCER_EPOCH, CLUSTER_AUTHORIZATION_FAILED.
+  Where nothing is open there is nothing to do.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
+from headrace.coordinator.transactions.admin import Open, open_partitions
+from headrace.coordinator.transactions.markers import AppendMarker
 from headrace.protocol.api import ApiKey
-from headrace.protocol.errors import ErrorCode
+from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.transactions import TopicPartition, TransactionMarker
 
 from ..context import Context, RequestInfo
@@ -24,33 +31,59 @@ from ..dispatch import Handler
 
 _FIRST_WITH_BUMPS: Final = 2
 
+Codes = dict[TopicPartition, ErrorCode]
+
 
 async def handle_write_txn_markers(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
-    answers = await asyncio.gather(*[_write(ctx, asked, info) for asked in request.markers or ()])
-    return {"markers": list(answers)}
+    markers = [(asked, _marker(asked, info.version), _keys(asked)) for asked in request.markers or ()]
+    if info.peer_broker is not None:
+        codes = await asyncio.gather(*[_each(ctx.replicas.append_marker, marker, keys) for _, marker, keys in markers])
+    else:
+        codes = await _abort_for_operator(
+            ctx, [(replace(marker, transaction_version=1), keys) for _, marker, keys in markers]
+        )
+    return {"markers": [_answer(asked, found) for (asked, _, _), found in zip(markers, codes, strict=True)]}
 
 
-async def _write(ctx: Context, asked: Any, info: RequestInfo) -> dict[str, Any]:
-    keys = [(topic.name, index) for topic in asked.topics or () for index in topic.partition_indexes or ()]
-    if info.peer_broker is None and asked.transaction_result:
-        return _answer(asked, dict.fromkeys(keys, ErrorCode.cluster_authorization_failed))
-    marker = TransactionMarker(
+def _marker(asked: Any, version: int) -> TransactionMarker:
+    return TransactionMarker(
         producer_id=asked.producer_id,
         producer_epoch=asked.producer_epoch,
         coordinator_epoch=asked.coordinator_epoch,
         committed=asked.transaction_result,
-        transaction_version=asked.transaction_version if info.version >= _FIRST_WITH_BUMPS else 1,
+        transaction_version=asked.transaction_version if version >= _FIRST_WITH_BUMPS else 1,
     )
-    return _answer(asked, await _append(ctx, marker, dict.fromkeys(keys)))
 
 
-async def _append(ctx: Context, marker: TransactionMarker, keys: Iterable[TopicPartition]) -> dict[TopicPartition, Any]:
-    names = list(keys)
-    codes = await asyncio.gather(*[ctx.replicas.append_marker(topic, index, marker) for topic, index in names])
-    return dict(zip(names, codes, strict=True))
+def _keys(asked: Any) -> list[TopicPartition]:
+    named = [(topic.name, index) for topic in asked.topics or () for index in topic.partition_indexes or ()]
+    return list(dict.fromkeys(named))
 
 
-def _answer(asked: Any, codes: dict[TopicPartition, Any]) -> dict[str, Any]:
+async def _abort_for_operator(
+    ctx: Context, markers: Sequence[tuple[TransactionMarker, Sequence[TopicPartition]]]
+) -> list[Codes]:
+    try:
+        known = await open_partitions(ctx.transactions, {marker.producer_id for marker, _ in markers})
+    except CodedError as error:
+        return [dict.fromkeys(keys, error.code) for _, keys in markers]
+    return [await _abort(ctx, marker, keys, known) for marker, keys in markers]
+
+
+async def _abort(ctx: Context, marker: TransactionMarker, keys: Sequence[TopicPartition], known: Open) -> Codes:
+    if marker.committed:
+        return dict.fromkeys(keys, ErrorCode.cluster_authorization_failed)
+    ending = [key for key in keys if (marker.producer_id, key) in known]
+    hanging = [key for key in keys if (marker.producer_id, key) not in known]
+    return dict.fromkeys(ending, ErrorCode.invalid_txn_state) | await _each(ctx.replicas.abort_hanging, marker, hanging)
+
+
+async def _each(append: AppendMarker, marker: TransactionMarker, keys: Sequence[TopicPartition]) -> Codes:
+    codes = await asyncio.gather(*[append(topic, index, marker) for topic, index in keys])
+    return dict(zip(keys, codes, strict=True))
+
+
+def _answer(asked: Any, codes: Codes) -> dict[str, Any]:
     return {
         "producer_id": asked.producer_id,
         "topics": [

@@ -53,7 +53,7 @@ async def _described(ctx: Context, transactional_id: str) -> dict[str, Any]:
 
 async def handle_list(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
     asked = request.state_filters or ()
-    found = admin.list_transactions(
+    found = await admin.list_transactions(
         ctx.transactions,
         states=asked,
         producer_ids=request.producer_id_filters or (),

@@ -17,6 +17,7 @@ from kafka.structs import TopicPartition as PythonPartition
 from typer.testing import CliRunner
 
 from headrace.cli.main import app
+from headrace.coordinator.transactions import markers
 from headrace.testing import Broker
 
 pytestmark = pytest.mark.slow
@@ -303,16 +304,21 @@ def test_open_transactions_are_listed_described_and_aborted(broker: Broker) -> N
     assert read_decided(broker, topic, 1) == []
 
 
-def test_a_transaction_that_hangs_in_a_partition_is_aborted_there(broker: Broker) -> None:
+def test_a_transaction_that_hangs_in_a_partition_is_aborted_there(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = broker.create_topic("hanging", 1)
     producer = confluent_producer(broker, "hanging")
     producer.begin_transaction()
     producer.produce(topic, "x")
     producer.flush(PATIENCE)
+    abort = ["txn", "abort", "--topic", topic, "--bootstrap", broker.bootstrap]
+    known = CliRunner().invoke(app, [*abort, "--start-offset", "0"])
+    assert (known.exit_code, "its coordinator knows it" in known.output) == (1, True)
+    with monkeypatch.context() as no_marker_comes:
+        no_marker_comes.setattr(markers, "is_gone", lambda *_: True)
+        producer.abort_transaction(PATIENCE)
     run(broker, "abort", "--topic", topic, "--start-offset", "0")
     (writing,) = json.loads(run(broker, "producers", topic, "--json"))
     assert writing["start_offset"] is None
-    wrong = CliRunner().invoke(
-        app, ["txn", "abort", "--topic", topic, "--start-offset", "7", "--bootstrap", broker.bootstrap]
-    )
-    assert wrong.exit_code == 1
+    assert CliRunner().invoke(app, [*abort, "--start-offset", "7"]).exit_code == 1
