@@ -331,12 +331,15 @@ class ReplicaManager:
     async def flush_due(self) -> None:
         """Sync the logs whose time has come, by `flush.ms` or because a segment ended; see whether full ones can go on.
 
-        Like all house-keeping it pauses often, for the sake of those who are served meanwhile.
+        When too many files are open, all that was written is synced, so that they can be closed. Like all
+        house-keeping it pauses often, for the sake of those who are served meanwhile.
         """
         now = self.clock.now_ms()
         full = []
+        files = self._logs.files
+        files.trim()
         async for partition in self._unhurried():
-            if partition.log.flush_due(now):
+            if partition.log.flush_due(now) or (files.is_short and partition.log.is_dirty):
                 partition.flush()
             if partition.log.is_full:
                 full.append(partition)

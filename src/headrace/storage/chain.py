@@ -1,22 +1,28 @@
 """The segments of a log, oldest first, of which the last one grows."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 from headrace.net.clock import Clock
 
 from .disk import Disk
+from .open_files import OpenFiles
 from .segment import Segment
 
 
 class Chain:
     """Segments in the order of their offsets; there is always at least one."""
 
-    __slots__ = ("_bases", "_clock", "_disk", "active", "directory", "segments")
+    __slots__ = ("_bases", "_clock", "_disk", "_files", "active", "directory", "segments")
 
-    def __init__(self, disk: Disk, clock: Clock, directory: str, segments: list[Segment]) -> None:
+    def __init__(
+        self, disk: Disk, clock: Clock, directory: str, segments: list[Segment], files: OpenFiles | None = None
+    ) -> None:
         self._disk = disk
         self._clock = clock
+        self._files = files
+        for segment in segments:
+            segment.open_files = files
         self.directory = directory
         self.segments = segments
         self._bases = [segment.base_offset for segment in segments]
@@ -58,6 +64,12 @@ class Chain:
 
     def add(self, base_offset: int, interval: int) -> Segment:
         """Start a new segment at the end."""
+        segment = self._new(base_offset, interval)
+        segment.create()
+        self._append(segment)
+        return segment
+
+    def _new(self, base_offset: int, interval: int) -> Segment:
         segment = Segment(
             self._disk,
             self.directory,
@@ -67,15 +79,19 @@ class Chain:
             created_ms=self._clock.now_ms(),
             interval=interval,
         )
-        segment.create()
-        self.segments.append(segment)
-        self._bases.append(base_offset)
-        self.active = segment
+        segment.open_files = self._files
         return segment
+
+    def _append(self, segment: Segment) -> None:
+        self.segments.append(segment)
+        self._bases.append(segment.base_offset)
+        self.active = segment
 
     def take_oldest(self, count: int) -> list[Segment]:
         """Remove the oldest segments from the chain; their files stay where they are."""
         taken = self.segments[:count]
+        for segment in taken:
+            segment.let_file_go()
         del self.segments[:count]
         del self._bases[:count]
         return taken
@@ -89,16 +105,28 @@ class Chain:
             self.active.cut(offset)
         return aside
 
-    def restart(self, offset: int, interval: int) -> list[str]:
-        """Drop everything and start at an offset; paths of files that are now to be unlinked."""
+    def prepare_cut(self, offset: int) -> int:
+        """Where the log will end after `cut`, for which nothing has to be opened then: it must not stop half way."""
+        return self.segments[max(bisect_left(self._bases, offset) - 1, 0)].prepare_cut(offset)
+
+    def prepare_restart(self, offset: int, interval: int) -> Segment:
+        """A new, empty segment beside the others, for `restart`."""
+        segment = self._new(offset, interval)
+        segment.create_aside()
+        return segment
+
+    def restart(self, segment: Segment) -> list[str]:
+        """Drop everything and start with a prepared segment; paths of files that are now to be unlinked."""
         aside: list[str] = []
         while self.segments:
             aside += self._set_aside_newest()
-        self.add(offset, interval)
+        segment.come_in()
+        self._append(segment)
         return aside
 
     def _set_aside_newest(self) -> list[str]:
         aside = self.active.set_aside()
+        self.active.let_file_go()
         self.segments.pop()
         self._bases.pop()
         if self.segments:
@@ -116,6 +144,10 @@ class Chain:
 
     def replace(self, start: int, count: int, segments: list[Segment]) -> None:
         """Put segments in the place of others, as compaction does; never of the active one."""
+        for segment in self.segments[start : start + count]:
+            segment.let_file_go()
+        for segment in segments:
+            segment.open_files = self._files
         self.segments[start : start + count] = segments
         self._bases = [segment.base_offset for segment in self.segments]
 
@@ -123,3 +155,13 @@ class Chain:
         """Let go of files and indexes of segments that nobody has used since the last call."""
         for segment in self.segments[:-1]:
             segment.release()
+        self.active.rest()
+
+    def written(self) -> list[tuple[Segment, int]]:
+        """The segments with bytes that are not on stable storage, and their sizes; the newest first."""
+        found = []
+        for segment in reversed(self.segments):
+            if segment.is_synced and segment is not self.active:
+                break
+            found.append((segment, segment.size))
+        return found

@@ -12,6 +12,7 @@ from .chain import Chain
 from .disk import Disk, File, StorageError
 from .epochs import Epochs
 from .history import History
+from .open_files import OpenFiles
 from .producer_state import Producers, ProducerState
 from .scan import BadBatch
 from .segment import Segment
@@ -95,12 +96,13 @@ class LogCore:
         *,
         on_recovery_point_lowered: Callable[[], None] = _ignore,
         on_start_moved: Callable[[], None] = _ignore,
+        files: OpenFiles | None = None,
     ) -> None:
         self._disk = disk
         self.directory = directory
         self.name = name
         self.settings = settings
-        self._chain = Chain(disk, clock, directory, state.segments)
+        self._chain = Chain(disk, clock, directory, state.segments, files)
         self._history = History(disk, self._chain, state.producers, state.epochs)
         self.log_start_offset = state.log_start_offset
         self.log_end_offset = state.log_end_offset
@@ -151,11 +153,11 @@ class LogCore:
         return new
 
     def _save(self, write: Callable[[], object]) -> None:
-        """Write something that can be made anew: a full disk does not matter, a broken one does."""
+        """Write something that can be made anew: a full disk does not matter, nor a want of descriptors."""
         try:
             write()
         except StorageError as error:
-            if not error.is_full:
+            if not (error.is_full or error.is_busy):
                 self.fail(error)
 
     # Failing
@@ -276,7 +278,7 @@ class LogCore:
     def aborted_within(self, offset: int, found: FileSlice, end: int) -> list[AbortedTransaction]:
         """The aborted transactions that may have records in what was read from an offset on, up to `end`."""
         for segment in self._chain.segments_from(offset):
-            if segment.file is found.file:
+            if segment.path == found.file.path:
                 end = min(end, segment.bound_at(found.position + found.length))
                 break
         return self.aborted_between(offset, end)
@@ -305,18 +307,31 @@ class LogCore:
             raise RuntimeError(f"a sync of {self.name} is under way")
         if not self.is_dirty:
             return None
-        file = self._chain.active.file
-        if file is not None:
-            self._unsynced.add_file(file)
-        self._ticket = SyncTicket(self._unsynced.take(), self.log_end_offset)
+        active = self._chain.active
+        if active.file is not None:
+            self._unsynced.add_file(active.file)
+        elif not active.is_synced:
+            self._unsynced.add_path(active.path)
+        self._ticket = SyncTicket(self._unsynced.take(), self.log_end_offset, self._chain.written())
         return self._ticket
 
-    def finish_sync(self, ticket: SyncTicket) -> None:
-        """Take note that a ticket has been run; `fail` comes first where it failed."""
+    def finish_sync(self, ticket: SyncTicket, failure: BaseException | None = None) -> None:
+        """Take note that a ticket has been run, and of what it raised.
+
+        After a failed sync the log is offline. Where nothing was tried for want of a descriptor, nothing has failed:
+        what the ticket has left waits for the next one.
+        """
         self._ticket = None
+        if isinstance(failure, StorageError) and failure.is_out_of_descriptors:
+            self._unsynced.put_back(ticket.left())
+            return
         self._dirty_since_ms = None
+        if failure is not None:
+            self.fail(failure)
         if self.offline is None:
             self.synced_offset = max(self.synced_offset, ticket.end_offset)
+            for segment, size in ticket.written:
+                segment.synced_size = max(segment.synced_size, min(size, segment.size))
 
     @property
     def is_dirty(self) -> bool:

@@ -9,13 +9,14 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from io import FileIO
 from threading import Thread
 from typing import Final, Protocol
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_BUSY: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+_NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_BUSY: Final = _NO_DESCRIPTOR | {errno.ENOMEM}
 _LARGE: Final = 16 << 20
 
 
@@ -42,6 +43,11 @@ class StorageError(Exception):
     def is_busy(self) -> bool:
         """Whether the process is out of descriptors or memory: nothing is wrong with the disk."""
         return self.errno in _BUSY
+
+    @property
+    def is_out_of_descriptors(self) -> bool:
+        """Whether no file could be opened: what was to be done with it has not begun, and can be tried again."""
+        return self.errno in _NO_DESCRIPTOR
 
 
 class DirectoryLocked(Exception):  # noqa: N818 - named for the state found
@@ -84,6 +90,16 @@ class Lock(Protocol):
     def release(self) -> None: ...
 
 
+class Directory(Protocol):
+    """An open directory: its names can be synced however many descriptors are left."""
+
+    def sync(self) -> None:
+        """Return when the names in it are on stable storage."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Disk(Protocol):
     """A file system. Paths are plain strings."""
 
@@ -121,6 +137,10 @@ class Disk(Protocol):
 
     def sync_directory(self, path: str) -> None:
         """Return when the names in a directory are on stable storage."""
+        ...
+
+    def open_directory(self, path: str) -> Directory:
+        """A directory to be synced later; for changes that must not stop half way for want of a descriptor."""
         ...
 
     def read(self, path: str) -> bytes: ...
@@ -183,12 +203,21 @@ def _storage_error(path: str, error: OSError) -> StorageError:
 
 def _unlink(path: str) -> None:
     """The name goes at once. Giving back the space of a large file takes long, and goes on without the caller."""
-    held = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC) if os.lstat(path).st_size >= _LARGE else None
+    held = _held_open(path) if os.lstat(path).st_size >= _LARGE else None
     try:
         os.unlink(path)
     finally:
         if held is not None:
             Thread(target=os.close, args=(held,), name="unlink").start()
+
+
+def _held_open(path: str) -> int | None:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in _BUSY:
+            return None
+        raise
 
 
 def _write_all(file: FileIO, data: bytes) -> None:
@@ -277,6 +306,23 @@ class RealLock:
             os.close(fd)
 
 
+class RealDirectory:
+    """A directory of the operating system, opened to be synced."""
+
+    def __init__(self, path: str, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+
+    def sync(self) -> None:
+        with _translated(self._path):
+            os.fsync(self._fd)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
 class RealDisk:
     """The machine's own file system."""
 
@@ -332,12 +378,12 @@ class RealDisk:
                 return
 
     def sync_directory(self, path: str) -> None:
+        with closing(self.open_directory(path)) as directory:
+            directory.sync()
+
+    def open_directory(self, path: str) -> Directory:
         with _translated(path):
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            return RealDirectory(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def read(self, path: str) -> bytes:
         with _translated(path), open(path, "rb", buffering=0) as file:

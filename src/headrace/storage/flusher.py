@@ -40,8 +40,8 @@ class Flusher:
         return self._round is None and not self._waiting
 
     def request(self, log: Log, done: Done) -> None:
-        """Sync a log soon. `done` is called on the loop when it is synced as far as it reaches now, or offline;
-        at once when there is nothing to sync."""
+        """Sync a log soon. `done` is called on the loop when it is synced as far as it reaches now, or offline,
+        or has to be asked again because no file could be opened; at once when there is nothing to sync."""
         waiting = self._waiting.setdefault(log, [])
         if done not in waiting:
             waiting.append(done)
@@ -67,10 +67,7 @@ class Flusher:
         current, self._round = self._round, None
         assert current is not None
         for log, ticket in current.tickets:
-            failure = current.errors.get(log, error)
-            if failure is not None:
-                log.fail(failure)
-            log.finish_sync(ticket)
+            log.finish_sync(ticket, current.errors.get(log, error))
         self._start_round()
         _call_all(current.waiting)
 

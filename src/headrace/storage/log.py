@@ -3,8 +3,9 @@
 Rules that every method keeps:
 
 1.  `log_end_offset` moves only after the bytes are in the file. What fails leaves offsets as they were.
-2.  A failed write is undone by truncating the file. With the disk full the log waits for space (`revive`); after
-    any other failure, and after any failed sync, it is offline until the next start.
+2.  A failed write is undone by truncating the file. With the disk full the log waits for space (`revive`); what needs
+    a descriptor when there is none is refused and can be tried again; after any other failure, and after any failed
+    sync, it is offline until the next start.
 3.  Everything below `synced_offset` is on stable storage, and so is what recovery needs to trust it.
 4.  Whatever lowers `synced_offset` tells the manager first, so that the recovery point on disk is never too high.
 5.  Indexes, snapshots and epochs can be made anew from the batches; the batches from nothing.
@@ -12,6 +13,7 @@ Rules that every method keeps:
 All methods run on the loop's thread except `SyncTicket.run`.
 """
 
+from contextlib import closing
 from typing import Final, NamedTuple
 
 from headrace.protocol.batch import (
@@ -27,7 +29,7 @@ from headrace.protocol.records import Marker, decode_marker
 
 from . import lookup
 from .core import Doomed, FileSlice, LogCore, LogState
-from .disk import File, StorageError
+from .disk import Directory, File, StorageError
 from .history import note_aborted
 from .lookup import TimestampOffset
 from .producer_state import Producers, check, check_epoch, check_marker
@@ -293,47 +295,92 @@ class Log(LogCore):
         if offset == self.log_end_offset:
             self._cut_epochs()
             return
-        if offset < self.log_start_offset:
-            self.restart_at(offset)
+        if offset < self.log_start_offset or self._prepare_cut(offset) < self.log_start_offset:
+            self.restart_at(min(offset, self.log_start_offset))  # also where it begins inside the batch that is dropped
             return
+        with closing(self._open_directory()) as directory:
+            self._prepare_truncation(offset)
+            try:
+                self._unlink_later(self._chain.cut(offset))
+                self.log_end_offset = self._chain.active.next_offset
+                self._cut_epochs()
+                self._sync_active(directory)
+            except (StorageError, BadBatch) as error:
+                self._raise_broken(error)
+
+    def _prepare_cut(self, offset: int) -> int:
+        try:
+            return self._chain.prepare_cut(offset)
+        except (StorageError, BadBatch) as error:
+            self._raise_failed(error)
+
+    def _open_directory(self) -> Directory:
+        try:
+            return self._disk.open_directory(self.directory)
+        except StorageError as error:
+            self._raise_failed(error)
+
+    def _prepare_truncation(self, offset: int) -> None:
+        """All that needs a descriptor, or may be refused: until here the log is as it was."""
+        self._load_epochs()
         try:
             self._lower_recovery_point(offset)
             self.first_dirty_offset = min(self.first_dirty_offset, offset)
             self._history.cut(offset)
-            self._unlink_later(self._chain.cut(offset))
-            self.log_end_offset = self._chain.active.next_offset
-            self._cut_epochs()
-            self._sync_active()
         except (StorageError, BadBatch) as error:
-            self._raise_broken(error)
-        if self.log_end_offset < self.log_start_offset:  # it began inside the batch that was dropped
-            self.restart_at(self.log_start_offset)
+            self._raise_failed(error)
 
-    def _sync_active(self) -> None:
+    def _sync_active(self, directory: Directory) -> None:
         """After a truncation nothing of the old history may come back, once new batches count as synced."""
         active = self._chain.active
         active.open().datasync()
         for path in active.index_paths():
             if self._disk.exists(path):
-                self._disk.sync_file(path)
-        self._disk.sync_directory(self.directory)
+                self._sync_index(path)
+        directory.sync()
+
+    def _sync_index(self, path: str) -> None:
+        try:
+            self._disk.sync_file(path)
+        except StorageError as error:
+            if not error.is_out_of_descriptors:
+                raise
+            self._disk.unlink(path)
 
     def restart_at(self, offset: int) -> None:
         """Drop everything and go on, empty, at an offset: for a follower that its leader has left behind."""
         if self.offline is not None:
             raise self._refused()
+        with closing(self._open_directory()) as directory:
+            segment = self._prepare_restart(offset)
+            try:
+                self._unlink_later(self._chain.restart(segment))
+                self.log_start_offset = self.log_end_offset = self.synced_offset = offset
+                self._cut_epochs()
+                directory.sync()
+            except (StorageError, BadBatch) as error:
+                self._raise_broken(error)
+        self._save(self._on_start_moved)
+
+    def _prepare_restart(self, offset: int) -> Segment:
+        """All that needs a descriptor or space, or may be refused: until here the log is as it was.
+
+        The disk must know of a start that goes back before anything is written there; of one that goes on, the
+        segments tell as well.
+        """
+        self._load_epochs()
         try:
+            segment = self._chain.prepare_restart(offset, self.settings.index_interval_bytes)
             self._lower_recovery_point(min(offset, self.log_start_offset))
             self.first_dirty_offset = min(self.first_dirty_offset, offset)
             self._history.cut(-1)
             self.unlink_doomed(None)
-            self._unlink_later(self._chain.restart(offset, self.settings.index_interval_bytes))
-            self.log_start_offset = self.log_end_offset = self.synced_offset = offset
-            self._cut_epochs()
-            self._disk.sync_directory(self.directory)
-            self._on_start_moved()
+            if offset < self.log_start_offset:
+                self.log_start_offset = offset
+                self._on_start_moved()
         except (StorageError, BadBatch) as error:
-            self._raise_broken(error)
+            self._raise_failed(error)
+        return segment
 
     def _cut_epochs(self) -> None:
         epochs = self._load_epochs()
@@ -455,10 +502,11 @@ class Log(LogCore):
             for segment in reversed(old):
                 self._unlink_later(segment.set_aside(keep_snapshot=segment is old[0]))
 
-        try:
-            new.put_in_place(remove_old)
-        except StorageError as error:
-            self._raise_broken(error)
+        with closing(self._open_directory()) as directory:
+            try:
+                new.put_in_place(directory, remove_old)
+            except StorageError as error:
+                self._raise_broken(error)
         self._chain.replace(number, len(old), [new])
         self._unsynced.add_directory(self.directory)
 
@@ -483,7 +531,7 @@ class Log(LogCore):
         except (StorageError, BadBatch) as error:
             self.fail(error)
         for segment in self._chain.segments:
-            segment.close()
+            segment.let_file_go()
         self._closed = True
         self._refusal = self._refusal or f"{self.name} is closed"
 

@@ -10,6 +10,7 @@ from . import checkpoints
 from .checkpoints import PARTITION_METADATA, Partition
 from .disk import DirectoryLocked, Disk, Lock, StorageError, parent_of
 from .log import Log
+from .open_files import UNLIMITED, OpenFiles
 from .recovery import Expected, open_log
 from .settings import LogSettings
 
@@ -26,13 +27,21 @@ class LogManager:
     """Opens, remembers and closes the logs of one data directory, and writes its checkpoints."""
 
     def __init__(
-        self, disk: Disk, clock: Clock, data_directory: str, *, cluster_id: str | None = None, broker_id: int
+        self,
+        disk: Disk,
+        clock: Clock,
+        data_directory: str,
+        *,
+        cluster_id: str | None = None,
+        broker_id: int,
+        most_open_files: int = UNLIMITED,
     ) -> None:
         self._disk = disk
         self._clock = clock
         self.data_directory = data_directory.rstrip("/") or "/"
         self.cluster_id = cluster_id
         self.broker_id = broker_id
+        self.files = OpenFiles(most_open_files)
         self._lock: Lock | None = None
         self._clean = False
         self._is_marked_clean = False
@@ -185,6 +194,7 @@ class LogManager:
             state,
             on_recovery_point_lowered=self._write_recovery_points,
             on_start_moved=self._write_log_starts,
+            files=self.files,
         )
         log.first_dirty_offset = min(self._cleaner_offsets.get(key, 0), log.log_end_offset)
         self._logs[key] = log
@@ -294,9 +304,15 @@ class LogManager:
                 aside[key] = self._rename_aside(_directory_of(key), self._topic_ids.get(key), suffix)
         finally:
             if aside:
-                self._disk.sync_directory(self.data_directory)
-                self._forget(aside)
+                self._settle_aside(aside)
         return list(aside.values())
+
+    def _settle_aside(self, keys: Iterable[Partition]) -> None:
+        """What is forgotten is so even if it cannot be written now: a new directory of the name waits for that."""
+        try:
+            self._disk.sync_directory(self.data_directory)
+        finally:
+            self._forget(keys)
 
     def _rename_aside(self, name: str, topic_id: uuid.UUID | None, suffix: str) -> str:
         number = topic_id.int if topic_id else 0

@@ -9,6 +9,7 @@ After a clean shutdown the recovery point is the log's end, and not a byte is re
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from headrace.net.clock import Clock
@@ -18,6 +19,7 @@ from .core import LogState
 from .disk import Disk, StorageError, parent_of
 from .epochs import Epochs
 from .index import OffsetIndex, TimeIndex
+from .open_files import OpenFiles
 from .producer_state import Producers
 from .replay import load_epochs, load_producers, snapshot_offsets, snapshot_path
 from .scan import BadBatch, scan
@@ -66,6 +68,8 @@ class _Recovery:
     epoch_starts: list[tuple[int, int]] = field(default_factory=list)
     """Leader epochs met behind the recovery point, and where."""
     names_changed: bool = False
+    files: OpenFiles = field(default_factory=partial(OpenFiles, 1))
+    """However many segments there are, recovery holds one file open."""
 
     def path(self, name: str) -> str:
         return f"{self.directory}/{name}"
@@ -76,8 +80,27 @@ class _Recovery:
 
 
 def open_log(disk: Disk, clock: Clock, directory: str, settings: LogSettings, expected: Expected) -> LogState:
-    """The state of the log in an existing directory, which may be empty, after whatever happened to it."""
+    """The state of the log in an existing directory, which may be empty, after whatever happened to it.
+
+    `StorageError` where it cannot be looked at now, for want of descriptors or memory: to be tried again.
+    """
     recovery = _Recovery(disk=disk, clock=clock, directory=directory, settings=settings, expected=expected)
+    state = _open_segments(recovery)
+    _let_go(state.segments)
+    return state
+
+
+def _let_go(segments: list[Segment]) -> None:
+    """An idle log holds nothing open. What is not synced is known by name: see `_doubt`."""
+    for segment in segments:
+        segment.synced_size = segment.size
+        segment.let_file_go()
+    for segment in segments[:-1]:
+        segment.let_go()
+
+
+def _open_segments(recovery: _Recovery) -> LogState:
+    disk, directory = recovery.disk, recovery.directory
     sizes = disk.sizes(directory, LOG_SUFFIX)
     try:
         _finish_renames(recovery, sizes)
@@ -87,6 +110,8 @@ def open_log(disk: Disk, clock: Clock, directory: str, settings: LogSettings, ex
         advice = "nothing was deleted: restore the file, or remove the directory to fetch it from a replica"
         return _offline(recovery, f"{error}; {advice}")
     except StorageError as error:
+        if error.is_busy:
+            raise
         return _offline(recovery, str(error))
     if recovery.names_changed:
         disk.sync_directory(directory)
@@ -150,7 +175,8 @@ def _find_segments(recovery: _Recovery, sizes: dict[str, int]) -> None:
             created_ms=now_ms,
             interval=recovery.settings.index_interval_bytes,
         )
-        segment.size = sizes[segment.path.rsplit("/", 1)[1]]
+        segment.size = segment.synced_size = sizes[segment.path.rsplit("/", 1)[1]]
+        segment.open_files = recovery.files
         recovery.segments.append(segment)
     for name in sizes:
         if name.endswith(_COMPANIONS) and name.split(".", 1)[0] not in stems:
@@ -177,6 +203,7 @@ def _start_empty(recovery: _Recovery, offset: int) -> LogState:
         interval=recovery.settings.index_interval_bytes,
     )
     segment.create()
+    segment.let_file_go()
     recovery.segments[:] = [segment]
     state = _state(recovery, offset, offset)
     state.producers, state.epochs = Producers(), Epochs()
@@ -237,12 +264,14 @@ def _recover(recovery: _Recovery, sizes: dict[str, int]) -> LogState:
 
 
 def _doubt(recovery: _Recovery, state: LogState) -> None:
-    """The process that died may have synced nothing since it wrote the recovery point, not even names."""
+    """The process that died may have synced nothing since it wrote the recovery point, not even names.
+
+    Files are named rather than held open: there may be very many, and nothing was written through a descriptor of ours.
+    """
     unsynced = state.unsynced
     for segment in recovery.segments:
         if segment.next_offset > recovery.expected.recovery_point:
-            unsynced.add_file(segment.open())
-            for path in segment.index_paths():
+            for path in (segment.path, *segment.index_paths()):
                 unsynced.add_path(path)
     unsynced.add_path(recovery.path(PARTITION_METADATA))
     unsynced.add_directory(recovery.directory)

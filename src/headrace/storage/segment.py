@@ -15,8 +15,9 @@ from typing import Final
 from headrace.protocol.batch import NO_TIMESTAMP, BatchHeader
 
 from .aborted import AbortedIndex
-from .disk import Disk, File, StorageError, parent_of
+from .disk import Directory, Disk, File, StorageError
 from .index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeEntry, TimeIndex
+from .open_files import OpenFiles
 from .scan import BadBatch, scan
 
 LOG_SUFFIX: Final = ".log"
@@ -48,6 +49,7 @@ class Segment:
         "_disk",
         "_index",
         "_index_saved",
+        "_looked_size",
         "_recent_last",
         "_recent_positions",
         "_times",
@@ -61,9 +63,11 @@ class Segment:
         "max_timestamp",
         "max_timestamp_offset",
         "next_offset",
+        "open_files",
         "prefix",
         "since_index",
         "size",
+        "synced_size",
         "used",
         "writer",
     )
@@ -88,7 +92,12 @@ class Segment:
         self.interval = interval
         self.file: File | None = None
         self.writer: File | None = None
+        self.open_files: OpenFiles | None = None
+        """Where it says that its file is open, and may be told to let it go."""
         self.used = False
+        self._looked_size = size
+        self.synced_size = size
+        """How many bytes need no sync through this segment's own file."""
         self.aborted: AbortedIndex | None = None
         """Loaded when needed: see `History.aborted`."""
         self._aborted_saved: tuple[int, int] | None = None
@@ -114,7 +123,21 @@ class Segment:
     def create(self) -> None:
         """Make the empty file; indexes follow when they have something to say."""
         self.file = self.writer = self._disk.create(self.path)
+        if self.open_files is not None:
+            self.open_files.add(self)
         self.begin()
+
+    def create_aside(self) -> None:
+        """Make the empty file under another name, which a start after a crash removes; `come_in` gives it its own."""
+        path = self.path + CLEANED_SUFFIX
+        self._disk.unlink(path)
+        self.file = self._disk.create(path)
+        self.begin()
+
+    def come_in(self) -> None:
+        """Take the name, which must be free by now."""
+        self._disk.rename(self.path + CLEANED_SUFFIX, self.path)
+        self.file = None
 
     def begin(self) -> None:
         """Start with empty indexes: nothing has been noted yet."""
@@ -124,16 +147,19 @@ class Segment:
     def open(self) -> File:
         """The segment's file, opened when it is not yet."""
         self.used = True
-        if self.file is None:
-            self.file = self._disk.open(self.path)
-        return self.file
+        file = self.file
+        if file is None:
+            file = self.file = self._disk.open(self.path)
+            if self.open_files is not None:
+                self.open_files.add(self)
+        return file
 
     def ready(self) -> File:
         """The segment's file, with everything known that an append needs."""
         file = self.open()
         if self._index is None:
             self.load()
-        if self.size:
+        if self.size and self.first_timestamp == NO_TIMESTAMP:
             _, header = next(scan(file, 0, self.size, floor=self.base_offset, block=_LOOKUP_BLOCK))
             first = header.max_timestamp
             self.first_timestamp = first if first > NO_TIMESTAMP else self.created_ms
@@ -239,6 +265,22 @@ class Segment:
             raise
         return self.size
 
+    def prepare_cut(self, offset: int) -> int:
+        """Open and load what `cut` needs, so that it will not stop half way; where the segment will end."""
+        self.open()
+        if self._index is None or self._times is None:
+            self.load()
+        if self.aborted is None:
+            self.aborted = self.read_aborted()
+        return self._batch_base(self.position_of(offset), offset)
+
+    def _batch_base(self, position: int, offset: int) -> int:
+        """The base offset of the batch at a position, if it is below an offset."""
+        if position >= self.size:
+            return min(offset, self.next_offset)
+        _, header = next(scan(self.open(), position, self.size, floor=self.base_offset, block=_LOOKUP_BLOCK))
+        return min(offset, header.base_offset)
+
     def load(self) -> None:
         """Read the indexes of a segment that was written completely; rebuild them when they cannot be its own."""
         index, times = self.read_indexes()
@@ -280,7 +322,7 @@ class Segment:
 
         Always for a batch less, so that the batch is read again and with it what is open where the segment ends.
         """
-        aborted = self.aborted or self.read_aborted()
+        aborted = self.read_aborted() if self.aborted is None else self.aborted
         if aborted is not None:
             aborted.cut(max(min(offset, self.next_offset) - 1, self.base_offset))
             self.aborted = aborted
@@ -291,12 +333,8 @@ class Segment:
         return self._read(INDEX_SUFFIX), self._read(TIME_INDEX_SUFFIX)
 
     def _read(self, suffix: str) -> bytes | None:
-        try:
-            return self._disk.read(self.prefix + suffix)
-        except StorageError as error:
-            if not error.is_missing:
-                raise
-            return None
+        path = self.prefix + suffix
+        return self._disk.read(path) if self._disk.exists(path) else None
 
     def _is_complete(self, index: OffsetIndex, times: TimeIndex) -> bool:
         span = self.next_offset - self.base_offset
@@ -342,21 +380,30 @@ class Segment:
         """Drop every batch that reaches an offset. The index goes first: it may say too little, never too much."""
         position = self.position_of(offset)
         file = self.open()
-        if position < self.size:
-            _, header = next(scan(file, position, self.size, floor=self.base_offset, block=_LOOKUP_BLOCK))
-            offset = min(offset, header.base_offset)
+        offset = self._batch_base(position, offset)
         index, times = self.index, self.times
         index.cut(offset - self.base_offset, position)
         times.cut(offset - self.base_offset)
         self.trust_aborted_below(offset)
         self._unsave()
-        self.save_indexes()
+        self._replace_indexes()
         file.truncate(position)
+        self.synced_size = min(self.synced_size, position)
         start = restart_position(index, times)
         self.resume(index, times, start)
         for _, header in scan(file, start, position, floor=self.base_offset):
             self.take(header)
         self.next_offset = offset
+
+    def _replace_indexes(self) -> None:
+        """Write them in full; where that is not possible now, let the files go, which say too much."""
+        try:
+            self.save_indexes()
+        except StorageError as error:
+            if not (error.is_full or error.is_busy):
+                raise
+            for path in self.index_paths():
+                self._disk.unlink(path)
 
     def finish(self, known: tuple[bytes | None, bytes | None] = (None, None)) -> bool:
         """Write the indexes in full, so that the last entry of the time index names the largest timestamp.
@@ -413,23 +460,47 @@ class Segment:
             self._disk.sync_file(path + CLEANED_SUFFIX)
         self._index_saved, self._times_saved = len(index), len(times)
 
-    def put_in_place(self, remove_old: Callable[[], None]) -> None:
+    def put_in_place(self, directory: Directory, remove_old: Callable[[], None]) -> None:
         """Take the place of other segments: once this one is `.swap`, recovery would finish what is begun here."""
-        directory = parent_of(self.path)
         self._disk.rename(self.path + CLEANED_SUFFIX, self.path + SWAP_SUFFIX)
-        self._disk.sync_directory(directory)
+        directory.sync()
         remove_old()
-        self._disk.sync_directory(directory)
+        directory.sync()
         for path in self.index_paths():
             self._disk.rename(path + CLEANED_SUFFIX, path)
         self._disk.rename(self.path + SWAP_SUFFIX, self.path)
 
     def release(self) -> None:
         """Let go of the file and the indexes when nobody has used them since the last call."""
-        if self.used:
-            self.used = False
-            return
+        if not self.was_used():
+            self.let_go()
+
+    def was_used(self) -> bool:
+        """Whether anybody read or appended since the last call."""
+        used = self.used or self.size != self._looked_size
+        self.used = False
+        self._looked_size = self.size
+        return used
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether nothing was written through the open file that is not on stable storage."""
+        return self.size <= self.synced_size
+
+    def rest(self) -> None:
+        """As the active segment: let go of the file when nobody has used it since the last call."""
+        if self.file is not None and not self.was_used() and self.is_synced:
+            self.let_file_go()
+
+    def let_file_go(self) -> None:
+        """Whoever still reads from the file holds it open; the next one opens it again."""
         self.file = self.writer = None
+        if self.open_files is not None:
+            self.open_files.discard(self)
+
+    def let_go(self) -> None:
+        """Let go of the file, and of the indexes where the files say the same."""
+        self.let_file_go()
         self._recent_last, self._recent_positions = array("q"), array("q")
         if self._aborted_saved is not None:
             self.aborted = None
@@ -458,10 +529,6 @@ class Segment:
                 self._disk.rename(path, path + DELETED_SUFFIX)
                 aside.append(path + DELETED_SUFFIX)
         return aside
-
-    def close(self) -> None:
-        """Let the file go; whoever still reads from it holds it open."""
-        self.file = self.writer = None
 
 
 def restart_position(index: OffsetIndex, times: TimeIndex) -> int:

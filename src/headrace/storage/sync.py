@@ -4,11 +4,13 @@
 files, `Log.finish_sync` takes note on the loop.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Lock
 
 from .disk import Disk, File, StorageError, parent_of
+from .segment import Segment
 
 Step = Callable[[], None]
 
@@ -16,10 +18,12 @@ Step = Callable[[], None]
 class SyncTicket:
     """A blocking piece of work; when it is done, everything below `end_offset` is on stable storage."""
 
-    __slots__ = ("_error", "_lock", "_steps", "end_offset")
+    __slots__ = ("_error", "_lock", "_steps", "end_offset", "written")
 
-    def __init__(self, steps: list[Step], end_offset: int) -> None:
-        self._steps = steps
+    def __init__(self, steps: list[Step], end_offset: int, written: Sequence[tuple[Segment, int]] = ()) -> None:
+        self._steps = deque(steps)
+        self.written = written
+        """Segments, and how many bytes of them are then on stable storage."""
         self._error: BaseException | None = None
         self._lock = Lock()
         self.end_offset = end_offset
@@ -28,18 +32,23 @@ class SyncTicket:
         """Block until all is synced; `StorageError` when the disk refuses.
 
         Whoever comes second (a log that is closed while the worker is at it) waits, and gets the same answer: a
-        sync is never tried twice.
+        sync is never tried twice. One for which no file could be opened was not tried, and is still to be done.
         """
         with self._lock:
             if self._error is not None:
                 raise self._error
-            steps, self._steps = self._steps, []
             try:
-                for step in steps:
-                    step()
+                while self._steps:
+                    self._steps[0]()
+                    self._steps.popleft()
             except BaseException as error:
-                self._error = error
+                if not (isinstance(error, StorageError) and error.is_out_of_descriptors):
+                    self._error = error
                 raise
+
+    def left(self) -> list[Step]:
+        """What is still to be done, after no file could be opened for it."""
+        return list(self._steps)
 
 
 class Unsynced:
@@ -69,6 +78,10 @@ class Unsynced:
     def add_document(self, path: str, data: bytes) -> None:
         """Have a small file, which can be made anew from the batches, replaced by the next ticket."""
         self._documents[path] = data
+
+    def put_back(self, steps: list[Step]) -> None:
+        """What a ticket could not do comes first in the next one."""
+        self._steps[:0] = steps
 
     def take(self) -> list[Step]:
         """Everything collected, in an order that is safe: contents, then names."""

@@ -20,12 +20,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.storage.disk import DirectoryLocked, File, Lock, StorageError, replace_atomically
+from headrace.storage.disk import Directory, DirectoryLocked, File, Lock, StorageError, replace_atomically
 
 Cut = Callable[[str, bytes], bytes]
 """What becomes of the bytes of a file that were not synced."""
 
 _PLENTY: Final = 1 << 50
+_DESCRIPTOR: Final = "descriptor"
 
 
 class PowerLost(BaseException):
@@ -118,6 +119,8 @@ class SimulatedFile:
         self._inode = inode
         self._life = disk.life
         self.path = path
+        self._is_open = True
+        disk.open_files += 1
 
     def _operate(self, kind: str, written: int | None = None) -> int | None:
         if self._life != self._disk.life:
@@ -156,7 +159,24 @@ class SimulatedFile:
         return len(self._inode.data)
 
     def close(self) -> None:
-        """Nothing to let go."""
+        if self._is_open and self._life == self._disk.life:
+            self._disk.open_files -= 1
+        self._is_open = False
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _SimulatedDirectory:
+    def __init__(self, disk: "SimulatedDisk", path: str) -> None:
+        self._disk = disk
+        self._path = path
+
+    def sync(self) -> None:
+        self._disk.sync_names(self._path)
+
+    def close(self) -> None:
+        """Nothing to let go: it is never held for long."""
 
 
 class _SimulatedLock:
@@ -169,10 +189,16 @@ class _SimulatedLock:
 
 
 class SimulatedDisk:
-    """A file system with memory, faults and power losses. `operations` counts what could have failed so far."""
+    """A file system with memory, faults and power losses. `operations` counts what could have failed so far.
+
+    `open_files` counts the files that are held open. With `descriptors`, everything that has to open a file fails with
+    EMFILE once so many are.
+    """
 
     def __init__(self, capacity: int = _PLENTY) -> None:
         self.capacity = capacity
+        self.descriptors: int | None = None
+        self.open_files = 0
         self.operations = 0
         self.life = 0
         self._names: dict[str, Node] = {"/": None}
@@ -196,12 +222,18 @@ class SimulatedDisk:
         written: int = 0,
     ) -> None:
         """Let an operation fail with this errno: the first of its kind whose path has this part, after some others
-        that succeed. An append that fails has `written` of its bytes in the file."""
+        that succeed. An append that fails has `written` of its bytes in the file. Of kind "descriptor" are all that
+        have to open a file: for EMFILE, which nothing else can meet."""
         self._faults.append(_Fault(number, kind, path, after, times, written))
 
     def heal(self) -> None:
         """Forget faults that have not struck yet."""
         self._faults.clear()
+
+    @property
+    def has_faults(self) -> bool:
+        """Whether some have not struck yet."""
+        return bool(self._faults)
 
     def lose_power(self, after: int) -> None:
         """Let the operation after the next `after` ones, and all that follow, raise `PowerLost`."""
@@ -228,8 +260,11 @@ class SimulatedDisk:
             self._power_left -= 1
             if self._power_left < 0:
                 return PowerLost(f"{kind} of {path}")
+        return self._struck(path, (None, kind))
+
+    def _struck(self, path: str, kinds: tuple[str | None, ...]) -> StorageError | None:
         for fault in self._faults:
-            if fault.part_of_path not in path or fault.kind not in (None, kind):
+            if fault.part_of_path not in path or fault.kind not in kinds:
                 continue
             if fault.countdown > 0:
                 fault.countdown -= 1
@@ -281,7 +316,7 @@ class SimulatedDisk:
         self._restart()
 
     def _restart(self) -> None:
-        self.life += 1
+        self._end_life()
         self._safe_names = dict(self._names)
         self._name_changes.clear()
         self._locks.clear()
@@ -291,10 +326,14 @@ class SimulatedDisk:
 
     def kill(self) -> None:
         """What `kill -9` does: the process is gone, the system and all that was written are not."""
-        self.life += 1
+        self._end_life()
         self._locks.clear()
         self._power_left = None
         self._pending_error = None
+
+    def _end_life(self) -> None:
+        self.life += 1
+        self.open_files = 0
 
     # Looking and damaging, for tests
 
@@ -327,11 +366,20 @@ class SimulatedDisk:
         change.apply(self._names)
         self._name_changes.append(change)
 
+    def _need_descriptor(self, path: str) -> None:
+        if self.descriptors is not None and self.open_files >= self.descriptors:
+            raise StorageError(path, errno.EMFILE, os.strerror(errno.EMFILE))
+        error = self._struck(path, (_DESCRIPTOR,)) if self._faults else None
+        if error is not None:
+            raise error
+
     def open(self, path: str) -> File:
+        self._need_descriptor(path)
         self.operate("open", path)
         return SimulatedFile(self, path, self._inode(path))
 
     def create(self, path: str) -> File:
+        self._need_descriptor(path)
         self.operate("create", path)
         if path in self._names:
             raise StorageError(path, errno.EEXIST, os.strerror(errno.EEXIST))
@@ -348,6 +396,7 @@ class SimulatedDisk:
         return path in self._names
 
     def listdir(self, path: str) -> list[str]:
+        self._need_descriptor(path)
         self._require_directory(path)
         return [os.path.basename(name) for name in self._names if name != "/" and os.path.dirname(name) == path]
 
@@ -375,12 +424,23 @@ class SimulatedDisk:
             self._change(path, None)
 
     def rmtree(self, path: str) -> None:
+        self._need_descriptor(path)
         self.operate("rmtree", path)
         inside = [name for name in self._names if name == path or name.startswith(path + "/")]
         for name in sorted(inside, reverse=True):
             self._change(name, None)
 
     def sync_directory(self, path: str) -> None:
+        self._need_descriptor(path)
+        self.sync_names(path)
+
+    def open_directory(self, path: str) -> Directory:
+        self._need_descriptor(path)
+        self._require_directory(path)
+        return _SimulatedDirectory(self, path)
+
+    def sync_names(self, path: str) -> None:
+        """What syncing a directory does, once it is open."""
         self.operate("sync_directory", path)
         self._require_directory(path)
         for change in [change for change in self._name_changes if change.touches(path)]:
@@ -396,6 +456,7 @@ class SimulatedDisk:
             change.apply(self._safe_names)
 
     def read(self, path: str) -> bytes:
+        self._need_descriptor(path)
         self.operate("read", path)
         return bytes(self._inode(path).data)
 
@@ -403,6 +464,7 @@ class SimulatedDisk:
         self.patch(path, 0, data)
 
     def patch(self, path: str, keep: int, data: bytes) -> None:
+        self._need_descriptor(path)
         if path not in self._names:
             self.create(path)
         file = SimulatedFile(self, path, self._inode(path))
@@ -410,6 +472,7 @@ class SimulatedDisk:
         file.append(data)
 
     def sync_file(self, path: str) -> None:
+        self._need_descriptor(path)
         if path in self._names:
             SimulatedFile(self, path, self._inode(path)).datasync()
 
