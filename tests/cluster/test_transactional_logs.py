@@ -15,6 +15,7 @@ from headrace.replication.transactions import TransactionMarker
 from headrace.testing.client import values_in
 from headrace.testing.loop import run_virtual
 
+from .clients import ClusterClient
 from .transactional import GROUP, OFFSETS, TOPIC, Bench, visible
 
 LATEST, EARLIEST = -1, -2
@@ -430,15 +431,55 @@ def test_bad_commits_get_kafkas_codes() -> None:
     on(1, test)
 
 
-def test_deleting_a_group_leaves_open_transactions_alone() -> None:
+async def _delete_group(bench: Bench) -> None:
+    answer = await bench.ask(ApiKey.DELETE_GROUPS, 2, {"groups_names": [GROUP]}, OFFSETS)
+    assert answer.results[0].error_code == ErrorCode.none
+
+
+async def _delete_offset(bench: Bench) -> None:
+    topics = [{"name": TOPIC, "partitions": [{"partition_index": 0}]}]
+    answer = await bench.ask(ApiKey.OFFSET_DELETE, 0, {"group_id": GROUP, "topics": topics}, OFFSETS)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.none
+
+
+@pytest.mark.parametrize("delete", [_delete_group, _delete_offset], ids=["group", "offset"])
+@pytest.mark.parametrize("reloaded", ["never", "before the marker", "after it"])
+def test_what_was_deleted_does_not_come_back_with_a_transaction(
+    delete: Callable[[Bench], Awaitable[None]], reloaded: str
+) -> None:
+    async def restart(bench: Bench) -> None:
+        bench.cluster[0].kill()
+        await bench.cluster[0].start()
+        bench.employ_verifier()
+
     async def test(bench: Bench) -> None:
         assert await bench.commit_plainly(3) is ErrorCode.none
         assert await bench.commit_offset(10) is ErrorCode.none
-        answer = await bench.ask(ApiKey.DELETE_GROUPS, 2, {"groups_names": [GROUP]}, OFFSETS)
-        assert answer.results[0].error_code == ErrorCode.none
-        assert await bench.committed_offset(stable=False) == -1
+        await delete(bench)
+        assert await bench.committed_offset() == -1
+        if reloaded == "before the marker":
+            await restart(bench)
         assert await bench.mark(committed=True, topic=OFFSETS) is ErrorCode.none
-        assert await bench.committed_offset() == 10
+        if reloaded == "after it":
+            await restart(bench)
+        assert await bench.committed_offset() == -1
+        assert await bench.commit_offset(11) is ErrorCode.none
+        assert await bench.mark(committed=True, topic=OFFSETS) is ErrorCode.none
+        assert await bench.committed_offset() == 11
+
+    on(1, test)
+
+
+def test_the_offsets_of_a_deleted_topic_do_not_come_back_with_a_transaction() -> None:
+    async def test(bench: Bench) -> None:
+        assert await bench.commit_offset(10) is ErrorCode.none
+        (shard,) = bench.cluster[0].broker._groups.shards.active()
+        admin = ClusterClient(bench.cluster, "deleter")
+        await admin.ask_anyone(ApiKey.DELETE_TOPICS, 5, {"topic_names": [TOPIC], "timeout": 1_000})
+        await bench.cluster.until(lambda: not shard.pending.has_any(GROUP), "the offsets of the topic are gone")
+        admin.close()
+        assert await bench.mark(committed=True, topic=OFFSETS) is ErrorCode.none
+        assert shard.offsets.get(GROUP, TOPIC, 0) is None
 
     on(1, test)
 

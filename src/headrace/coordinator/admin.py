@@ -8,6 +8,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from .classic import ClassicGroup
 from .group import Group
 from .journal import Pair
+from .records import offset_key, offset_prefix
 from .service import GroupCoordinator
 from .shard import Shard
 
@@ -62,7 +63,7 @@ async def delete_group(coordinator: GroupCoordinator, group_id: str) -> None:
 
 def remove(coordinator: GroupCoordinator, shard: Shard, group: Group) -> None:
     """Write a group and its offsets out of the log, and forget them."""
-    offsets = shard.offsets.all_tombstones(group.group_id)
+    offsets = shard.tombstones(group.group_id)
     own: list[Pair] = [(write.key, write.value) for write in group.tombstones()]
     coordinator.write(shard, [*offsets, *own])
     shard.offsets.forget(offsets)
@@ -85,7 +86,8 @@ async def delete_offsets(
         code = ErrorCode.group_subscribed_to_topic if subscribed else ErrorCode.none
         codes[topic] = dict.fromkeys(indexes, code)
         if not subscribed:
-            tombstones += shard.offsets.tombstones(group_id, topic, dict.fromkeys(indexes))
+            keys = {offset_key(offset_prefix(group_id, topic), index) for index in indexes}
+            tombstones += [pair for pair in shard.tombstones(group_id, topic) if pair[0] in keys]
     if tombstones:
         coordinator.write(shard, tombstones)
         shard.offsets.forget(tombstones)

@@ -111,12 +111,11 @@ async def forget_topic(coordinator: GroupCoordinator, topic: str) -> int:
     for shard in coordinator.shards.silent():
         shard.deleted_topics.add(topic)
     for shard in coordinator.shards.active():
-        for number, group_id in enumerate(list(shard.offsets.groups()), 1):
+        for number, group_id in enumerate(shard.groups_with_offsets(), 1):
             if number % OFFSETS_PER_TURN == 0:
                 await asyncio.sleep(0)
-            values = shard.offsets.topics(group_id).get(topic)
-            if values and shard.phase is Phase.ACTIVE:
-                tombstones = shard.offsets.tombstones(group_id, topic, list(values))
+            tombstones = shard.tombstones(group_id, topic) if shard.phase is Phase.ACTIVE else []
+            if tombstones:
                 try:
                     _forget(coordinator, shard, tombstones)
                 except CodedError as error:

@@ -103,11 +103,6 @@ class Offsets:
         prefix = offset_prefix(group_id, topic)
         return [(offset_key(prefix, partition), None) for partition in partitions if partition in values]
 
-    def all_tombstones(self, group_id: str) -> list[Pair]:
-        """The records that forget every offset of a group."""
-        topics = self._by_group.get(group_id, {})
-        return [pair for topic, values in topics.items() for pair in self.tombstones(group_id, topic, values)]
-
     def _add(self, prefix: bytes) -> Values:
         group_id, topic = read_prefix(prefix)
         values: Values = {}

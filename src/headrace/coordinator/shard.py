@@ -81,9 +81,8 @@ class Shard(LogShard):
 
     def _forget_deleted(self) -> None:
         for topic in list(self.deleted_topics):
-            for group_id in list(self.offsets.groups()):
-                values = self.offsets.topics(group_id).get(topic, ())
-                tombstones = self.offsets.tombstones(group_id, topic, list(values))
+            for group_id in self.groups_with_offsets():
+                tombstones = self.tombstones(group_id, topic)
                 if tombstones:
                     self.append(tombstones)
                     self.offsets.forget(tombstones)
@@ -159,6 +158,19 @@ class Shard(LogShard):
         appended = self.partition.append_for(batch, read_header(batch), verification)
         self._end = appended.last_offset + 1
         self.pending.add(producer_id, pairs, appended.base_offset)
+
+    def groups_with_offsets(self) -> list[str]:
+        """The groups that have committed anything, be it in a transaction that is open."""
+        return list(dict.fromkeys([*self.offsets.groups(), *self.pending.groups()]))
+
+    def tombstones(self, group_id: str, topic: str | None = None) -> list[Pair]:
+        """The records that forget all offsets of a group, of one topic or of all: also those of open transactions,
+        which would come back with their markers."""
+        topics = self.offsets.topics(group_id)
+        names = topics if topic is None else [topic] if topic in topics else []
+        known = [pair for name in names for pair in self.offsets.tombstones(group_id, name, topics[name])]
+        keys = {key for key, _ in known}
+        return known + [(key, None) for key in self.pending.keys(group_id, topic) if key not in keys]
 
     def transaction_ended(self, producer_id: int, committed: bool, offset: int) -> None:
         """The marker that ends a producer's transaction was committed at an offset of the partition."""
