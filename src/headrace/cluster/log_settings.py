@@ -71,6 +71,7 @@ def _log_settings(values: Mapping[str, Any], config: BrokerConfig) -> LogSetting
         max_message_bytes=values["max.message.bytes"],
         file_delete_delay_ms=values["file.delete.delay.ms"],
         producer_id_expiration_ms=config["producer.id.expiration.ms"],
+        idempotency_key_expiration_ms=config["headrace.idempotency.key.expiration.ms"],
         min_compaction_lag_ms=values["min.compaction.lag.ms"],
         max_compaction_lag_ms=values["max.compaction.lag.ms"],
         delete_retention_ms=values["delete.retention.ms"],

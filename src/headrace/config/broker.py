@@ -190,6 +190,23 @@ _OWN: Final = (
         "low",
     ),
     _dynamic(
+        "headrace.idempotency.key.expiration.ms",
+        Type.INT,
+        "3600000",
+        at_least(1),
+        "How long a partition remembers an Idempotency-Key of the gateway, at most producer.id.expiration.ms. A key "
+        "takes about 45 bytes of memory on each replica.",
+    ),
+    _dynamic(
+        "headrace.max.producer.ids",
+        Type.INT,
+        "1000000",
+        at_least(1000),
+        "How many idempotent producers and idempotency keys the partitions of a broker remember together. Beyond that "
+        "those that have been silent for longest are forgotten, but none with an open transaction. Each takes 45 to 80 "
+        "bytes of memory.",
+    ),
+    _dynamic(
         "log.cleaner.backoff.ms",
         Type.LONG,
         "15000",

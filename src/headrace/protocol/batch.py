@@ -33,6 +33,8 @@ SMALLEST_RECORD: Final = 7
 CRC_START: Final = 21
 MAGIC: Final = 2
 NO_PRODUCER: Final = -1
+FIRST_KEY_PRODUCER: Final = 1 << 62
+"""Producer ids from here on are hashes of idempotency keys; brokers, who count from 0, give out none of them."""
 NO_TIMESTAMP: Final = -1
 
 CODEC_MASK: Final = 0x07

@@ -360,6 +360,15 @@ class ReplicaManager:
                 logger.error("retention could not be applied", log=partition.log.name, reason=error.message)
         self._logs.delete_files(now)
 
+    def bound_producers(self) -> None:
+        """Keep the memory that producers take within `headrace.max.producer.ids`."""
+        most = int(self._config["headrace.max.producer.ids"])
+        forgotten = self._logs.bound_producers(most)
+        if forgotten:
+            logger.warning(
+                "forgot idempotent producers", count=forgotten, setting="headrace.max.producer.ids", most=most
+            )
+
     async def _unhurried(self) -> AsyncIterator[Partition]:
         """All partitions, with a breath for others every millisecond; one may be deleted before its turn comes."""
         began = self.clock.now_ms()

@@ -331,6 +331,7 @@ class Broker:
         config, every = self.config, self._housekeeping.every
         every(SWEEP_SECONDS, "sweep connections", lambda: self._listener.sweep(loop.time()))
         every(SWEEP_SECONDS, "flush", self._replicas.flush_due)
+        every(SWEEP_SECONDS, "bound producers", self._replicas.bound_producers)
         if self._clustered is not None:
             every(FOLLOWERS_SECONDS, "followers", self._replicas.look_after_followers)
             seconds = int(config["leader.imbalance.check.interval.seconds"])

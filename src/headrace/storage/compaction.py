@@ -29,7 +29,7 @@ from headrace.protocol.records import Record, decode_marker, decode_records, enc
 from .aborted import AbortedIndex, AbortedTransaction
 from .disk import Disk, File
 from .log import Log
-from .producer_state import NO_OFFSET
+from .producer_state import NO_OFFSET, Producers
 from .scan import scan
 from .segment import CLEANED_SUFFIX, LARGEST_RELATIVE_OFFSET, Segment
 from .settings import LogSettings
@@ -59,8 +59,7 @@ class Plan:
     now_ms: int
     sources: Sequence[Source]
     first_dirty_offset: int
-    producers: dict[int, tuple[int, int]]
-    """Where each producer's last batch ends (-1 when nothing is known of it), and its epoch."""
+    producers: Producers
     aborted: Sequence[AbortedTransaction]
     """Those with records in the sources, by their markers."""
 
@@ -94,7 +93,7 @@ def plan(disk: Disk, log: Log, *, now_ms: int, last_stable_offset: int) -> Plan 
         now_ms=now_ms,
         sources=[Source(segment, segment.open(), segment.size, log.first_open_after(segment)) for segment in segments],
         first_dirty_offset=log.first_dirty_offset,
-        producers={id_: (state.last_offset, state.epoch) for id_, state in log.producers().items()},
+        producers=log.producers().copy(),
         aborted=log.aborted_between(segments[0].base_offset, segments[-1].next_offset),
     )
 
@@ -253,7 +252,8 @@ def _clean_marker(
         if entry is not None:
             aborted.add(entry)
         return header, batch
-    if (NO_OFFSET, header.producer_epoch) == plan.producers.get(header.producer_id):
+    known = plan.producers.get(header.producer_id)
+    if known is not None and (known.last_offset, known.epoch) == (NO_OFFSET, header.producer_epoch):
         return header, batch
     if horizon is None:
         return _encode(_with_horizon(plan, header), decode_records(batch))
@@ -275,7 +275,7 @@ def _stays(record: Record, latest: dict[bytes, int], horizon: int | None, now_ms
 
 def _emptied(plan: Plan, header: BatchHeader) -> tuple[BatchHeader, bytes] | None:
     known = plan.producers.get(header.producer_id)
-    if header.producer_id == NO_PRODUCER or known is None or known[0] != header.last_offset:
+    if header.producer_id == NO_PRODUCER or known is None or known.last_offset != header.last_offset:
         return None
     return _encode(header._replace(attributes=header.attributes & ~header.codec), [])
 

@@ -1,6 +1,6 @@
 """What every part of a log stands on: its state, how it fails, how it ends a segment, how it gets to stable storage."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, NoReturn
 
@@ -13,7 +13,7 @@ from .disk import Disk, File, StorageError
 from .epochs import Epochs
 from .history import History
 from .open_files import OpenFiles
-from .producer_state import Producers, ProducerState
+from .producer_state import Producers
 from .scan import BadBatch
 from .segment import Segment
 from .settings import LogSettings
@@ -242,9 +242,13 @@ class LogCore:
         """The largest epoch up to the asked one and where it ends; (-1, -1) when that is not known here."""
         return self._load_epochs().end_offset(leader_epoch, self.log_end_offset)
 
-    def producers(self) -> Mapping[int, ProducerState]:
+    def loaded_producers(self) -> Producers | None:
+        """The producers that this log remembers; None as long as nobody has asked for them."""
+        return self._history.producers
+
+    def producers(self) -> Producers:
         """The producers that this log remembers, by id."""
-        return self._load_producers().view()
+        return self._load_producers()
 
     # Transactions
 

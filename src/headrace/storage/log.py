@@ -76,7 +76,7 @@ class Log(LogCore):
         producers = self._history.producers
         if producers is None:
             producers = self._load_producers()
-        known = check(producers.get(producer_id), header)
+        known = check(producers.awake(producer_id), header)
         if known is not None:
             return Appended(known.base_offset, known.last_offset, True)
         self._write(batch, header, base_offset, last_offset, leader_epoch)
@@ -422,7 +422,8 @@ class Log(LogCore):
             return 0
         producers = self._history.producers
         if producers is not None:
-            producers.expire(now_ms, self.settings.producer_id_expiration_ms)
+            settings = self.settings
+            producers.expire(now_ms, settings.producer_id_expiration_ms, settings.idempotency_key_expiration_ms)
         try:
             count = count_expired(
                 self._chain.segments,
@@ -519,8 +520,10 @@ class Log(LogCore):
         self._history.note_open(self._chain.active)
         self._save(self._chain.active.save_indexes)
         producers = self._history.producers
-        if producers is not None and len(producers) <= _FEW_PRODUCERS:
-            self._save(lambda: self._history.save_snapshot(self.log_end_offset))
+        if producers is not None:
+            producers.rest()
+            if len(producers) <= _FEW_PRODUCERS:
+                self._save(lambda: self._history.save_snapshot(self.log_end_offset))
         self._chain.release_idle()
 
     def close(self) -> None:

@@ -283,6 +283,22 @@ class LogManager:
         self._forget(key for key in checkpointed - self._logs.keys() if key not in but)
         return aside
 
+    def bound_producers(self, most: int) -> int:
+        """Have the logs forget producers, those first that have been silent for longest; how many went.
+
+        Those that wrote since the last checkpoint are left alone.
+        """
+        held = [producers for log in self._logs.values() if (producers := log.loaded_producers()) is not None]
+        surplus = excess = sum(map(len, held)) - most
+        if excess <= 0:
+            return 0
+        generations = [(generation, producers) for producers in held for generation in producers.generations()]
+        for generation, known in sorted(generations, key=lambda pair: pair[0]):
+            if surplus <= 0:
+                break
+            surplus -= known.forget(generation, surplus)
+        return excess - surplus
+
     # Deleting
 
     def delete(self, topic: str, partitions: Iterable[int]) -> None:

@@ -11,19 +11,25 @@ holds the states of one log, tells which of their transactions are open, and bri
 
 Kafka writes one entry per producer. We write one per remembered batch, oldest first: Kafka's reader keeps the last
 one, ours all, so that duplicates are still recognised after a restart.
+
+The producers that wrote last are objects; all others rest as packed rows, see `resting`. Those that stand for
+idempotency keys (the upper half of the ids) write once and are remembered for a shorter time of their own.
 """
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from itertools import chain
+from itertools import chain, islice
 from struct import Struct
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from headrace.protocol.batch import NO_TIMESTAMP, TRANSACTIONAL_BIT, BatchHeader
+from headrace.protocol.batch import FIRST_KEY_PRODUCER, NO_TIMESTAMP, TRANSACTIONAL_BIT, BatchHeader
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Marker
+
+from .resting import OLDER_BATCH, ROW, RestingProducers
+from .settings import DAY_MS, HOUR_MS
 
 REMEMBERED_BATCHES: Final = 5
 NO_SEQUENCE: Final = -1
@@ -31,8 +37,10 @@ NO_OFFSET: Final = -1
 NO_COORDINATOR: Final = -1
 _SEQUENCES: Final = 1 << 31
 _HALF: Final = 1 << 30
-
-_new_tuple: Final = tuple.__new__  # a third of what a NamedTuple's own constructor costs
+_OLDER_KEPT: Final = (REMEMBERED_BATCHES - 2) * OLDER_BATCH.size
+_FARTHEST: Final = (1 << 32) - 1
+_MOST_AWAKE: Final = 256
+"""Producers of a log that are objects, of ten times the size; when there are more, the half that came first rests."""
 
 _SNAPSHOT_VERSION: Final = 1
 _SNAPSHOT_HEAD: Final = Struct(">hI")
@@ -46,7 +54,6 @@ class ProducerBatch(NamedTuple):
     last_sequence: int
     last_offset: int
     offset_delta: int
-    timestamp: int
 
     @property
     def base_offset(self) -> int:
@@ -55,6 +62,9 @@ class ProducerBatch(NamedTuple):
     @property
     def base_sequence(self) -> int:
         return (self.last_sequence - self.offset_delta) % _SEQUENCES
+
+
+_NO_BATCHES: Final = (ProducerBatch(NO_SEQUENCE, NO_OFFSET, 0),)
 
 
 class EndedTransaction(NamedTuple):
@@ -69,25 +79,95 @@ class EndedTransaction(NamedTuple):
 
 
 class ProducerState:
-    """One producer as this log knows it. `batches` are the last five, oldest first."""
+    """One producer as this log knows it."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "next_sequence", "transaction_first_offset")
+    __slots__ = (
+        "coordinator_epoch",
+        "epoch",
+        "last_offset",
+        "last_sequence",
+        "last_timestamp",
+        "next_sequence",
+        "offset_delta",
+        "older",
+        "transaction_first_offset",
+    )
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.batches: deque[ProducerBatch] = deque(maxlen=REMEMBERED_BATCHES)
         self.next_sequence = 0
+        self.last_sequence = NO_SEQUENCE
+        self.last_offset = NO_OFFSET
+        self.offset_delta = 0
+        self.older = b""
+        """The batches before the last, as in a row of `resting`."""
         self.coordinator_epoch = NO_COORDINATOR
         self.transaction_first_offset = NO_OFFSET
         self.last_timestamp = NO_TIMESTAMP
 
     @property
-    def last_sequence(self) -> int:
-        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+    def batches(self) -> list[ProducerBatch]:
+        """The last five, oldest first."""
+        if self.last_sequence == NO_SEQUENCE:
+            return []
+        batches = [ProducerBatch(self.last_sequence, self.last_offset, self.offset_delta)]
+        for distance, offset_delta in OLDER_BATCH.iter_unpack(self.older):
+            after = batches[-1]
+            last_sequence = (after.base_sequence - 1) % _SEQUENCES
+            batches.append(ProducerBatch(last_sequence, after.last_offset - distance, offset_delta))
+        return batches[::-1]
 
-    @property
-    def last_offset(self) -> int:
-        return self.batches[-1].last_offset if self.batches else NO_OFFSET
+    def add(self, base_sequence: int, last_offset: int, offset_delta: int) -> None:
+        """Note the last batch. Those before it are kept as long as they lead up to it.
+
+        A gap shows that the leader had forgotten the producer, and with it them. Nobody repeats a batch that lies four
+        billion offsets back.
+        """
+        distance = last_offset - self.last_offset
+        if base_sequence == self.next_sequence and self.last_sequence >= 0 and distance <= _FARTHEST:
+            self.older = OLDER_BATCH.pack(distance, self.offset_delta) + self.older[:_OLDER_KEPT]
+        else:
+            self.older = b""
+        self.last_sequence = last_sequence = (base_sequence + offset_delta) % _SEQUENCES
+        self.next_sequence = (last_sequence + 1) % _SEQUENCES
+        self.last_offset = last_offset
+        self.offset_delta = offset_delta
+
+    def begin_epoch(self, epoch: int) -> None:
+        """The next batch is the first of an epoch."""
+        self.epoch = epoch
+        self.next_sequence = 0
+        self.last_sequence, self.last_offset, self.offset_delta, self.older = NO_SEQUENCE, NO_OFFSET, 0, b""
+
+    def packed(self, producer_id: int) -> bytes:
+        """The row for `resting`."""
+        return (
+            ROW.pack(
+                producer_id,
+                len(self.older) // OLDER_BATCH.size,
+                self.epoch,
+                self.coordinator_epoch,
+                self.last_timestamp,
+                self.last_sequence,
+                self.last_offset,
+                self.offset_delta,
+            )
+            + self.older
+        )
+
+
+def _unpacked(row: bytes, open_transactions: Mapping[int, int]) -> tuple[int, ProducerState]:
+    producer_id, _, epoch, coordinator_epoch, timestamp, last_sequence, last_offset, offset_delta = ROW.unpack_from(row)
+    state = ProducerState(epoch)
+    state.coordinator_epoch = coordinator_epoch
+    state.last_timestamp = timestamp
+    state.next_sequence = (last_sequence + 1) % _SEQUENCES
+    state.last_sequence = last_sequence
+    state.last_offset = last_offset
+    state.offset_delta = offset_delta
+    state.older = row[ROW.size :]
+    state.transaction_first_offset = open_transactions.get(producer_id, NO_OFFSET)
+    return producer_id, state
 
 
 def check(state: ProducerState | None, header: BatchHeader) -> ProducerBatch | None:
@@ -121,12 +201,13 @@ def _check_epoch(state: ProducerState, header: BatchHeader) -> None:
 
 def _find_duplicate(state: ProducerState, header: BatchHeader) -> ProducerBatch:
     last_sequence = (header.base_sequence + header.last_offset_delta) % _SEQUENCES
-    for batch in state.batches:
+    batches = state.batches
+    for batch in batches:
         if batch.last_sequence == last_sequence and batch.offset_delta == header.last_offset_delta:
             return batch
-    if not state.batches:
+    if not batches:
         raise _out_of_order(header, f"expected 0, the batch has {header.base_sequence}")
-    oldest = state.batches[0].base_sequence
+    oldest = batches[0].base_sequence
     if 0 < (oldest - last_sequence) % _SEQUENCES < _HALF:
         raise CodedError(
             ErrorCode.duplicate_sequence_number,
@@ -170,36 +251,94 @@ def _out_of_order(header: BatchHeader, reason: str) -> CodedError:
     )
 
 
-class Producers:
-    """The producers of one log, by id."""
+class Producers(Mapping[int, ProducerState]):
+    """The producers of one log, by id. A state is changed only here, and to be asked for anew after every call."""
 
-    __slots__ = ("_ended", "_open", "_states")
+    __slots__ = ("_awake", "_ended", "_keys", "_open", "_resting")
 
     def __init__(self) -> None:
-        self._states: dict[int, ProducerState] = {}
+        self._awake: dict[int, ProducerState] = {}
+        self._resting = RestingProducers(DAY_MS)
+        self._keys = RestingProducers(HOUR_MS)
+        """Producers that stand for idempotency keys."""
         self._open: dict[int, int] = {}
         """Where each open transaction began, the oldest first."""
         self._ended: deque[EndedTransaction] = deque()
         """Those whose marker may not be committed yet, in the order of their markers."""
 
     def __len__(self) -> int:
-        return len(self._states)
+        return len(self._awake) + len(self._resting) + len(self._keys)
 
-    def get(self, producer_id: int) -> ProducerState | None:
-        return self._states.get(producer_id)
+    def __contains__(self, producer_id: object) -> bool:
+        return isinstance(producer_id, int) and self._find(producer_id) is not None
 
-    def view(self) -> Mapping[int, ProducerState]:
-        return self._states
+    def __getitem__(self, producer_id: int) -> ProducerState:
+        state = self._find(producer_id)
+        if state is None:
+            raise KeyError(producer_id)
+        return state
+
+    def __iter__(self) -> Iterator[int]:
+        return (producer_id for producer_id, _ in self.states())
+
+    def states(self) -> Iterator[tuple[int, ProducerState]]:
+        """All of them; those that rest, rest on."""
+        yield from self._awake.items()
+        for row in chain(self._resting.rows(), self._keys.rows()):
+            yield _unpacked(row, self._open)
+
+    def _find(self, producer_id: int) -> ProducerState | None:
+        state = self._awake.get(producer_id)
+        if state is None:
+            row = self._rest_of(producer_id).find(producer_id)
+            state = None if row is None else _unpacked(row, self._open)[1]
+        return state
+
+    def awake(self, producer_id: int) -> ProducerState | None:
+        """A producer that is about to write."""
+        state = self._awake.get(producer_id)
+        if state is None:
+            row = self._rest_of(producer_id).remove(producer_id)
+            if row is not None:
+                _, state = _unpacked(row, self._open)
+                self._add(producer_id, state)
+        return state
+
+    def _rest_of(self, producer_id: int) -> RestingProducers:
+        return self._resting if producer_id < FIRST_KEY_PRODUCER else self._keys
+
+    def _add(self, producer_id: int, state: ProducerState) -> None:
+        if len(self._awake) >= _MOST_AWAKE:
+            self._rest(_MOST_AWAKE // 2)
+        self._awake[producer_id] = state
+
+    def rest(self) -> None:
+        """Pack all of them; each unpacks when it writes again."""
+        self._rest(len(self._awake))
+        self._awake = {}  # an emptied one keeps its memory
+
+    def _rest(self, count: int) -> None:
+        for producer_id in list(islice(self._awake, count)):
+            state = self._awake.pop(producer_id)
+            self._rest_of(producer_id).put(state.packed(producer_id), state.last_timestamp)
+
+    def copy(self) -> "Producers":
+        """What is known now, for another thread."""
+        self.rest()
+        producers = Producers()
+        producers._resting, producers._keys = self._resting.copy(), self._keys.copy()
+        producers._open = self._open.copy()
+        return producers
 
     def note(self, header: BatchHeader, base_offset: int) -> None:
         """Remember a batch of records that has been written at an offset."""
-        state = self._of_epoch(header)
+        state = self._awake.get(header.producer_id)
+        if state is None or state.epoch != header.producer_epoch:
+            state = self._of_epoch(header)
         delta = header.last_offset_delta
         timestamp = header.max_timestamp
         if header.base_sequence >= 0:
-            last_sequence = (header.base_sequence + delta) % _SEQUENCES
-            state.next_sequence = (last_sequence + 1) % _SEQUENCES
-            state.batches.append(_new_tuple(ProducerBatch, (last_sequence, base_offset + delta, delta, timestamp)))
+            state.add(header.base_sequence, base_offset + delta, delta)
         if timestamp > state.last_timestamp:
             state.last_timestamp = timestamp
         if header.attributes & TRANSACTIONAL_BIT and state.transaction_first_offset < 0:
@@ -221,29 +360,41 @@ class Producers:
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
         """Whether a producer of this epoch has an open transaction."""
-        state = self._states.get(producer_id)
-        return state is not None and state.epoch == epoch and state.transaction_first_offset >= 0
+        return producer_id in self._open and self[producer_id].epoch == epoch
 
     def _of_epoch(self, header: BatchHeader) -> ProducerState:
-        state = self._states.get(header.producer_id)
+        state = self.awake(header.producer_id)
         if state is None:
-            state = self._states[header.producer_id] = ProducerState(header.producer_epoch)
+            state = ProducerState(header.producer_epoch)
+            self._add(header.producer_id, state)
         elif state.epoch != header.producer_epoch:
-            state.epoch = header.producer_epoch
-            state.batches.clear()
-            state.next_sequence = 0
+            state.begin_epoch(header.producer_epoch)
         return state
 
-    def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers that have been silent for long and have no open transaction."""
-        oldest = now_ms - expiration_ms
-        silent = [
-            producer_id
-            for producer_id, state in self._states.items()
-            if state.last_timestamp <= oldest and state.transaction_first_offset < 0
-        ]
-        for producer_id in silent:
-            del self._states[producer_id]
+    def expire(self, now_ms: int, expiration_ms: int, key_expiration_ms: int | None = None) -> None:
+        """Forget producers that have been silent for long and have no open transaction; keys maybe sooner.
+
+        Those that rest may stay for an eighth of that time longer.
+        """
+        if key_expiration_ms is None or key_expiration_ms > expiration_ms:
+            key_expiration_ms = expiration_ms
+        self._resting.expire_after(expiration_ms)
+        self._keys.expire_after(key_expiration_ms)
+        self.rest()
+        self._resting.expire(now_ms, expiration_ms, self._open)
+        self._keys.expire(now_ms, key_expiration_ms, self._open)
+
+    def generations(self) -> list[int]:
+        """When producers that rest wrote last: for each generation of them a time before which they did."""
+        return [*self._resting.generations(), *self._keys.generations()]
+
+    def forget(self, generation: int, count: int) -> int:
+        """Forget so many producers of a generation, or few more, none with an open transaction; how many went."""
+        forgotten = 0
+        for resting in (self._resting, self._keys):
+            if generation in resting.generations() and forgotten < count:
+                forgotten += resting.forget(generation, count - forgotten, self._open)
+        return forgotten
 
     @property
     def is_unstable(self) -> bool:
@@ -273,16 +424,15 @@ class Producers:
         return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc32c(body)) + body
 
     def _entries(self) -> Iterator[tuple[int, ...]]:
-        for producer_id, state in self._states.items():
-            none_yet = [ProducerBatch(NO_SEQUENCE, NO_OFFSET, 0, state.last_timestamp)]
-            for batch in state.batches or none_yet:
+        for producer_id, state in self.states():
+            for last_sequence, last_offset, offset_delta in state.batches or _NO_BATCHES:
                 yield (
                     producer_id,
                     state.epoch,
-                    batch.last_sequence,
-                    batch.last_offset,
-                    batch.offset_delta,
-                    batch.timestamp,
+                    last_sequence,
+                    last_offset,
+                    offset_delta,
+                    state.last_timestamp,
                     state.coordinator_epoch,
                     state.transaction_first_offset,
                 )
@@ -316,12 +466,14 @@ class Producers:
         coordinator_epoch: int,
         transaction_first_offset: int,
     ) -> None:
-        state = self._states.setdefault(producer_id, ProducerState(epoch))
+        state = self.awake(producer_id)
+        if state is None:
+            state = ProducerState(epoch)
+            self._add(producer_id, state)
         state.coordinator_epoch = coordinator_epoch
         state.transaction_first_offset = transaction_first_offset
         if transaction_first_offset >= 0:
             self._open[producer_id] = transaction_first_offset
         state.last_timestamp = max(state.last_timestamp, timestamp)
         if last_sequence != NO_SEQUENCE:
-            state.batches.append(ProducerBatch(last_sequence, last_offset, offset_delta, timestamp))
-            state.next_sequence = (last_sequence + 1) % _SEQUENCES
+            state.add((last_sequence - offset_delta) % _SEQUENCES, last_offset, offset_delta)

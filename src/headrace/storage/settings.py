@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
-DAY_MS: Final = 86_400_000
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
 NEVER: Final = 2**63 - 1
 
 
@@ -23,6 +24,7 @@ class LogSettings:
     max_message_bytes: int = 1_048_588
     file_delete_delay_ms: int = 60_000
     producer_id_expiration_ms: int = DAY_MS
+    idempotency_key_expiration_ms: int = HOUR_MS
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = NEVER
     delete_retention_ms: int = DAY_MS

@@ -8,10 +8,11 @@ import pytest
 from headrace.storage.disk import DirectoryLocked, StorageError
 from headrace.storage.log import LogSettings
 from headrace.storage.manager import LogManager, WrongDirectory
+from headrace.storage.settings import DAY_MS
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import SimulatedDisk
 
-from .support import TOPIC_ID, Store, append, read_all, sync
+from .support import TOPIC_ID, Store, append, idempotent, read_all, sync
 
 
 def manager(disk: SimulatedDisk, *, broker_id: int = 1, cluster_id: str | None = "here") -> LogManager:
@@ -115,6 +116,21 @@ def test_loading_twice_gives_the_same_log() -> None:
     assert store.manager.get("events", 0) is store.log
     assert list(store.manager.logs()) == [store.log]
     assert store.manager.get("events", 1) is None
+
+
+def test_a_broker_remembers_a_bounded_number_of_producers() -> None:
+    disk = SimulatedDisk()
+    logs = opened(disk)
+    old, new = (logs.load("events", index, TOPIC_ID, LogSettings()) for index in range(2))
+    for producer_id in range(300):
+        append(old, idempotent(1, sequence=0, timestamp=1, producer_id=producer_id))
+        append(new, idempotent(1, sequence=0, timestamp=DAY_MS, producer_id=producer_id))
+    for log in (old, new):
+        log.save()
+    assert logs.bound_producers(600) == 0
+    assert logs.bound_producers(400) >= 200
+    assert 60 <= len(old.producers()) <= 100
+    assert len(new.producers()) == 300
 
 
 def test_a_deleted_partition_is_set_aside_then_removed() -> None:

@@ -115,7 +115,7 @@ def test_silent_producers_are_forgotten_unless_a_transaction_is_open() -> None:
     known = producers(header(0, timestamp=100))
     known.expire(150, 60)
     assert len(known) == 1
-    known.expire(160, 60)
+    known.expire(168, 60)
     assert len(known) == 0
     open_one = producers(header(0, attributes=0x10, timestamp=100))
     open_one.expire(10_000, 60)

@@ -91,7 +91,7 @@ def test_idle_producers_are_forgotten() -> None:
     append(store.log, idempotent(1, sequence=0, timestamp=store.clock.now_ms()))
     store.log.retain(store.clock.now_ms() + HOUR - 1, 0)
     assert 7 in store.log.producers()
-    store.log.retain(store.clock.now_ms() + HOUR, 0)
+    store.log.retain(store.clock.now_ms() + HOUR * 9 // 8, 0)
     assert 7 not in store.log.producers()
 
 

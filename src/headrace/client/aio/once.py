@@ -1,9 +1,9 @@
 """Publishing once per idempotency key, with nothing remembered outside the log.
 
-A broker remembers, for each producer id, the sequence numbers of what it wrote last, on every replica and for a day
-(`producer.id.expiration.ms`), and answers a repeated batch with the offset of the first. So each key gets a producer
-id of its own: a hash of who writes where under which key, the same on every gateway. It stands in the upper half of
-the ids, which brokers, who count from 0, never give to anybody.
+A broker remembers, for each producer id, the sequence numbers of what it wrote last, on every replica, and answers a
+repeated batch with the offset of the first. So each key gets a producer id of its own: a hash of who writes where under
+which key, the same on every gateway. It stands in the upper half of the ids, which brokers, who count from 0, never
+give to anybody, and which ours remember for `headrace.idempotency.key.expiration.ms`: as there are many keys, an hour.
 
 The sequence number of its one batch is a hash of what is written. A broker takes any number from a producer that it
 does not know, so the first write is taken whatever it says; a retry repeats the number and is recognized; another
@@ -14,13 +14,13 @@ import hashlib
 from collections.abc import Sequence
 from typing import Final
 
+from headrace.protocol.batch import FIRST_KEY_PRODUCER
 from headrace.protocol.errors import ErrorCode
 from headrace.protocol.records import Record
 
 from .producer import Identity
 
-_UPPER_HALF: Final = 1 << 62
-_LOWER_BITS: Final = _UPPER_HALF - 1
+_LOWER_BITS: Final = FIRST_KEY_PRODUCER - 1
 _SEQUENCE_BITS: Final = (1 << 30) - 1
 USED_FOR_ANOTHER: Final = frozenset(
     {ErrorCode.out_of_order_sequence_number, ErrorCode.duplicate_sequence_number, ErrorCode.invalid_producer_epoch}
@@ -32,7 +32,7 @@ def identity(cluster_id: str, principal: str, topic: str, key: str, records: Seq
     """The identity of the one batch that a key writes to a partition."""
     name = "\0".join((cluster_id, principal, topic, key)).encode()
     digest = hashlib.blake2b(name, digest_size=8, person=b"headrace-once").digest()
-    producer_id = _UPPER_HALF | int.from_bytes(digest, "big") & _LOWER_BITS
+    producer_id = FIRST_KEY_PRODUCER | int.from_bytes(digest, "big") & _LOWER_BITS
     return Identity(producer_id, 0, fingerprint(records))
 
 

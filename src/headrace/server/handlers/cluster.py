@@ -116,7 +116,7 @@ def _producers(ctx: Context, topic: str, index: int) -> dict[str, Any]:
             "coordinator_epoch": state.coordinator_epoch,
             "current_txn_start_offset": state.transaction_first_offset,
         }
-        for producer_id, state in states.items()
+        for producer_id, state in states.states()
     ]
     return {
         "partition_index": index,
