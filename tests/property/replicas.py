@@ -335,7 +335,7 @@ class World:
             state = election.after_change_of_brokers(state, self.election_rules, self.registered.keys()) or state
         alive = self.registered.keys() | {replica.id}
         if replica.lost_records:
-            state = election.after_loss_of_records(state, self.election_rules, replica.id, alive) or state
+            state = election.after_loss_of_records(state, self.election_rules, {replica.id}, alive) or state
         state = election.after_change_of_brokers(state, self.election_rules, alive) or state
         if state != self.state:
             self._store(state)

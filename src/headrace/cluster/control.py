@@ -5,6 +5,7 @@ from typing import Protocol
 from uuid import UUID
 
 from headrace.config import Change
+from headrace.protocol.errors import CodedError
 
 from .controller import TopicSpec
 from .image import Topic
@@ -36,7 +37,16 @@ class Control(Protocol):
         self, group_id: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
     ) -> Mapping[str, str]: ...
 
-    async def elect(self, name: str, index: int, *, unclean: bool) -> None: ...
+    async def elect(self, name: str, index: int) -> None: ...
+
+    async def elect_uncleanly(
+        self, partitions: Sequence[tuple[str, int]], position: int | None = None
+    ) -> list[CodedError | None]:
+        """Let partitions be led that nobody leads: by the replica at that position, else by the longest living log.
+
+        For each what was in the way, if anything was.
+        """
+        ...
 
     async def reassign(self, name: str, index: int, target: Sequence[int] | None) -> None: ...
 

@@ -272,9 +272,18 @@ class Controller:
 
         return await self._change(GROUP_CONFIGS, alter)
 
-    async def elect(self, name: str, index: int, *, unclean: bool) -> None:
-        """Let the preferred replica of a partition lead, or any that lives."""
-        await self.leaders.elect(name, index, unclean=unclean)
+    async def elect(self, name: str, index: int) -> None:
+        """Let the preferred replica of a partition lead."""
+        await self.leaders.elect(name, index)
+
+    async def elect_uncleanly(
+        self,
+        partitions: Sequence[tuple[str, int]],
+        position: int | None = None,  # noqa: ARG002 - as `Control` has it
+    ) -> list[CodedError | None]:
+        """A lone broker leads all there is."""
+        not_needed = CodedError(ErrorCode.election_not_needed, "Leader election not needed for topic partition.")
+        return [_absent(self._image, *key) or not_needed for key in partitions]
 
     async def reassign(self, name: str, index: int, target: Sequence[int] | None) -> None:
         """Let a partition be held by these brokers from now on, or undo the move that is under way."""
@@ -471,6 +480,13 @@ class Controller:
         configs = self._image.broker_configs
         self._config.use_dynamic(cluster=configs.get(ALL_BROKERS, {}), own=configs.get(str(self._node.id), {}))
         self._image.version += 1
+
+
+def _absent(image: ClusterImage, name: str, index: int) -> CodedError | None:
+    topic = image.topic(name)
+    if topic is not None and 0 <= index < len(topic.partitions):
+        return None
+    return CodedError(ErrorCode.unknown_topic_or_partition, f"There is no partition {index} of topic '{shown(name)}'")
 
 
 def _check_count(partitions: int) -> None:

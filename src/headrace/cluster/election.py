@@ -10,17 +10,47 @@ What they keep, whatever happens to brokers:
 2.  Everything acknowledged is held by all of the ISR. A leader acknowledges nothing while the ISR is smaller than
     `min.insync.replicas`; so those who leave it then (the ELR) hold everything acknowledged as well.
 3.  A replica that may have lost what it had written (its machine stopped without warning, and the topic does not sync
-    before it acknowledges) is in neither, unless it is the only one there is.
-4.  Only an unclean election breaks 2, where the topic allows it or an operator asks for it.
+    before it acknowledges) is in neither, unless it is the only one there is. While the ISR is too small to
+    acknowledge anything it is remembered (the last known ELR).
+4.  Where ISR and ELR are empty, everything acknowledged that is left anywhere is in the log of one of the last known
+    ELR. Once all of them have told how far their logs reach (balanced recovery), the log with the largest last epoch
+    and, of that, the largest end holds all of it: two logs that end in the same epoch are prefixes of one leader's log,
+    and one that has records of a later epoch had before that all that was committed.
+5.  Only an unclean election breaks 2, where the topic allows it or an operator asks for it; also then the log that
+    reaches furthest is taken, of those who live.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final, NamedTuple
 
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from .image import NO_LEADER, PartitionState
+
+
+class Recovery(Enum):
+    """Who may lead where nobody is known to hold everything: `unclean.recovery.strategy`."""
+
+    NONE = "none"
+    """Nobody, until an operator chooses."""
+    BALANCED = "balanced"
+    """The longest log, once everyone who may hold what was acknowledged has told its end."""
+    AGGRESSIVE = "aggressive"
+    """The longest log of those who live."""
+
+
+class LogEnd(NamedTuple):
+    """How far a replica's log reaches; the larger one holds more."""
+
+    epoch: int
+    """The leader epoch of its last record; -1 where it has none."""
+    offset: int
+
+
+EMPTY: Final = LogEnd(-1, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +58,8 @@ class Rules:
     """What a topic's settings say about its leaders."""
 
     min_insync_replicas: int = 1
-    unclean: bool = False
-    """`unclean.leader.election.enable`"""
+    recovery: Recovery = Recovery.BALANCED
+    """`unclean.recovery.strategy`; aggressive where `unclean.leader.election.enable` is set."""
     synced: bool = False
     """Whether records count only once they are on stable storage: what was not synced was not acknowledged."""
 
@@ -46,42 +76,96 @@ def after_change_of_brokers(state: PartitionState, rules: Rules, alive: Abstract
 
 
 def after_loss_of_records(
-    state: PartitionState, rules: Rules, broker: int, alive: AbstractSet[int]
+    state: PartitionState,
+    rules: Rules,
+    losers: AbstractSet[int],
+    alive: AbstractSet[int],
+    emptied: AbstractSet[int] = frozenset(),
 ) -> PartitionState | None:
-    """The state when a broker has come back that may have lost what it had written.
+    """The state when brokers have come back that may have lost what they had written; `emptied` have new directories.
 
-    It leaves the ISR and the ELR, and returns to them by following a leader. The only replica there is stays: nobody
-    else could hold more.
+    They leave the ISR and the ELR, and return to them by following a leader. The only replica there is stays: nobody
+    else could hold more. All who came at once are named at once, as none of them may lead because of what it once had.
     """
-    if len(state.replicas) == 1 or broker not in (*state.isr, *state.elr):
+    left = losers & {*state.isr, *state.elr}
+    if len(state.replicas) == 1 or not left:
         return None
-    elr = tuple(r for r in state.elr if r != broker)
-    isr = tuple(r for r in state.isr if r != broker)
-    purged = _reduced(replace(state, elr=elr), isr, (), rules)
-    after = after_change_of_brokers(purged, rules, alive - {broker})
+    purged = replace(
+        state,
+        isr=tuple(r for r in state.isr if r not in left),
+        elr=tuple(r for r in state.elr if r not in left),
+        last_known_elr=_ordered(state, (*state.last_known_elr, *left)),
+        emptied=_ordered(state, (*state.emptied, *(left & emptied))),
+    )
+    after = after_change_of_brokers(purged, rules, alive - losers)
     return _bumped(purged) if after is None else after
 
 
 def _without_isr(state: PartitionState, rules: Rules, alive: AbstractSet[int]) -> PartitionState:
-    """Nobody of the ISR lives: one of the ELR, else anyone where the topic allows it, else nobody leads."""
+    """Nobody of the ISR lives: one of the ELR leads, else nobody."""
     heirs = tuple(r for r in state.elr if r in alive)
     if heirs:
         heir = _first(state.replicas, heirs)
         return _led(_reduced(state, (heir,), state.isr, rules), heir)
-    living = tuple(r for r in state.replicas if r in alive)
-    if rules.unclean and living:
-        return _led(replace(state, isr=living[:1], elr=()), living[0])
     return state if state.leader == NO_LEADER else _led(state, NO_LEADER)
 
 
-def led_uncleanly(state: PartitionState, alive: AbstractSet[int]) -> PartitionState | None:
-    """Led by any living replica: what the others have more than it is lost."""
+# Where nobody is left that surely holds everything
+
+
+def awaits_recovery(state: PartitionState, rules: Rules, alive: AbstractSet[int]) -> bool:
+    """Whether the ends of logs can give it a leader, when all who have to tell theirs do so."""
+    if state.leader != NO_LEADER or not alive.isdisjoint((*state.isr, *state.elr)):
+        return False
+    if rules.recovery is Recovery.AGGRESSIVE:
+        return not alive.isdisjoint(state.replicas)
+    is_lost = bool(state.last_known_elr) and not state.isr and not state.elr
+    return rules.recovery is Recovery.BALANCED and is_lost and alive >= set(state.last_known_elr)
+
+
+def recovered(
+    state: PartitionState, rules: Rules, alive: AbstractSet[int], ends: Mapping[int, LogEnd]
+) -> PartitionState | None:
+    """The state led by the log that reaches furthest, where those who have to have told the ends of theirs."""
+    if not awaits_recovery(state, rules, alive):
+        return None
+    if rules.recovery is Recovery.BALANCED and not _have_told(state, ends):
+        return None
+    return _led_by_choice(state, longest(state, alive, ends))
+
+
+def _have_told(state: PartitionState, ends: Mapping[int, LogEnd]) -> bool:
+    """Whether all who may hold what was acknowledged have told.
+
+    An empty log in a new directory tells nothing: the disk that it had before may turn up again.
+    """
+    return all(r in ends and (r not in state.emptied or ends[r] > EMPTY) for r in state.last_known_elr)
+
+
+def longest(state: PartitionState, alive: AbstractSet[int], ends: Mapping[int, LogEnd]) -> int | None:
+    """Whose log reaches furthest, of the living; the first in the order of replicas where several do."""
+    told = [r for r in state.replicas if r in alive and r in ends]
+    return max(told, key=ends.__getitem__, default=None)
+
+
+def led_uncleanly(
+    state: PartitionState, alive: AbstractSet[int], ends: Mapping[int, LogEnd], replica: int | None = None
+) -> PartitionState | None:
+    """Led by a living replica as an operator asks: the one named, else the one whose log reaches furthest.
+
+    What other logs have more than its is lost.
+    """
     if state.leader in alive:
         return None
-    living = tuple(r for r in state.replicas if r in alive)
-    if not living:
+    if replica is not None:
+        return _led_by_choice(state, replica if replica in alive and replica in state.replicas else None)
+    return _led_by_choice(state, longest(state, alive, ends))
+
+
+def _led_by_choice(state: PartitionState, leader: int | None) -> PartitionState | None:
+    if leader is None:
         return None
-    return _bumped(_led(replace(state, isr=(living[0],), elr=()), living[0]))
+    return _bumped(_led(replace(state, isr=(leader,), elr=(), last_known_elr=(), emptied=()), leader))
 
 
 def preferred(state: PartitionState, alive: AbstractSet[int]) -> PartitionState | None:
@@ -137,6 +221,12 @@ def without_elr(state: PartitionState) -> PartitionState | None:
 
 def reassigned(state: PartitionState, target: Sequence[int], rules: Rules) -> PartitionState | None:
     """The state on its way to be held by exactly `target`. A move under way is replaced by the new one."""
+    if state.leader == NO_LEADER and not state.isr:
+        raise CodedError(
+            ErrorCode.invalid_replica_assignment,
+            "nobody leads the partition, and no replica is known to hold everything that was acknowledged: first bring "
+            f"brokers {list(state.last_known_elr)} back, or choose a leader with `headrace cluster elect --unclean`",
+        )
     before = _settled_replicas(state)
     target = tuple(target)
     adding = tuple(r for r in target if r not in before)
@@ -185,7 +275,7 @@ def _finished(state: PartitionState) -> PartitionState:
     target = tuple(r for r in state.replicas if r not in state.removing)
     if not set(target) <= set(state.isr):
         return state
-    done = replace(state, replicas=target, isr=target, adding=(), removing=(), elr=())
+    done = replace(state, replicas=target, isr=target, adding=(), removing=(), elr=(), last_known_elr=(), emptied=())
     return done if done.leader in target else _led(done, target[0])
 
 
@@ -199,8 +289,14 @@ def _shrunk(state: PartitionState, isr: tuple[int, ...], rules: Rules) -> Partit
 def _reduced(state: PartitionState, isr: tuple[int, ...], left: tuple[int, ...], rules: Rules) -> PartitionState:
     """With that ISR; those who left it are eligible as long as it is too small to acknowledge anything."""
     if len(isr) >= state.least_isr(rules.min_insync_replicas):
-        return replace(state, isr=isr, elr=())
-    return replace(state, isr=isr, elr=_ordered(state, (r for r in (*state.elr, *left) if r not in isr)))
+        return replace(state, isr=isr, elr=(), last_known_elr=(), emptied=())
+    return replace(
+        state,
+        isr=isr,
+        elr=_ordered(state, (r for r in (*state.elr, *left) if r not in isr)),
+        last_known_elr=_ordered(state, (r for r in state.last_known_elr if r not in isr)),
+        emptied=_ordered(state, (r for r in state.emptied if r not in isr)),
+    )
 
 
 def _led(state: PartitionState, leader: int) -> PartitionState:

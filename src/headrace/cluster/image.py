@@ -42,6 +42,12 @@ class PartitionState:
     """Those who left the ISR while it was smaller than `min.insync.replicas`. Nothing was acknowledged since, so they
     hold all of it, too, and may lead when nobody of the ISR can.
     """
+    last_known_elr: tuple[int, ...] = ()
+    """Those who were in the ISR or the ELR and may have lost records that were not synced, while no ISR is large enough
+    to acknowledge anything (KIP-966). What is left of acknowledged records is in their logs, if nobody holds all.
+    """
+    emptied: tuple[int, ...] = ()
+    """Those of the last known ELR whose directory was new when they came back."""
 
     def least_isr(self, configured: int) -> int:
         """The smallest ISR with which anything is committed, given `min.insync.replicas`.

@@ -9,7 +9,7 @@ from headrace.config import BrokerConfig, effective_topic
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from . import election
-from .election import Rules
+from .election import Recovery, Rules
 from .image import ClusterImage, PartitionState, Topic
 from .placement import check_assignments
 
@@ -38,7 +38,9 @@ def _rules(topic: Topic, config: BrokerConfig) -> Rules:
     values: Mapping[str, Any] = effective_topic(topic.configs, config)
     return Rules(
         min_insync_replicas=int(values["min.insync.replicas"]),
-        unclean=bool(values["unclean.leader.election.enable"]),
+        recovery=Recovery.AGGRESSIVE
+        if values["unclean.leader.election.enable"]
+        else Recovery(values["unclean.recovery.strategy"]),
         synced=int(values["flush.messages"]) <= 1,
     )
 
@@ -193,13 +195,11 @@ class Leaders:
             if error.code is not ErrorCode.unknown_topic_or_partition:
                 raise
 
-    async def elect(self, name: str, index: int, *, unclean: bool) -> None:
-        """Let the preferred replica lead, or any that lives; `CodedError` where there is no need, or nobody."""
+    async def elect(self, name: str, index: int) -> None:
+        """Let the preferred replica lead; `CodedError` where there is no need, or it cannot."""
         alive = self._image.brokers.keys()
 
         def decide(state: PartitionState, _rules: Rules, offline: Offline) -> PartitionState:
-            if unclean:
-                return _elected_uncleanly(state, alive - offline)
             after = election.preferred(state, alive - offline - self.leaving)
             if after is not None:
                 return after
@@ -257,13 +257,3 @@ def _fail(wishes: Iterable[_Wish], error: BaseException) -> None:
     for wish in wishes:
         if not wish.done.done():
             wish.done.set_exception(error) if isinstance(error, Exception) else wish.done.cancel()
-
-
-def _elected_uncleanly(state: PartitionState, alive: Iterable[int]) -> PartitionState:
-    living = frozenset(alive)
-    if state.leader in living:
-        raise CodedError(ErrorCode.election_not_needed, "Leader election not needed for topic partition.")
-    after = election.led_uncleanly(state, living)
-    if after is None:
-        raise CodedError(ErrorCode.eligible_leaders_not_available, "Failed to elect leader: no replica is alive")
-    return after

@@ -25,6 +25,7 @@ from .election import Rules
 from .feed import Feed, Place
 from .image import ClusterImage, PartitionState, Topic
 from .leaders import Offline
+from .recovery import AskEnds, LogRecovery
 from .registration import ACCOUNTED, BROKERS, Loss, Registration, decode_registration, registration_key
 from .store import Create, Put, SharedStore
 from .wishes import Granted, Outcome
@@ -52,7 +53,14 @@ class Overseer:
     """One reign of one controller."""
 
     def __init__(
-        self, *, broker_id: int, store: SharedStore, controller: Controller, image: ClusterImage, feed: Feed
+        self,
+        *,
+        broker_id: int,
+        store: SharedStore,
+        controller: Controller,
+        image: ClusterImage,
+        feed: Feed,
+        ask_ends: AskEnds,
     ) -> None:
         self._broker_id = broker_id
         self._store = store
@@ -73,12 +81,14 @@ class Overseer:
         """Of each broker the latest request for ISRs: its epoch and number."""
         self._is_heard = False
         """Whether another broker has asked since that was last looked at."""
+        self.recovery = LogRecovery(self._leaders, image, ask_ends, self._accounted_alive)
 
     async def run(self) -> None:
         """Rule until cancelled, or until an error says that the reign is over."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_brokers())
             tasks.create_task(self._listen())
+            tasks.create_task(self.recovery.run())
 
     async def _listen(self) -> None:
         """Ends the reign when others live and none of them can be heard: another one may be reached by more.
@@ -153,6 +163,7 @@ class Overseer:
             await self._save_accounted(epochs)
             self.is_ready = True
             self._settled.set()
+            self.recovery.look()
 
     def _forgive(self, renewed: Iterable[int]) -> None:
         """Those who are gone, or have come anew: what they had said of themselves counts no more."""
@@ -164,18 +175,21 @@ class Overseer:
         """Leaders for what the living hold. Who has come anew was gone: it is in no ISR unless it is the last."""
         alive = self._alive
         stayed = alive - came.keys()
-        losses = {broker: r.loss for broker, r in came.items() if r.loss is not Loss.NOTHING}
+        emptied = frozenset(broker for broker, r in came.items() if r.loss is Loss.EVERYTHING)
+        losers = frozenset(broker for broker, r in came.items() if r.loss is not Loss.NOTHING)
 
         def settle(state: PartitionState, rules: Rules, offline: Offline) -> PartitionState | None:
             after = state
             if not came.keys().isdisjoint(after.isr):
                 after = election.after_change_of_brokers(after, rules, stayed - offline) or after
-            for broker, loss in losses.items():
-                if loss is Loss.EVERYTHING or not rules.synced:
-                    after = election.after_loss_of_records(after, rules, broker, alive - offline) or after
+            lost = emptied if rules.synced else losers
+            after = election.after_loss_of_records(after, rules, lost, alive - offline, emptied) or after
             return election.after_change_of_brokers(after, rules, alive - offline) or after
 
         await self._leaders.change_all(settle)
+
+    def _accounted_alive(self) -> dict[int, int]:
+        return {broker: epoch for broker, epoch in self._accounted.items() if broker in self._alive}
 
     async def settled(self, topic: Topic) -> Topic:
         """A topic that is new, once it has leaders that live: one may have died while the topic was made."""
@@ -300,6 +314,7 @@ class Overseer:
             log.warning("a broker cannot serve a partition", broker=broker, topic=name, partition=index)
             known.append((name, index))
         await asyncio.gather(*(self._leaders.change_if_there(*key, self._settle_one) for key in known))
+        self.recovery.look()
 
     async def restore_preferred(self, most_percent: int) -> None:
         """Let the first replicas lead again where a broker leads too few of those it should."""

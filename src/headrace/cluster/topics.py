@@ -186,15 +186,17 @@ def _page_key(name: str, page: int) -> str:
 def encode_state(state: PartitionState) -> list[Any]:
     """A partition's state as a short list, in the store and between brokers."""
     values: list[Any] = [state.replicas, state.isr, state.leader, state.leader_epoch, state.partition_epoch]
-    if state.adding or state.removing or state.elr:
+    if state.adding or state.removing or state.elr or state.last_known_elr:
         values += [state.adding, state.removing, state.elr]
+    if state.last_known_elr:
+        values += [state.last_known_elr, state.emptied]
     return values
 
 
 def decode_state(values: list[Any]) -> PartitionState:
     """The state that `encode_state` made a list of."""
     replicas, isr, leader, leader_epoch, partition_epoch, *others = values
-    adding, removing, elr = others or ((), (), ())
+    adding, removing, elr, last_known_elr, emptied = (*others, (), (), (), (), ())[:5]
     return PartitionState(
         replicas=tuple(replicas),
         isr=tuple(isr),
@@ -204,6 +206,8 @@ def decode_state(values: list[Any]) -> PartitionState:
         adding=tuple(adding),
         removing=tuple(removing),
         elr=tuple(elr),
+        last_known_elr=tuple(last_known_elr),
+        emptied=tuple(emptied),
     )
 
 

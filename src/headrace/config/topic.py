@@ -294,7 +294,18 @@ _ROWS: Final = (
         "false",
         None,
         "unclean.leader.election.enable",
-        "Whether a replica that is not in sync may lead when no other is left, which loses acknowledged records.",
+        "Whether a replica that is not in sync may lead when no other is left, which loses acknowledged records; the "
+        "one whose log reaches furthest does. Counts as unclean.recovery.strategy=aggressive.",
+    ),
+    _topic(
+        "unclean.recovery.strategy",
+        Type.STRING,
+        "balanced",
+        one_of("none", "balanced", "aggressive"),
+        "unclean.recovery.strategy",
+        "Who leads when every replica that held all acknowledged records may have lost some, as when a whole site "
+        "loses power. balanced: once all of them are back, the one whose log reaches furthest; aggressive: that of "
+        "those which live; none: whom an operator chooses.",
     ),
     _topic(
         "message.format.version",

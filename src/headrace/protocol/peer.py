@@ -43,6 +43,8 @@ class InternalApi(IntEnum):
     """A broker's disk has failed it for some partitions: the controller lets others lead them."""
     BUSY = 20_007
     """A broker takes up what the feed has brought, and will ask on when it is done: it is there, and hears."""
+    LOG_ENDS = 20_008
+    """The controller asks how far logs reach, to elect where nobody is known to hold everything."""
     REPLICATE = 20_005
     """A follower asks its leader for records; a body of its own: `protocol.replicate`."""
 

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import structlog
 
+from headrace.cluster.election import LogEnd
 from headrace.cluster.image import NO_LEADER, PartitionState, Topic
 from headrace.cluster.log_settings import IntakeSettings, intake_settings, log_settings
 from headrace.cluster.wishes import Granted
@@ -113,6 +114,21 @@ class ReplicaManager:
         if name is None:
             raise CodedError(ErrorCode.unknown_topic_id)
         return self.partition(name, index)
+
+    def log_end(self, topic_id: bytes, index: int, leader_epoch: int) -> LogEnd | None:
+        """How far a partition's log reaches; None while that is not known, or may change.
+
+        It does not change where this broker knows of the leader epoch, or a later one, and follows nobody.
+        """
+        try:
+            partition = self.partition_by_id(topic_id, index)
+        except CodedError:
+            return None
+        is_still = partition.leader_epoch >= leader_epoch and partition.state.leader == NO_LEADER
+        if partition.log.offline is not None or not is_still:
+            return None
+        offset, epoch = partition.position
+        return LogEnd(epoch, offset)
 
     def name_of(self, topic_id: bytes) -> str | None:
         """The name of a topic that is held here, by its id."""

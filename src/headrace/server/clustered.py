@@ -257,6 +257,7 @@ class PeerService:
             InternalApi.RESIGN: self._member.serve_resign,
             InternalApi.BUSY: self._member.serve_busy,
             InternalApi.GIVE_UP: self._member.serve_give_up,
+            InternalApi.LOG_ENDS: self._member.serve_log_ends,
             InternalApi.FORWARD: Forwarded(self._me.broker_id, context, HANDLERS),
         }
         self._gate = PeerGate(self._loop, self._me, self._rng, handlers, authenticator)

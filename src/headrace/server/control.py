@@ -76,6 +76,7 @@ class ClusterControl:
         topic = await overseer.controller.alter_topic_configs(
             name, changes, replace_all=replace_all, validate_only=validate_only
         )
+        overseer.recovery.look()
         return await self._known(overseer, topic)
 
     async def alter_broker_configs(
@@ -85,6 +86,7 @@ class ClusterControl:
         configs = await overseer.controller.alter_broker_configs(
             broker, changes, replace_all=replace_all, validate_only=validate_only
         )
+        overseer.recovery.look()
         return await self._known(overseer, configs)
 
     async def alter_group_configs(
@@ -96,10 +98,16 @@ class ClusterControl:
         )
         return await self._known(overseer, configs)
 
-    async def elect(self, name: str, index: int, *, unclean: bool) -> None:
+    async def elect(self, name: str, index: int) -> None:
         overseer = await self._ruling()
-        await overseer.controller.elect(name, index, unclean=unclean)
+        await overseer.controller.elect(name, index)
         await self._known(overseer, None)
+
+    async def elect_uncleanly(
+        self, partitions: Sequence[tuple[str, int]], position: int | None = None
+    ) -> list[CodedError | None]:
+        overseer = await self._ruling()
+        return await self._known(overseer, await overseer.recovery.elect(partitions, position))
 
     async def reassign(self, name: str, index: int, target: Sequence[int] | None) -> None:
         overseer = await self._ruling()

@@ -8,10 +8,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final, TypeVar
+from uuid import UUID
 
 import structlog
 
 from headrace.cluster.controller import ALL_BROKERS, Controller
+from headrace.cluster.election import LogEnd
 from headrace.cluster.feed import Feed, Place
 from headrace.cluster.fenced import FencedStore
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
@@ -19,6 +21,7 @@ from headrace.cluster.leaders import rules_of
 from headrace.cluster.membership import IdInUse, Membership
 from headrace.cluster.overseer import POLL_SECONDS, Overseer
 from headrace.cluster.pulse import BEATS
+from headrace.cluster.recovery import ASK_SECONDS, WantedLog
 from headrace.cluster.registration import (
     CONTROLLER_EPOCH,
     Loss,
@@ -184,7 +187,14 @@ class ClusterMember:
             rng=parts.rng,
             listeners=feed,
         )
-        overseer = Overseer(broker_id=self._id, store=parts.store, controller=controller, image=image, feed=feed)
+        overseer = Overseer(
+            broker_id=self._id,
+            store=parts.store,
+            controller=controller,
+            image=image,
+            feed=feed,
+            ask_ends=self._ask_ends,
+        )
         self.overseer = overseer
         try:
             await _first_to_end(overseer.run(), _set(store.ended))
@@ -338,6 +348,28 @@ class ClusterMember:
             await ruling.give_up(self._id, self.epoch, logs)
         else:
             await self._tell_controller(InternalApi.GIVE_UP, {"broker_epoch": self.epoch, "logs": logs})
+
+    # The ends of logs
+
+    async def _ask_ends(self, broker: int, wanted: Sequence[WantedLog]) -> list[LogEnd | None]:
+        """Ask a broker how far its logs reach. An `AskEnds`, of the controller that this broker is."""
+        if broker == self._id:
+            return self._log_ends(wanted)
+        logs = [(topic_id.hex, partition, epoch) for topic_id, partition, epoch in wanted]
+        message = {"logs": logs}
+        answer = await self._parts.peers.tell(broker, InternalApi.LOG_ENDS, message, timeout=ASK_SECONDS)
+        return [None if end is None else LogEnd(*end) for end in answer["ends"]]
+
+    def _log_ends(self, wanted: Iterable[WantedLog]) -> list[LogEnd | None]:
+        """What this broker can tell; nothing while it is not registered, as it may then not know of a new leader."""
+        if self.is_apart:
+            return [None for _ in wanted]
+        return [self._parts.replicas.log_end(t.bytes, index, epoch) for t, index, epoch in wanted]
+
+    async def serve_log_ends(self, message: Message, broker: int) -> Message:  # noqa: ARG002 - whoever it is
+        """A `PeerHandler`."""
+        wanted = [WantedLog(UUID(hex=topic_id), index, epoch) for topic_id, index, epoch in message.values["logs"]]
+        return Message({"ends": self._log_ends(wanted)})
 
     # What other brokers ask of the controller
 

@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cluster import election
-from headrace.cluster.election import Rules
+from headrace.cluster.election import LogEnd, Recovery, Rules
 from headrace.cluster.image import NO_LEADER, PartitionState
 from headrace.protocol.errors import CodedError, ErrorCode
 
 STRICT = Rules(min_insync_replicas=2)
 ALONE = Rules(min_insync_replicas=1)
-UNCLEAN = Rules(min_insync_replicas=2, unclean=True)
+UNCLEAN = Rules(min_insync_replicas=2, recovery=Recovery.AGGRESSIVE)
+MANUAL = Rules(min_insync_replicas=2, recovery=Recovery.NONE)
 Short = tuple[int, str, str]
 """Leader, ISR and ELR: a digit for each broker."""
 
@@ -44,11 +45,11 @@ CHANGES_OF_BROKERS = [
     ((2, "2", "01"), "12", STRICT, None),
     ((2, "2", "01"), "1", STRICT, (1, "1", "02")),
     ((2, "2", ""), "01", STRICT, (NO_LEADER, "2", "")),
-    ((2, "2", ""), "01", UNCLEAN, (0, "0", "")),
+    ((2, "2", ""), "01", UNCLEAN, (NO_LEADER, "2", "")),
     ((2, "2", "1"), "01", UNCLEAN, (1, "1", "2")),
     ((NO_LEADER, "", "1"), "1", ALONE, (1, "1", "")),
     ((NO_LEADER, "", ""), "012", STRICT, None),
-    ((NO_LEADER, "", ""), "012", UNCLEAN, (0, "0", "")),
+    ((NO_LEADER, "", ""), "012", UNCLEAN, None),
 ]
 
 
@@ -72,11 +73,11 @@ LOSSES = [
 def test_who_may_have_lost_records_is_not_counted_on(
     before: Short, broker: int, alive: str, after: Short | None
 ) -> None:
-    assert shown(election.after_loss_of_records(state(*before), STRICT, broker, set(map(int, alive)))) == after
+    assert shown(election.after_loss_of_records(state(*before), STRICT, {broker}, set(map(int, alive)))) == after
 
 
 def test_the_only_replica_there_is_stays_whatever_it_has_lost() -> None:
-    assert election.after_loss_of_records(state(0, "0", replicas="0"), ALONE, 0, {0}) is None
+    assert election.after_loss_of_records(state(0, "0", replicas="0"), ALONE, {0}, {0}) is None
 
 
 @pytest.mark.parametrize(
@@ -101,10 +102,114 @@ def test_the_first_replica_leads_again_when_it_is_alive_in_sync_and_stays() -> N
     assert election.preferred(state(1, "012", removing=(0,)), {0, 1, 2}) is None
 
 
-def test_an_unclean_election_takes_anyone_who_lives_where_nobody_leads() -> None:
-    assert shown(election.led_uncleanly(state(NO_LEADER, "2"), {0, 1})) == (0, "0", "")
-    assert election.led_uncleanly(state(0, "0"), {0, 1}) is None
-    assert election.led_uncleanly(state(NO_LEADER, "2"), set()) is None
+def test_an_unclean_election_takes_the_living_log_that_reaches_furthest() -> None:
+    ends = {0: LogEnd(3, 10), 1: LogEnd(4, 5), 2: LogEnd(9, 99)}
+    assert shown(election.led_uncleanly(state(NO_LEADER, "2"), {0, 1}, ends)) == (1, "1", "")
+    assert shown(election.led_uncleanly(state(NO_LEADER, "2"), {0}, ends)) == (0, "0", "")
+    assert election.led_uncleanly(state(0, "0"), {0, 1}, ends) is None
+    assert election.led_uncleanly(state(NO_LEADER, "2"), set(), ends) is None
+    assert election.led_uncleanly(state(NO_LEADER, "2"), {0, 1}, {}) is None
+
+
+def test_an_operator_can_name_the_replica_of_an_unclean_election() -> None:
+    ends = {0: LogEnd(3, 10), 1: LogEnd(4, 5)}
+    assert shown(election.led_uncleanly(state(NO_LEADER, "2"), {0, 1}, ends, 0)) == (0, "0", "")
+    assert election.led_uncleanly(state(NO_LEADER, "2"), {0, 1}, ends, 2) is None
+    assert election.led_uncleanly(state(NO_LEADER, "2"), {0, 1, 7}, ends, 7) is None
+
+
+# Where nobody is left that surely holds everything
+
+
+def after_losses(before: PartitionState, *steps: str, rules: Rules = STRICT, emptied: str = "") -> PartitionState:
+    """What becomes of a state when brokers come back one after another, each without what it had not synced."""
+    alive: set[int] = set()
+    for step in steps:
+        losers = set(map(int, step))
+        alive |= losers
+        before = election.after_change_of_brokers(before, rules, alive - losers) or before
+        emptied_now = losers & set(map(int, emptied))
+        before = election.after_loss_of_records(before, rules, losers, alive, emptied_now) or before
+        before = election.after_change_of_brokers(before, rules, alive) or before
+    return before
+
+
+@pytest.mark.parametrize("least", [1, 2, 3])
+@pytest.mark.parametrize("steps", [("012",), ("0", "1", "2"), ("2", "01"), ("12", "0")])
+def test_after_a_power_loss_of_all_who_held_everything_all_of_them_are_asked(
+    steps: tuple[str, ...], least: int
+) -> None:
+    rules = Rules(min_insync_replicas=least)
+    lost = after_losses(state(0, "012"), *steps, rules=rules)
+    assert shown(lost) == (NO_LEADER, "", "")
+    assert lost.last_known_elr == (0, 1, 2)
+    assert not election.awaits_recovery(lost, rules, {0, 1})
+    ends = {0: LogEnd(3, 10), 1: LogEnd(3, 12)}
+    assert election.recovered(lost, rules, {0, 1, 2}, ends) is None
+    after = election.recovered(lost, rules, {0, 1, 2}, ends | {2: LogEnd(3, 11)})
+    assert after is not None
+    assert (shown(after), after.last_known_elr) == ((1, "1", ""), ())
+    assert (after.leader_epoch, after.partition_epoch) == (lost.leader_epoch + 1, lost.partition_epoch + 1)
+
+
+def test_those_who_had_left_the_isr_need_not_be_asked_and_may_win() -> None:
+    lost = after_losses(state(1, "12"), "1", "2")
+    assert lost.last_known_elr == (1, 2)
+    ends = {1: LogEnd(3, 10), 2: LogEnd(3, 10)}
+    assert shown(election.recovered(lost, STRICT, {1, 2}, ends)) == (1, "1", "")
+    assert shown(election.recovered(lost, STRICT, {0, 1, 2}, ends | {0: LogEnd(3, 11)})) == (0, "0", "")
+
+
+def test_one_who_lost_nothing_leads_whatever_others_lost() -> None:
+    before = after_losses(state(0, "012"), "01")
+    assert shown(before) == (NO_LEADER, "2", "")
+    assert not election.awaits_recovery(before, UNCLEAN, {0, 1, 2})
+    assert shown(election.after_change_of_brokers(before, STRICT, {0, 1, 2})) == (2, "2", "")
+
+
+def test_an_empty_directory_tells_nothing_until_its_log_is_there_again() -> None:
+    lost = after_losses(state(0, "012"), "012", emptied="2")
+    ends = {0: LogEnd(3, 10), 1: LogEnd(3, 9)}
+    assert election.recovered(lost, STRICT, {0, 1, 2}, ends | {2: LogEnd(-1, 0)}) is None
+    assert shown(election.recovered(lost, STRICT, {0, 1, 2}, ends | {2: LogEnd(3, 12)})) == (2, "2", "")
+    assert shown(election.recovered(lost, UNCLEAN, {0, 1, 2}, ends | {2: LogEnd(-1, 0)})) == (0, "0", "")
+
+
+def test_only_an_operator_recovers_what_is_to_be_recovered_by_nobody_else() -> None:
+    lost = after_losses(state(0, "012"), "012", rules=MANUAL)
+    ends = dict.fromkeys(range(3), LogEnd(3, 10))
+    assert not election.awaits_recovery(lost, MANUAL, {0, 1, 2})
+    assert election.recovered(lost, MANUAL, {0, 1, 2}, ends) is None
+    assert shown(election.led_uncleanly(lost, {0, 1, 2}, ends)) == (0, "0", "")
+
+
+def test_those_who_may_have_lost_records_are_forgotten_once_enough_are_in_sync() -> None:
+    lost = after_losses(state(0, "012"), "012")
+    led = election.recovered(lost, STRICT, {0, 1, 2}, dict.fromkeys(range(3), LogEnd(3, 10)))
+    assert led is not None
+    again = election.after_loss_of_records(led, STRICT, {0}, {0, 1, 2})
+    assert again is not None
+    assert (shown(again), again.last_known_elr) == ((NO_LEADER, "", ""), (0,))
+    short = election.after_loss_of_records(state(0, "0", "12"), STRICT, {1}, {0, 1, 2})
+    assert short is not None
+    assert (shown(short), short.last_known_elr) == ((0, "0", "2"), (1,))
+    joined = asked(short, "02")
+    assert joined is not None
+    assert (shown(joined), joined.last_known_elr) == ((0, "02", ""), ())
+
+
+def test_the_only_member_of_the_isr_that_has_only_restarted_leads_where_unclean_elections_are_allowed() -> None:
+    before = PartitionState(replicas=(1, 2), isr=(2,), leader=2, leader_epoch=3)
+    bounced = election.after_change_of_brokers(before, UNCLEAN, {1})
+    assert bounced is not None
+    assert shown(election.after_change_of_brokers(bounced, UNCLEAN, {1, 2})) == (2, "2", "")
+
+
+def test_a_partition_that_nobody_leads_for_want_of_records_is_not_moved_but_says_what_to_do() -> None:
+    lost = after_losses(state(0, "012"), "012")
+    with pytest.raises(CodedError, match="elect --unclean") as refused:
+        election.reassigned(lost, (0, 1), STRICT)
+    assert refused.value.code is ErrorCode.invalid_replica_assignment
 
 
 # ISRs that leaders ask for
@@ -211,7 +316,7 @@ def steps(draw: st.DrawFn) -> Step:
     alive, broker, target = draw(brokers), draw(st.sampled_from(BROKERS)), draw(orders)
     kinds: list[Step] = [
         lambda s, r: election.after_change_of_brokers(s, r, alive),
-        lambda s, r: election.after_loss_of_records(s, r, broker, alive),
+        lambda s, r: election.after_loss_of_records(s, r, {broker}, alive),
         lambda s, _: election.preferred(s, alive),
         lambda s, r: election.on_shutdown(s, r, broker, alive - {broker}),
         lambda s, r: election.reassigned(s, target, r),

@@ -104,7 +104,7 @@ def describe_partition(index: int, state: PartitionState, alive: frozenset[int])
         "isr_nodes": state.isr,
         "offline_replicas": [replica for replica in state.replicas if replica not in alive],
         "eligible_leader_replicas": state.elr,
-        "last_known_elr": (),
+        "last_known_elr": state.last_known_elr,
     }
 
 

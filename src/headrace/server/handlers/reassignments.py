@@ -1,7 +1,9 @@
 """ElectLeaders, versions 0-2, AlterPartitionReassignments, versions 0-1, ListPartitionReassignments, version 0.
 
 - ElectLeaders: v0 elects preferred replicas; v1 asks for preferred (0) or unclean (1) elections. Null asks for all
-  partitions, of which only those that changed or could not are told.
+  partitions, of which only those that changed or could not are told. An unclean election takes the living replica whose
+  log reaches furthest. Our own types from 64 on designate a replica: 64 + its position in the list of replicas; Kafka
+  refuses types that it does not know.
 - AlterPartitionReassignments: null replicas undo the move that is under way. A move ends when everyone who is to hold
   the partition is in sync; until then it is listed. From v1 on a request can forbid another number of replicas.
 - Both are the controller's: other brokers forward them.
@@ -17,17 +19,20 @@ from headrace.protocol.errors import CodedError, ErrorCode
 
 from ..context import Context, RequestInfo
 
+PREFERRED: Final = 0
 UNCLEAN: Final = 1
+DESIGNATED: Final = 64
+"""The first of the types that name a replica by its position."""
 
 
 async def handle_elect_leaders(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
-    unclean = getattr(request, "election_type", 0) == UNCLEAN
+    kind = getattr(request, "election_type", 0)
     asked = request.topic_partitions
     if asked is None:
         pairs = [(topic.name, index) for topic in ctx.image.topics() for index in range(len(topic.partitions))]
     else:
         pairs = [(topic.topic, index) for topic in asked for index in topic.partitions or ()]
-    outcomes = await asyncio.gather(*(_elect(ctx, name, index, unclean) for name, index in pairs))
+    outcomes = await _outcomes(ctx, pairs, kind)
     by_topic: dict[str, list[dict[str, Any]]] = {}
     for (name, index), error in zip(pairs, outcomes, strict=True):
         if asked is None and error is not None and error.code is ErrorCode.election_not_needed:
@@ -37,9 +42,20 @@ async def handle_elect_leaders(ctx: Context, request: Any, info: RequestInfo) ->
     return {"throttle_time": 0, "error_code": ErrorCode.none, "replica_election_results": results}
 
 
-async def _elect(ctx: Context, name: str, index: int, unclean: bool) -> CodedError | None:
+async def _outcomes(ctx: Context, pairs: list[tuple[str, int]], kind: int) -> list[CodedError | None]:
+    if kind == PREFERRED:
+        return list(await asyncio.gather(*(_elect(ctx, name, index) for name, index in pairs)))
+    if kind != UNCLEAN and kind < DESIGNATED:
+        return [CodedError(ErrorCode.invalid_request, f"Unknown election type {kind}") for _ in pairs]
     try:
-        await ctx.controller.elect(name, index, unclean=unclean)
+        return await ctx.controller.elect_uncleanly(pairs, None if kind == UNCLEAN else kind - DESIGNATED)
+    except CodedError as error:
+        return [error for _ in pairs]
+
+
+async def _elect(ctx: Context, name: str, index: int) -> CodedError | None:
+    try:
+        await ctx.controller.elect(name, index)
     except CodedError as error:
         return error
     return None
