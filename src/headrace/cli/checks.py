@@ -105,7 +105,7 @@ def judge_open_files(most: int) -> Finding:
     if most < 1024:
         return fail("open files", f"at most {most}", advice)
     if most < 65536:
-        return warn("open files", f"at most {most}", f"each partition and each client needs some; {advice}")
+        return warn("open files", f"at most {most}", f"each client and each partition in use needs one; {advice}")
     return ok("open files", f"at most {most}")
 
 

@@ -15,6 +15,7 @@ SMALL_READ: Final = 64 * 1024
 """Below this a range is copied into the answer: one send costs less than a second system call."""
 MOST_COPIED: Final = 1 << 20
 """Of one answer; a client that does not read it keeps that much of the broker's memory."""
+ANY_DESCRIPTOR: Final = 1 << 62
 
 _I32: Final = Struct(">i")
 _TOP: Final = Struct(">ihi")
@@ -73,12 +74,16 @@ Part = bytes | bytearray | Range
 
 
 class Response:
-    """Collects the parts of a response: runs of bytes, and ranges of files between them."""
+    """Collects the parts of a response: runs of bytes, and ranges of files between them.
 
-    __slots__ = ("_copied", "_run", "length", "parts")
+    Ranges of files whose descriptor is not below `held_below` are copied: they would be held open until they are sent.
+    """
 
-    def __init__(self, head: bytes) -> None:
+    __slots__ = ("_copied", "_held_below", "_run", "length", "parts")
+
+    def __init__(self, head: bytes, held_below: int = ANY_DESCRIPTOR) -> None:
         self.parts: list[Part] = []
+        self._held_below = held_below
         self.length = 0
         self._copied = 0
         self._run = bytearray(head)
@@ -91,7 +96,7 @@ class Response:
             self._run += _I32.pack(size)
         if data is None:
             return
-        if (size <= SMALL_READ and self._copied < MOST_COPIED) or data.file.fileno() < 0:
+        if (size <= SMALL_READ and self._copied < MOST_COPIED) or not 0 <= data.file.fileno() < self._held_below:
             copy = data.file.pread(size, data.position)
             if len(copy) != size:
                 raise OSError(f"the log is shorter than what was promised of it: {data}")

@@ -6,7 +6,6 @@ Stop: listen no more, answer what was asked, bring every log to rest, close the 
 
 import asyncio
 import gc
-import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -45,10 +44,11 @@ from .authentication import Authenticator
 from .clustered import FOLLOWERS_SECONDS, Clustered, Identification, cluster_secret
 from .connection import Connection, Parts, Serve
 from .context import Context
+from .descriptors import divide, raise_limit
 from .dispatch import Dispatcher, RawHandler
 from .handlers import HANDLERS
 from .handlers.api_versions import unsupported_api_versions
-from .handlers.fetch import FetchHandler
+from .handlers.fetch import FetchHandler, FileCaps
 from .handlers.fetch_sessions import FetchSessions
 from .handlers.produce import ProduceHandler
 from .housekeeping import Housekeeping
@@ -60,7 +60,6 @@ from .world import World
 DRAIN_SECONDS: Final = 10.0
 SWEEP_SECONDS: Final = 1.0
 METADATA_FILE: Final = "metadata.db"
-_RESERVED_FILES: Final = 256
 _SWITCH_SECONDS: Final = 0.0005
 _COLLECT_AFTER: Final = (50_000, 20, 50)
 """Allocations between garbage collections: requests make no cycles, so that collecting often only costs latency."""
@@ -125,12 +124,19 @@ class Broker:
         loop = asyncio.get_running_loop()
         config = self.config
         data = str(config["log.dirs"])
+        self._descriptors = divide(raise_limit())
         self._authenticator = self._make_authenticator()
         self._listener = self._make_listener(loop)
         self._held.callback(self._world.workers.close)
         self._held.callback(self._listener.close)
         self._port = self._listener.bind(config.listener.host, config.listener.port)
-        logs = LogManager(self._disk, self._clock, data, broker_id=config.node_id)
+        logs = LogManager(
+            self._disk,
+            self._clock,
+            data,
+            broker_id=config.node_id,
+            most_open_files=self._descriptors.log_files,
+        )
         logs.open()
         self._held.callback(logs.release)
         self._logs = logs
@@ -222,13 +228,12 @@ class Broker:
         return Authenticator(users, int(config["socket.request.max.bytes"]))
 
     def _make_listener(self, loop: asyncio.AbstractEventLoop) -> Listener:
-        config = self.config
-        files = _file_limit() - _RESERVED_FILES
+        config, most = self.config, self._descriptors.connections
         return Listener(
             loop,
             self._world.network,
             frame_limit=int(config["socket.request.max.bytes"]),
-            caps=lambda: Caps(min(int(config["max.connections"]), files), int(config["max.connections.per.ip"])),
+            caps=lambda: Caps(min(int(config["max.connections"]), most), int(config["max.connections.per.ip"]), most),
             idle_seconds=int(config["connections.max.idle.ms"]) / 1000,
             authenticator=self._authenticator,
         )
@@ -268,7 +273,8 @@ class Broker:
             int(config["max.incremental.fetch.session.cache.slots"]), lambda: rng.randrange(1, 2**31)
         )
         nearby = (lambda: image.brokers) if config["replica.selector.class"] else None
-        self._fetch = FetchHandler(loop, self._replicas, sessions, int(config["fetch.max.bytes"]), nearby)
+        files = FileCaps(self._descriptors.connections, self._descriptors.log_files // 2)
+        self._fetch = FetchHandler(loop, self._replicas, sessions, int(config["fetch.max.bytes"]), nearby, files)
         schemas = self._make_schema_book(image)
         produce = ProduceHandler(self._replicas, schemas)
         raw: dict[ApiKey, RawHandler] = {ApiKey.PRODUCE: produce, ApiKey.FETCH: self._fetch}
@@ -413,11 +419,3 @@ def _tune() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
-
-
-def _file_limit() -> int:
-    """The most files this process may open, after asking for all it may have."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard if hard != resource.RLIM_INFINITY else 1 << 20

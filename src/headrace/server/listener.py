@@ -1,6 +1,7 @@
 """Accepts connections and keeps count of them.
 
-Caps: all connections together, and those of one address; they are asked for whenever somebody comes. Deadlines: a new
+Caps: all connections together, those of one address, and the descriptors that connections may take; they are asked for
+whenever somebody comes. Deadlines: a new
 connection must have sent a whole request (and have authenticated, where it must) within `HANDSHAKE_SECONDS`, a request
 that was begun must go on within `STALL_SECONDS`, and a connection that asks nothing, or does not read its answers, is
 closed after `connections.max.idle.ms`. A broker of this cluster may be silent: the system asks whether it is still
@@ -26,6 +27,9 @@ REST_SECONDS: Final = 10.0
 """After this long without a byte, a connection's grown buffer is given back."""
 _ACCEPTS_PER_TURN: Final = 64
 _ACCEPT_PAUSE_SECONDS: Final = 0.2
+_ANY_DESCRIPTOR: Final = 1 << 62
+_REPORT_SECONDS: Final = 5.0
+"""Refused connections are reported together, at most this often: who floods the broker must not fill its log."""
 _OUT_OF_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 log = structlog.get_logger(__name__)
@@ -36,6 +40,18 @@ class Caps(NamedTuple):
 
     all: int
     one_address: int
+    descriptors: int = _ANY_DESCRIPTOR
+    """A connection that gets this descriptor or a higher one is refused: the rest is for other files."""
+
+    def refusal(self, fd: int, connections: int, of_address: int) -> str | None:
+        """Why a connection is not taken; None when it is."""
+        if connections >= self.all:
+            return f"there are {connections} connections, and no more are allowed"
+        if of_address >= self.one_address:
+            return f"there are {of_address} connections from this address, and no more are allowed"
+        if fd >= self.descriptors:
+            return "the descriptors that are left are for the logs"
+        return None
 
 
 class Listener:
@@ -61,6 +77,9 @@ class Listener:
         self._acceptor: Acceptor | None = None
         self._per_address: Counter[str] = Counter()
         self._emptied: asyncio.Future[None] | None = None
+        self._refusals = 0
+        """How many were refused since that was reported."""
+        self._reports_at = 0.0
         self.connections: set[Connection] = set()
 
     def bind(self, host: str, port: int) -> int:
@@ -132,10 +151,10 @@ class Listener:
             self._admit(sock, peer)
 
     def _admit(self, sock: Socket, peer: str) -> None:
-        caps = self._caps()
-        if len(self.connections) >= caps.all or self._per_address[peer] >= caps.one_address:
-            log.warning("connection refused", peer=peer, connections=len(self.connections))
+        reason = self._caps().refusal(sock.fileno(), len(self.connections), self._per_address[peer])
+        if reason is not None:
             sock.close()
+            self._refused(peer, reason)
             return
         connection = Connection(
             self._loop,
@@ -161,11 +180,19 @@ class Listener:
         if not self.connections and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
+    def _refused(self, peer: str, reason: str) -> None:
+        self._refusals += 1
+        now = self._loop.time()
+        if now >= self._reports_at:
+            log.warning("connections refused", count=self._refusals, last_peer=peer, reason=reason)
+            self._refusals = 0
+            self._reports_at = now + _REPORT_SECONDS
+
     def _pause(self, error: OSError) -> None:
         if self._acceptor is None or error.errno not in _OUT_OF_FILES:
             log.error("accept failed", reason=str(error))
             return
-        log.error("no more connections can be opened", reason=str(error))
+        self._refused("", str(error))
         fd = self._acceptor.fileno()
         self._loop.remove_reader(fd)
         self._loop.call_later(_ACCEPT_PAUSE_SECONDS, self._resume, fd)

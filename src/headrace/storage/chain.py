@@ -91,7 +91,7 @@ class Chain:
         """Remove the oldest segments from the chain; their files stay where they are."""
         taken = self.segments[:count]
         for segment in taken:
-            segment.let_file_go()
+            segment.close()
         del self.segments[:count]
         del self._bases[:count]
         return taken
@@ -126,7 +126,7 @@ class Chain:
 
     def _set_aside_newest(self) -> list[str]:
         aside = self.active.set_aside()
-        self.active.let_file_go()
+        self.active.close()
         self.segments.pop()
         self._bases.pop()
         if self.segments:
@@ -145,7 +145,7 @@ class Chain:
     def replace(self, start: int, count: int, segments: list[Segment]) -> None:
         """Put segments in the place of others, as compaction does; never of the active one."""
         for segment in self.segments[start : start + count]:
-            segment.let_file_go()
+            segment.close()
         for segment in segments:
             segment.open_files = self._files
         self.segments[start : start + count] = segments

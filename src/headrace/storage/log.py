@@ -534,7 +534,7 @@ class Log(LogCore):
         except (StorageError, BadBatch) as error:
             self.fail(error)
         for segment in self._chain.segments:
-            segment.let_file_go()
+            segment.close()
         self._closed = True
         self._refusal = self._refusal or f"{self.name} is closed"
 

@@ -24,7 +24,7 @@ class Holder(Protocol):
         """Whether anybody read or appended since the last call."""
         ...
 
-    def let_file_go(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class OpenFiles:
@@ -58,6 +58,10 @@ class OpenFiles:
         """Let go of what was too much and is synced by now."""
         self._close_idle(self.most, 2 * len(self._holders))
 
+    def give_back(self) -> None:
+        """Let go of all that are not needed now: there are no descriptors."""
+        self._close_idle(0, 2 * len(self._holders))
+
     def _close_idle(self, keep: int, looks: int) -> None:
         for _ in range(looks):
             if len(self._holders) <= keep:
@@ -66,4 +70,4 @@ class OpenFiles:
             if holder.was_used() or not holder.is_synced:
                 self._holders[holder] = None
             else:
-                holder.let_file_go()
+                holder.close()

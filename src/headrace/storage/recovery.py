@@ -94,7 +94,7 @@ def _let_go(segments: list[Segment]) -> None:
     """An idle log holds nothing open. What is not synced is known by name: see `_doubt`."""
     for segment in segments:
         segment.synced_size = segment.size
-        segment.let_file_go()
+        segment.close()
     for segment in segments[:-1]:
         segment.let_go()
 
@@ -203,7 +203,7 @@ def _start_empty(recovery: _Recovery, offset: int) -> LogState:
         interval=recovery.settings.index_interval_bytes,
     )
     segment.create()
-    segment.let_file_go()
+    segment.close()
     recovery.segments[:] = [segment]
     state = _state(recovery, offset, offset)
     state.producers, state.epochs = Producers(), Epochs()

@@ -149,10 +149,20 @@ class Segment:
         self.used = True
         file = self.file
         if file is None:
-            file = self.file = self._disk.open(self.path)
+            file = self.file = self._open()
             if self.open_files is not None:
                 self.open_files.add(self)
         return file
+
+    def _open(self) -> File:
+        """With no descriptor left, those that idle segments hold are the first to be given back."""
+        try:
+            return self._disk.open(self.path)
+        except StorageError as error:
+            if self.open_files is None or not error.is_out_of_descriptors:
+                raise
+            self.open_files.give_back()
+            return self._disk.open(self.path)
 
     def ready(self) -> File:
         """The segment's file, with everything known that an append needs."""
@@ -490,9 +500,9 @@ class Segment:
     def rest(self) -> None:
         """As the active segment: let go of the file when nobody has used it since the last call."""
         if self.file is not None and not self.was_used() and self.is_synced:
-            self.let_file_go()
+            self.close()
 
-    def let_file_go(self) -> None:
+    def close(self) -> None:
         """Whoever still reads from the file holds it open; the next one opens it again."""
         self.file = self.writer = None
         if self.open_files is not None:
@@ -500,7 +510,7 @@ class Segment:
 
     def let_go(self) -> None:
         """Let go of the file, and of the indexes where the files say the same."""
-        self.let_file_go()
+        self.close()
         self._recent_last, self._recent_positions = array("q"), array("q")
         if self._aborted_saved is not None:
             self.aborted = None

@@ -292,6 +292,19 @@ def test_a_file_with_unsynced_records_stays_open_until_they_are_synced() -> None
     assert [len(read_all(log)) for log in _logs(_manager(disk, 4))] == [1] * MANY
 
 
+def test_idle_segments_give_their_descriptors_to_those_who_need_one() -> None:
+    disk = SimulatedDisk()
+    manager = _manager(disk, MANY)
+    logs = _logs(manager)
+    for log in logs:
+        append(log)
+        sync(log)
+    manager.files.give_back()
+    assert disk.open_files == 0
+    disk.descriptors = 4
+    assert [len(read_all(log)) for log in logs] == [1] * MANY
+
+
 def test_whoever_reads_from_a_file_that_was_let_go_can_finish() -> None:
     store = Store()
     fill(store)

@@ -25,7 +25,7 @@ import structlog
 from headrace.cluster.image import BrokerNode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.protocol.fetch import FetchedPartition, FetchedTopic, Response, write_response
+from headrace.protocol.fetch import ANY_DESCRIPTOR, FetchedPartition, FetchedTopic, Response, write_response
 from headrace.replication.nearby import NOBODY, reader_for
 from headrace.replication.partition import Partition
 from headrace.replication.purgatory import DelayedFetch, Watched
@@ -61,6 +61,18 @@ class Read(NamedTuple):
     answer: FetchedPartition
 
 
+class FileCaps(NamedTuple):
+    """How many files answers may hold open, so that no reader takes those of all others."""
+
+    held_below: int
+    """Until it is sent, an answer holds only files open whose descriptor is below this; others are copied."""
+    in_answer: int
+    """Partitions that one answer has records of."""
+
+
+NO_CAPS: Final = FileCaps(ANY_DESCRIPTOR, ANY_DESCRIPTOR)
+
+
 class FetchHandler:
     """Serves Fetch."""
 
@@ -71,8 +83,10 @@ class FetchHandler:
         sessions: FetchSessions,
         most_bytes: int,
         nearby: Brokers | None = None,
+        files: FileCaps = NO_CAPS,
     ) -> None:
         self.loop = loop
+        self.files = files
         self._nearby = nearby
         """Given where consumers are sent to replicas near them."""
         self._replicas = replicas
@@ -108,12 +122,14 @@ class FetchHandler:
         """Read the partitions of a fetch in order, until enough; returns what they gave and its bytes."""
         left = min(max_bytes, self._most_bytes)
         total = 0
+        files_left = self.files.in_answer
         reads = []
         for interest in view.interests:
-            answer = self._read_one(interest, left, terms, is_first=not total)
+            answer = self._read_one(interest, left if files_left else 0, terms, is_first=not total)
             if answer.records is not None:
                 total += answer.records.length
                 left -= answer.records.length
+                files_left -= 1
             reads.append(Read(interest, answer))
         return reads, total
 
@@ -212,7 +228,8 @@ class Fetch:
         return None
 
     def response(self, topics: list[FetchedTopic], *, code: int = 0, session_id: int = 0) -> Parts:
-        response = Response(bytes(response_head(ApiKey.FETCH, self._version, self._correlation_id)))
+        begun = bytes(response_head(ApiKey.FETCH, self._version, self._correlation_id))
+        response = Response(begun, self._handler.files.held_below)
         write_response(response, self._version, topics, code=code, session_id=session_id)
         parts = response.finish()
         head = parts[0]
