@@ -16,6 +16,8 @@ from .image import Topic
 _UNCOMPRESSED: Final = "uncompressed"
 _PRODUCER: Final = "producer"
 _CODEC_CHOOSES: Final = -1
+_FULL: Final = "full"
+_OWN_TOPICS: Final = ("__", "_headrace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,8 @@ class IntakeSettings:
     codec_level: int | None
     """The level to compress at; None is the codec's own choice."""
     min_insync_replicas: int
+    reads_records: bool = False
+    """Whether compressed batches are decompressed and their records checked, not their frames alone."""
     checked_fields: tuple[str, ...] = ()
     """The parts of a record, key and value, that must begin with the id of a registered schema."""
     throttled_leaders: frozenset[str] = frozenset()
@@ -49,8 +53,14 @@ def log_settings(topic: Topic, config: BrokerConfig) -> LogSettings:
 
 def intake_settings(topic: Topic, config: BrokerConfig) -> IntakeSettings:
     """What a batch must satisfy to enter a log of the topic."""
-    key = ("intake", topic.least_isr, *_identity(topic))
-    return config.remember(key, lambda: _intake_settings(effective_topic(topic.configs, config), topic.least_isr))
+    own = is_own(topic.name)
+    key = ("intake", topic.least_isr, own, *_identity(topic))
+    return config.remember(key, lambda: _intake_settings(effective_topic(topic.configs, config), topic.least_isr, own))
+
+
+def is_own(topic: str) -> bool:
+    """Whether Headrace itself goes by what is in a topic, which must therefore be readable."""
+    return topic.startswith(_OWN_TOPICS)
 
 
 def _identity(topic: Topic) -> tuple[Hashable, ...]:
@@ -79,8 +89,9 @@ def _log_settings(values: Mapping[str, Any], config: BrokerConfig) -> LogSetting
     )
 
 
-def _intake_settings(values: Mapping[str, Any], least_isr: int | None) -> IntakeSettings:
+def _intake_settings(values: Mapping[str, Any], least_isr: int | None, own: bool) -> IntakeSettings:
     codec, level = _codec(values)
+    checked_fields = _checked_fields(values)
     return IntakeSettings(
         max_message_bytes=values["max.message.bytes"],
         append_time=values["message.timestamp.type"] == "LogAppendTime",
@@ -90,7 +101,8 @@ def _intake_settings(values: Mapping[str, Any], least_isr: int | None) -> Intake
         codec=codec,
         codec_level=level,
         min_insync_replicas=values["min.insync.replicas"] if least_isr is None else least_isr,
-        checked_fields=_checked_fields(values),
+        reads_records=own or bool(checked_fields) or values["headrace.record.validation"] == _FULL,
+        checked_fields=checked_fields,
         throttled_leaders=frozenset(values["leader.replication.throttled.replicas"]),
         throttled_followers=frozenset(values["follower.replication.throttled.replicas"]),
     )

@@ -134,6 +134,16 @@ _ROWS: Final = (
         "The replicas that, while they are not in sync, catch up no faster than follower.replication.throttled.rate.",
     ),
     _topic(
+        "headrace.record.validation",
+        Type.STRING,
+        "frame",
+        one_of("frame", "full"),
+        "headrace.record.validation",
+        "How compressed batches are checked when they are produced. frame looks at the codec's frame: its magic and "
+        "the size it announces. full also decompresses the batch and checks every record, as is always done for "
+        "compacted topics and Headrace's own. Records that are not compressed are always checked.",
+    ),
+    _topic(
         "headrace.schema.validation",
         Type.BOOLEAN,
         "false",

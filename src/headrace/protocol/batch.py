@@ -31,6 +31,7 @@ LOG_OVERHEAD: Final = 12
 SMALLEST_RECORD: Final = 7
 """Bytes of a record with neither key nor value: its length, and six fields of one byte."""
 CRC_START: Final = 21
+_MAX_TIMESTAMP: Final = 35
 MAGIC: Final = 2
 NO_PRODUCER: Final = -1
 FIRST_KEY_PRODUCER: Final = 1 << 62
@@ -132,8 +133,6 @@ def check_batch(batch: memoryview) -> BatchHeader:
             ErrorCode.invalid_record,
             f"a batch of producer {header.producer_id} cannot have the sequence number {header.base_sequence}",
         )
-    if header.max_timestamp < header.base_timestamp:
-        raise CodedError(ErrorCode.invalid_timestamp, "the batch's max timestamp is before its base timestamp")
     return header
 
 
@@ -156,7 +155,13 @@ def stamp_append_time(batch: memoryview, now_ms: int) -> None:
     """Turn the batch into one of LogAppendTime, in place, with a new CRC."""
     (attributes,) = _ATTRIBUTES.unpack_from(batch, CRC_START)
     _ATTRIBUTES.pack_into(batch, CRC_START, attributes | APPEND_TIME_BIT)
-    _OFFSET.pack_into(batch, 35, now_ms)
+    _OFFSET.pack_into(batch, _MAX_TIMESTAMP, now_ms)
+    seal(batch)
+
+
+def stamp_max_timestamp(batch: memoryview, timestamp: int) -> None:
+    """Write the largest timestamp of the records, in place, with a new CRC."""
+    _OFFSET.pack_into(batch, _MAX_TIMESTAMP, timestamp)
     seal(batch)
 
 

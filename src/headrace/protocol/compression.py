@@ -35,6 +35,18 @@ _XERIAL_HEAD: Final = _XERIAL_MAGIC + Struct(">ii").pack(1, 1)
 _XERIAL_BLOCK: Final = 32 << 10
 _LENGTH: Final = Struct(">i")
 
+_GZIP_MAGIC: Final = b"\x1f\x8b\x08"
+_GZIP_SMALLEST: Final = 18
+_LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+_LZ4_SMALLEST: Final = 11
+_LZ4_VERSION: Final = 0x40
+_LZ4_SIZE_BIT: Final = 0x08
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_ZSTD_SMALLEST: Final = 9
+_ZSTD_RESERVED_BIT: Final = 0x08
+_ZSTD_DICTIONARY_SIZES: Final = (0, 1, 2, 4)
+_ZSTD_CONTENT_SIZES: Final = (0, 2, 4, 8)
+
 Buffer = bytes | bytearray | memoryview
 _Allocate = Callable[[int], bytearray | memoryview]
 
@@ -73,6 +85,48 @@ def unpack(
     if decompressor is None:
         raise _unknown(codec)
     return _unpack_growing(decompressor, data, limit, guess or len(data) * _GROWTH, allocate)
+
+
+def announced_size(codec: int, data: memoryview) -> int | None:
+    """The decompressed size as the stream's frame gives it, None where it gives none; the stream itself is not read.
+
+    `CodedError` when the data does not begin with a frame of this codec. Where gzip or zstd data has several members or
+    frames, it is the size of one of them.
+    """
+    reader = _ANNOUNCED.get(codec)
+    if reader is None:
+        raise _unknown(codec)
+    return reader(data)
+
+
+def _announced_gzip(data: memoryview) -> int | None:
+    if len(data) < _GZIP_SMALLEST or bytes(data[:3]) != _GZIP_MAGIC:
+        raise _damaged("it is no gzip stream")
+    return int.from_bytes(data[-4:], "little")
+
+
+def _announced_snappy(data: memoryview) -> int | None:
+    try:
+        return sum(int(cramjam.snappy.decompress_raw_len(block)) for block in _snappy_blocks(data))
+    except cramjam.DecompressionError as error:
+        raise _damaged(error) from error
+
+
+def _announced_lz4(data: memoryview) -> int | None:
+    if len(data) < _LZ4_SMALLEST or bytes(data[:4]) != _LZ4_MAGIC or data[4] & 0xC0 != _LZ4_VERSION:
+        raise _damaged("it is no lz4 frame")
+    return int.from_bytes(data[6:14], "little") if data[4] & _LZ4_SIZE_BIT else None
+
+
+def _announced_zstd(data: memoryview) -> int | None:
+    if len(data) < _ZSTD_SMALLEST or bytes(data[:4]) != _ZSTD_MAGIC or data[4] & _ZSTD_RESERVED_BIT:
+        raise _damaged("it is no zstd frame")
+    single, kind = data[4] >> 5 & 1, data[4] >> 6
+    start = 6 - single + _ZSTD_DICTIONARY_SIZES[data[4] & 3]
+    if not kind:
+        return data[start] if single else None
+    size = int.from_bytes(data[start : start + _ZSTD_CONTENT_SIZES[kind]], "little")
+    return size + 256 if kind == 1 else size
 
 
 def _compress_gzip(data: Buffer, level: int | None) -> bytes:
@@ -119,7 +173,7 @@ def _unpack_growing(
 
 
 def _unpack_snappy(data: memoryview, limit: int, allocate: _Allocate) -> memoryview:
-    blocks = _xerial_blocks(data) if bytes(data[: len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC else [data]
+    blocks = _snappy_blocks(data)
     try:
         sizes = [int(cramjam.snappy.decompress_raw_len(block)) for block in blocks]
         total = sum(sizes)
@@ -133,6 +187,10 @@ def _unpack_snappy(data: memoryview, limit: int, allocate: _Allocate) -> memoryv
     except cramjam.DecompressionError as error:
         raise _damaged(error) from error
     return out
+
+
+def _snappy_blocks(data: memoryview) -> list[memoryview]:
+    return _xerial_blocks(data) if bytes(data[: len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC else [data]
 
 
 def _xerial_blocks(data: memoryview) -> list[memoryview]:
@@ -172,4 +230,10 @@ _DECOMPRESSORS: Final[dict[int, Callable[[Any, Any], int]]] = {
     GZIP: cramjam.gzip.decompress_into,
     LZ4: cramjam.lz4.decompress_into,
     ZSTD: cramjam.zstd.decompress_into,
+}
+_ANNOUNCED: Final[dict[int, Callable[[memoryview], int | None]]] = {
+    GZIP: _announced_gzip,
+    SNAPPY: _announced_snappy,
+    LZ4: _announced_lz4,
+    ZSTD: _announced_zstd,
 }

@@ -1,12 +1,15 @@
 """What a topic demands of a batch before it may enter the log.
 
-The batch is sound already (`protocol.batch.check_batch`); here the topic's own rules apply: size, timestamps, codec.
-Nothing loops over records unless the topic is compacted, where each needs a key, or recompresses.
+The batch's header is sound already (`protocol.batch.check_batch`). Here its records are checked by compiled code
+(`protocol.validation`), and the topic's own rules apply: size, timestamps, keys, codec. A compressed batch is
+decompressed only where the topic asks for it, needs it, or where the header does not tell its timestamps.
 """
 
 from typing import Final
 
 from headrace.cluster.log_settings import IntakeSettings
+from headrace.config.setting import MAX_LONG
+from headrace.kernels.records import KEYLESS, KEYLESS_ROOM, NEWEST, OLDEST
 from headrace.protocol.batch import (
     APPEND_TIME_BIT,
     CODEC_MASK,
@@ -16,11 +19,12 @@ from headrace.protocol.batch import (
     read_header,
     replace_records,
     stamp_append_time,
+    stamp_max_timestamp,
 )
-from headrace.protocol.compression import CODECS, DECOMPRESSED_LIMIT, ZSTD, compress, decompress
+from headrace.protocol.compression import CODECS, NONE, ZSTD, compress, decompress
 from headrace.protocol.errors import CodedError, ErrorCode, RecordsRefused
 from headrace.protocol.produce import FIRST_WITH_ZSTD
-from headrace.protocol.records import decode_records
+from headrace.protocol.validation import Learned, check_frame, check_packed_records, check_records
 
 _CODEC_NAMES: Final = {codec: name for name, codec in CODECS.items()}
 
@@ -41,10 +45,11 @@ def admit(
         )
     if header.attributes & APPEND_TIME_BIT and not rules.append_time:
         raise CodedError(ErrorCode.invalid_timestamp, "only the broker can set append time; the topic has CreateTime")
+    learned = _check_records(batch, header, rules)
     if not rules.append_time:
-        _check_timestamps(header, rules, now_ms)
+        header = _check_timestamps(batch, header, rules, now_ms, learned)
     if rules.compacted:
-        _check_keys(batch)
+        _check_keys(learned)
     if rules.codec is not None and rules.codec != codec:
         batch, header = _recompress(batch, header, rules)
     if rules.append_time:
@@ -53,32 +58,60 @@ def admit(
     return batch, header
 
 
-def _check_timestamps(header: BatchHeader, rules: IntakeSettings, now_ms: int) -> None:
-    latest, earliest = header.max_timestamp, header.base_timestamp
-    if latest != NO_TIMESTAMP and latest - now_ms > rules.timestamp_after_max_ms:
+def _check_records(batch: memoryview, header: BatchHeader, rules: IntakeSettings) -> Learned | None:
+    """What the records say; None for a compressed batch of which only the frame was looked at."""
+    codec = header.attributes & CODEC_MASK
+    if codec == NONE:
+        return check_records(batch[HEADER_SIZE:], header.record_count)
+    recompressed = rules.codec is not None and rules.codec != codec
+    unordered = header.max_timestamp < header.base_timestamp and not rules.append_time
+    if rules.reads_records or rules.compacted or recompressed or unordered:
+        return check_packed_records(batch, header)
+    check_frame(batch, header)
+    return None
+
+
+def _check_timestamps(
+    batch: memoryview, header: BatchHeader, rules: IntakeSettings, now_ms: int, learned: Learned | None
+) -> BatchHeader:
+    """The header with the largest timestamp that the records have: as in Kafka, what the producer wrote does not count.
+
+    Where the records were not read, the header's word is taken.
+    """
+    base = oldest = header.base_timestamp
+    newest = header.max_timestamp
+    if learned is not None:
+        newest, oldest = max(base + learned[NEWEST], NO_TIMESTAMP), base + learned[OLDEST]
+    if (newest != NO_TIMESTAMP and newest - now_ms > rules.timestamp_after_max_ms) or newest > MAX_LONG:
         raise CodedError(
             ErrorCode.invalid_timestamp,
-            f"timestamp {latest} is more than message.timestamp.after.max.ms={rules.timestamp_after_max_ms}"
+            f"timestamp {newest} is more than message.timestamp.after.max.ms={rules.timestamp_after_max_ms}"
             f" ahead of the broker's clock {now_ms}",
         )
-    if earliest != NO_TIMESTAMP and now_ms - earliest > rules.timestamp_before_max_ms:
+    if oldest != NO_TIMESTAMP and now_ms - oldest > rules.timestamp_before_max_ms:
         raise CodedError(
             ErrorCode.invalid_timestamp,
-            f"timestamp {earliest} is more than message.timestamp.before.max.ms={rules.timestamp_before_max_ms}"
+            f"timestamp {oldest} is more than message.timestamp.before.max.ms={rules.timestamp_before_max_ms}"
             f" behind the broker's clock {now_ms}",
         )
+    if newest == header.max_timestamp:
+        return header
+    stamp_max_timestamp(batch, newest)
+    return read_header(batch)
 
 
-def _check_keys(batch: memoryview) -> None:
-    keyless = tuple((place, "no key") for place, record in enumerate(decode_records(batch)) if record.key is None)
-    if keyless:
-        message = f"a compacted topic takes only records that have a key; {len(keyless)} of the batch have none"
-        raise RecordsRefused(ErrorCode.invalid_record, message, keyless)
+def _check_keys(learned: Learned | None) -> None:
+    assert learned is not None
+    count = learned[KEYLESS]
+    if count:
+        places = learned[KEYLESS + 1 : KEYLESS + 1 + min(count, KEYLESS_ROOM)]
+        message = f"a compacted topic takes only records that have a key; {count} of the batch have none"
+        raise RecordsRefused(ErrorCode.invalid_record, message, tuple((place, "no key") for place in places))
 
 
 def _recompress(batch: memoryview, header: BatchHeader, rules: IntakeSettings) -> tuple[memoryview, BatchHeader]:
     assert rules.codec is not None
-    plain = decompress(header.codec, batch[HEADER_SIZE:], DECOMPRESSED_LIMIT)
+    plain = decompress(header.codec, batch[HEADER_SIZE:])
     packed = compress(rules.codec, plain, rules.codec_level)
     fresh = replace_records(batch, packed, rules.codec)
     if len(fresh) > rules.max_message_bytes:

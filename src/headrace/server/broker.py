@@ -40,6 +40,7 @@ from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
 from headrace.storage.manager import LogManager
 
+from . import compiled
 from .authentication import Authenticator
 from .clustered import FOLLOWERS_SECONDS, Clustered, Identification, cluster_secret
 from .connection import Connection, Parts, Serve
@@ -388,12 +389,17 @@ async def _serve_until_stopped(config: BrokerConfig, on_ready: Callable[[str], N
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    is_compiled = compiled.load()
     broker = Broker(config)
     if not await _started(broker, stop):
         return 0
     _tune()
     on_ready(broker.bootstrap)
+    building = None if is_compiled else loop.create_task(compiled.build())
     await stop.wait()
+    if building is not None:
+        building.cancel()
+        await asyncio.wait([building])
     await broker.stop()
     return 0
 

@@ -6,6 +6,9 @@ order of the request. One partition's error never stops the others.
 - acks=0 has no answer; an error closes the connection, which is all such a client can notice.
 - acks=1 waits for this broker alone, acks=all for the ISR (up to the request's timeout); both wait for the disk where
   the topic has `flush.messages=1`.
+- Records that are not what the batch's header says are refused (INVALID_RECORD); so is a compressed batch without the
+  frame of its codec. `headrace.record.validation=full` also looks inside compressed batches.
+- A max timestamp that the records do not have (-1, as older Go clients send) is corrected.
 - A topic with `headrace.schema.validation` refuses records without a registered schema (INVALID_RECORD, v8 says which).
 - v7 zstd; v8 error messages; v13 topic ids (an unknown or zero id is UNKNOWN_TOPIC_ID).
 - A batch of a transaction needs a transactional id in the request (TRANSACTIONAL_ID_AUTHORIZATION_FAILED), and an open

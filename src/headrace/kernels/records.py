@@ -1,0 +1,162 @@
+"""Checks the records of a batch: each record's fields lie within it, offsets count from 0, nothing is left over.
+
+The source serves twice. As it stands it is Python over a buffer; `build` compiles the same functions to machine code,
+where `data` and `state` are pointers. So it keeps to what both read alike: integers below 2**63, no exceptions, and no
+access at or beyond `size`, whatever the bytes are.
+
+    length varint | attributes i8 | timestamp delta varint | offset delta varint
+    | key length varint, key | value length varint, value | header count varint, (key, value)*
+"""
+
+from collections.abc import MutableSequence, Sequence
+from typing import Final
+
+SIZE: Final = 0
+"""In: the bytes that the records take."""
+COUNT: Final = 1
+"""In: how many records there should be."""
+NEWEST: Final = 2
+"""Out: the largest timestamp delta."""
+OLDEST: Final = 3
+"""Out: the smallest timestamp delta."""
+KEYLESS: Final = 4
+"""Out: how many records have no key; the places of the first `KEYLESS_ROOM` of them follow."""
+KEYLESS_ROOM: Final = 64
+STATE_SIZE: Final = KEYLESS + 1 + KEYLESS_ROOM
+
+SOUND: Final = -1
+"""What `walk` returns when nothing is wrong; else the faulty record's place times 16, plus one of these."""
+CUT_SHORT: Final = 0
+WRONG_LENGTH: Final = 1
+WRONG_TIMESTAMP: Final = 2
+WRONG_OFFSET: Final = 3
+WRONG_KEY: Final = 4
+WRONG_VALUE: Final = 5
+WRONG_HEADERS: Final = 6
+NOT_FILLED: Final = 7
+LEFT_OVER: Final = 8
+
+FAULTS: Final = {
+    CUT_SHORT: "the records end before it",
+    WRONG_LENGTH: "its length is not within the batch",
+    WRONG_TIMESTAMP: "its timestamp is not within the record",
+    WRONG_OFFSET: "its offset delta is not its place in the batch",
+    WRONG_KEY: "its key is not within the record",
+    WRONG_VALUE: "its value is not within the record",
+    WRONG_HEADERS: "its headers are not within the record",
+    NOT_FILLED: "its fields do not fill its length",
+    LEFT_OVER: "more bytes follow the last record",
+}
+
+_SMALLEST: Final = 6
+"""Bytes of a record after its length, when each field has one byte."""
+_SHORT: Final = 5
+"""Bytes of the longest varint of a length or count."""
+_LONG: Final = 9
+"""Bytes of the longest varint of a timestamp delta: a tenth would be for deltas of 146 million years."""
+_NULL: Final = 1
+_FAR: Final = 1 << 62
+
+
+def varint(data: Sequence[int], at: int, end: int, most: int) -> tuple[int, int]:
+    """A varint of up to `most` bytes before `end`, zigzag-coded as it stands, and where it ends; -1 if it does not."""
+    if end - at >= 2:
+        value = data[at]
+        if value < 0x80:
+            return value, at + 1
+        byte = data[at + 1]
+        if byte < 0x80:
+            return value & 0x7F | byte << 7, at + 2
+    value = 0
+    shift = 0
+    for _ in range(most):
+        if at >= end:
+            return 0, -1
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    return 0, -1
+
+
+def field(data: Sequence[int], at: int, end: int) -> int:
+    """Where a key or value (its length, -1 for null, and its bytes) ends; -1 if it does not before `end`."""
+    size, at = varint(data, at, end, _SHORT)
+    if at < 0 or size == _NULL:
+        return at
+    at += size >> 1
+    return -1 if size & 1 or at > end else at
+
+
+def headers(data: Sequence[int], at: int, end: int) -> int:
+    """Where the headers of a record end; -1 if they do not before `end`."""
+    count, at = varint(data, at, end, _SHORT)
+    if at < 0 or count & 1 or count >> 1 > end - at:
+        return -1
+    for _ in range(count >> 1):
+        if at >= end or data[at] == _NULL:
+            return -1
+        at = field(data, at, end)
+        if at < 0:
+            return -1
+        at = field(data, at, end)
+        if at < 0:
+            return -1
+    return at
+
+
+def walk(data: Sequence[int], state: MutableSequence[int]) -> int:
+    """`SOUND`, or the first fault. `state` holds `SIZE` and `COUNT`, and gets what was learned on the way."""
+    size = state[SIZE]
+    count = state[COUNT]
+    newest = -_FAR
+    oldest = _FAR
+    keyless = 0
+    at = 0
+    for place in range(count):
+        length, at = varint(data, at, size, _SHORT)
+        end = at + (length >> 1)
+        if at < 0 or length & 1 or end > size or end - at < _SMALLEST:
+            return place << 4 | WRONG_LENGTH
+        delta = data[at + 1]
+        at += 2
+        if delta >= 0x80:
+            delta, at = varint(data, at - 1, end, _LONG)
+            if at < 0:
+                return place << 4 | WRONG_TIMESTAMP
+        delta = (delta >> 1) ^ -(delta & 1)
+        if delta > newest:
+            newest = delta
+        if delta < oldest:
+            oldest = delta
+        offset, at = varint(data, at, end, _SHORT)
+        if at < 0 or offset != place << 1:
+            return place << 4 | WRONG_OFFSET
+        if at < end and data[at] == _NULL:
+            if keyless < KEYLESS_ROOM:
+                state[KEYLESS + 1 + keyless] = place
+            keyless += 1
+            at += 1
+        else:
+            at = field(data, at, end)
+            if at < 0:
+                return place << 4 | WRONG_KEY
+        at = field(data, at, end)
+        if at < 0:
+            return place << 4 | WRONG_VALUE
+        if at < end and data[at] == 0:
+            at += 1
+        else:
+            at = headers(data, at, end)
+            if at < 0:
+                return place << 4 | WRONG_HEADERS
+        if at != end:
+            return place << 4 | NOT_FILLED
+    if at != size:
+        return count << 4 | LEFT_OVER
+    state[NEWEST] = newest
+    state[OLDEST] = oldest
+    state[KEYLESS] = keyless
+    return SOUND

@@ -1,0 +1,94 @@
+"""Whether the records of a batch are what its header promises: every record, or the frame of a compressed stream.
+
+A batch that matches its CRC can still hold anything, as its producer made both. What is wrong is refused when it is
+produced: a consumer that meets it in the log cannot go on.
+"""
+
+import threading
+from array import array
+from collections.abc import Sequence
+from ctypes import addressof, c_char
+from typing import Final
+
+from headrace.kernels import records as kernel
+from headrace.kernels.native import Function
+
+from . import compression
+from .batch import HEADER_SIZE, SMALLEST_RECORD, BatchHeader
+from .errors import CodedError, ErrorCode
+
+Learned = Sequence[int]
+"""What `kernels.records.walk` found out, by its constants; valid until the next batch is read on the same thread."""
+
+_from_buffer: Final = c_char.from_buffer
+
+
+class _Walker(threading.local):
+    """The state of a walk, one for each thread."""
+
+    def __init__(self) -> None:
+        self.state = array("q", bytes(8 * kernel.STATE_SIZE))
+        self.address = self.state.buffer_info()[0]
+
+
+_walker: Final = _Walker()
+_compiled: Function | None = None
+
+
+def use_compiled(function: Function | None) -> None:
+    """Read records with machine code from now on; with None in Python."""
+    global _compiled
+    _compiled = function
+
+
+def check_records(body: memoryview, count: int) -> Learned:
+    """What a batch's uncompressed records say; `CodedError` (INVALID_RECORD) unless they are `count` sound ones."""
+    size = len(body)
+    if size < count * SMALLEST_RECORD:
+        raise _invalid(f"{size} bytes cannot hold {count} records")
+    walker = _walker
+    state = walker.state
+    state[kernel.SIZE] = size
+    state[kernel.COUNT] = count
+    fault = kernel.walk(body, state) if _compiled is None else _compiled(addressof(_from_buffer(body)), walker.address)
+    if fault != kernel.SOUND:
+        raise _invalid(f"record {fault >> 4} of the batch is malformed: {kernel.FAULTS[fault & 0xF]}")
+    return state
+
+
+def check_packed_records(batch: memoryview, header: BatchHeader) -> Learned:
+    """The same for a compressed batch, which is decompressed within `DECOMPRESSED_LIMIT`."""
+    size = _check_size(batch, header)
+    try:
+        body = compression.unpack(header.codec, batch[HEADER_SIZE:], guess=size or 0)
+    except CodedError as error:
+        raise _invalid(error.message) from error
+    return check_records(body, header.record_count)
+
+
+def check_frame(batch: memoryview, header: BatchHeader) -> None:
+    """Hold a compressed batch to the frame of its stream: its magic, and a size that can hold the records.
+
+    A frame that announces fewer bytes than the records need may be one of several: then all is read.
+    """
+    size = _check_size(batch, header)
+    if size is not None and size < header.record_count * SMALLEST_RECORD:
+        check_packed_records(batch, header)
+
+
+def _check_size(batch: memoryview, header: BatchHeader) -> int | None:
+    """The size that the frame announces, if it does."""
+    count, limit = header.record_count, compression.DECOMPRESSED_LIMIT
+    try:
+        size = compression.announced_size(header.codec, batch[HEADER_SIZE:])
+    except CodedError as error:
+        raise _invalid(error.message) from error
+    if size is not None and size > limit:
+        raise _invalid(f"the batch decompresses to {size} bytes; the most is {limit}")
+    if count * SMALLEST_RECORD > limit:
+        raise _invalid(f"{limit} bytes, the most that a batch may decompress to, cannot hold {count} records")
+    return size
+
+
+def _invalid(reason: str) -> CodedError:
+    return CodedError(ErrorCode.invalid_record, reason)

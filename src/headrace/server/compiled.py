@@ -1,0 +1,65 @@
+"""Brings the compiled check of records into the broker: from the cache, or built by a process of its own meanwhile.
+
+Until then, and where machine code cannot be made or run, the same check runs in Python, and a log line says so.
+"""
+
+import asyncio
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from typing import Final
+
+import structlog
+
+from headrace.kernels import native
+from headrace.protocol.validation import use_compiled
+
+_BUILD: Final = (sys.executable, "-m", "headrace.kernels.build")
+_PATIENCE_SECONDS: Final = 120.0
+
+log = structlog.get_logger(__name__)
+
+
+def load() -> bool:
+    """Use what is in the cache; whether there was something."""
+    try:
+        use_compiled(native.load())
+    except native.Unusable:
+        return False
+    return True
+
+
+async def build() -> None:
+    """Compile in another process, keep the result for later starts, and use it."""
+    reason = await _run(_BUILD)
+    if not reason and load():
+        log.info("record checks compiled")
+        return
+    log.warning(
+        "records are checked in Python, which slows produce requests down: the check could not be compiled",
+        reason=reason or "the compiled code cannot be loaded",
+    )
+
+
+async def _run(command: tuple[str, ...]) -> str:
+    """What went wrong, in the last line that the process wrote; empty if nothing did."""
+    try:
+        process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE)
+    except OSError as error:
+        return str(error)
+    try:
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            _, words = await process.communicate()
+    except TimeoutError:
+        return f"it took more than {_PATIENCE_SECONDS:.0f} s"
+    finally:
+        await _end(process)
+    if process.returncode == 0:
+        return ""
+    lines = words.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"the compiler ended with code {process.returncode}"
+
+
+async def _end(process: Process) -> None:
+    if process.returncode is None:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,189 @@
+"""The compiled check of records: it says what its source says, reads no byte too far, and is loaded with care."""
+
+import mmap
+from array import array
+from collections.abc import Iterator
+from ctypes import addressof, c_char
+from pathlib import Path
+
+import llvmlite.binding as llvm
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.kernels import build, native, records
+from headrace.kernels.elf import Code, NotSelfContained, code_of
+from headrace.protocol import validation
+from headrace.protocol.batch import HEADER_SIZE
+from headrace.protocol.errors import CodedError
+from headrace.protocol.records import Record, decode_records, encode_batch
+
+
+@pytest.fixture(scope="module")
+def code() -> Code:
+    return build.compiled()
+
+
+@pytest.fixture(scope="module")
+def function(code: Code) -> native.Function:
+    return native.run(code)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return native.cache_file()
+
+
+KEYS = st.none() | st.binary(max_size=200)
+RECORDS = st.lists(
+    st.builds(
+        Record,
+        offset=st.just(0),
+        timestamp=st.integers(0, 1 << 50),
+        key=KEYS,
+        value=KEYS,
+        headers=st.lists(st.tuples(st.text(max_size=5), KEYS), max_size=3).map(tuple),
+    ),
+    min_size=1,
+    max_size=80,
+)
+CHANGES = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), max_size=4)
+
+
+class Fenced:
+    """Memory after which nothing may be read: whoever reads on ends the process."""
+
+    def __init__(self, data: bytes) -> None:
+        page = mmap.PAGESIZE
+        size = (len(data) + page - 1) // page * page
+        self._memory = mmap.mmap(-1, size + page)
+        start = addressof(c_char.from_buffer(self._memory))
+        self.address = start + size - len(data)
+        self._memory[size - len(data) : size] = data
+        assert native.protect(start + size, page, 0) == 0
+
+
+def said(function: native.Function, body: bytes, count: int) -> tuple[int, list[int]]:
+    state = array("q", [len(body), count, *[0] * (records.STATE_SIZE - 2)])
+    fenced = Fenced(body)
+    return function(fenced.address, state.buffer_info()[0]), list(state)
+
+
+def source_says(body: bytes, count: int) -> tuple[int, list[int]]:
+    state = [len(body), count, *[0] * (records.STATE_SIZE - 2)]
+    return records.walk(body, state), state
+
+
+@settings(deadline=None)
+@given(RECORDS, CHANGES, st.integers(-1, 1), st.integers(0, 12))
+def test_compiled_code_and_its_source_agree_on_sound_and_on_damaged_batches(
+    function: native.Function, items: list[Record], changes: list[tuple[int, int]], more: int, cut: int
+) -> None:
+    body = encode_batch(items)[HEADER_SIZE:]
+    for at, byte in changes:
+        body[at % len(body)] = byte
+    del body[len(body) - cut :]
+    count = len(items) + more
+    assert said(function, bytes(body), count) == source_says(bytes(body), count)
+
+
+@settings(deadline=None)
+@given(st.binary(min_size=1, max_size=120), st.integers(0, 1 << 31))
+def test_they_agree_on_any_bytes(function: native.Function, body: bytes, count: int) -> None:
+    assert said(function, body, count) == source_says(body, count)
+
+
+@settings(deadline=None)
+@given(RECORDS, CHANGES)
+def test_what_passes_the_check_can_be_read(items: list[Record], changes: list[tuple[int, int]]) -> None:
+    batch = encode_batch(items)
+    for at, byte in changes:
+        batch[HEADER_SIZE + at % (len(batch) - HEADER_SIZE)] = byte
+    try:
+        learned = validation.check_records(memoryview(batch)[HEADER_SIZE:], len(items))
+    except CodedError:
+        return
+    found = decode_records(batch)
+    newest = max(record.timestamp for record in found)
+    assert (len(found), newest) == (len(items), items[0].timestamp + learned[records.NEWEST])
+
+
+def test_sound_batches_pass_the_compiled_check(function: native.Function) -> None:
+    body = encode_batch([Record(0, 5 + at % 9, None, b"v" * at) for at in range(9_000)])[HEADER_SIZE:]
+    status, state = said(function, bytes(body), 9_000)
+    assert (status, state[records.NEWEST], state[records.OLDEST]) == (records.SOUND, 8, 0)
+    assert state[records.KEYLESS] == 9_000
+
+
+def test_the_build_keeps_no_code_that_is_wrong() -> None:
+    def wrong(_: int, __: int) -> int:
+        return records.SOUND
+
+    with pytest.raises(native.Unusable, match="wrong"):
+        build.check(wrong)
+
+
+def test_code_is_found_again_in_the_cache(cache: Path, code: Code) -> None:
+    with pytest.raises(native.Unusable):
+        native.load()
+    assert native.store(code) == cache
+    assert (cache.stat().st_mode & 0o777, cache.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert said(native.load(), b"\x0c\0\0\0\x01\x01\0", 1)[0] == records.SOUND
+
+
+def damage(cache: Path) -> Iterator[tuple[str, bytes]]:
+    whole = cache.read_bytes()
+    yield "a changed byte", whole[:-1] + bytes([whole[-1] ^ 1])
+    yield "another beginning", whole[:8] + b"\1" + whole[9:]
+    yield "cut short", whole[:20]
+    yield "empty", b""
+
+
+def test_damaged_code_is_never_run(cache: Path, code: Code) -> None:
+    native.store(code)
+    for _, data in damage(cache):
+        cache.write_bytes(data)
+        with pytest.raises(native.Unusable):
+            native.load()
+
+
+@pytest.mark.parametrize("of_directory", [False, True])
+def test_code_that_others_could_have_written_is_never_run(cache: Path, code: Code, of_directory: bool) -> None:
+    native.store(code)
+    (cache.parent if of_directory else cache).chmod(0o777)
+    with pytest.raises(native.Unusable, match="alone"):
+        native.load()
+
+
+def test_a_link_to_code_is_never_followed(cache: Path, code: Code, tmp_path: Path) -> None:
+    native.store(code)
+    cache.rename(tmp_path / "elsewhere")
+    cache.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(native.Unusable):
+        native.load()
+
+
+def object_file(source: str) -> bytes:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(reloc="pic", codemodel="small")
+    return bytes(machine.emit_object(llvm.parse_assembly(source)))
+
+
+def test_code_that_refers_to_something_outside_is_refused() -> None:
+    alone = "define i64 @walk(i64 %a) { ret i64 %a }"
+    assert code_of(object_file(alone), "walk").data
+    calling = "declare i64 @other() define i64 @walk() { %r = call i64 @other() ret i64 %r }"
+    with pytest.raises(NotSelfContained, match="outside"):
+        code_of(object_file(calling), "walk")
+    with pytest.raises(NotSelfContained, match="no function"):
+        code_of(object_file(alone), "run")
+
+
+@pytest.mark.parametrize(
+    "image", [b"", b"no object file", b"\x7fELF\x02\x01" + bytes(100), b"\x7fELF\x02\x01" + b"\7" * 100]
+)
+def test_what_is_no_object_file_is_refused(image: bytes) -> None:
+    with pytest.raises(NotSelfContained):
+        code_of(image, "walk")
