@@ -33,6 +33,7 @@ from .errors import CodedError, ErrorCode
 _CONTROL_KEY: Final = Struct(">hh")
 _CONTROL_VALUE: Final = Struct(">hi")
 _LONGEST_VARINT: Final = 10
+_REVERSIBLE: Final = "surrogateescape"
 
 ABORT_MARKER: Final = 0
 COMMIT_MARKER: Final = 1
@@ -57,27 +58,36 @@ class Marker(NamedTuple):
     coordinator_epoch: int
 
 
-def decode_records(batch: bytes | bytearray | memoryview, limit: int = compression.DECOMPRESSED_LIMIT) -> list[Record]:
-    """The records of one whole batch; `CodedError` when they are not what the header promises."""
+def decode_records(
+    batch: bytes | bytearray | memoryview, limit: int = compression.DECOMPRESSED_LIMIT, *, exact: bool = False
+) -> list[Record]:
+    """The records of one whole batch; `CodedError` when they are not what the header promises.
+
+    A header's name that is not UTF-8 is shown with replacement characters, as Kafka's clients do. With `exact` it comes
+    out of `encode_batch` again as it went in, but may hold surrogates.
+    """
     header = read_header(batch)
     body = memoryview(batch)[HEADER_SIZE : header.size]
     codec = header.attributes & CODEC_MASK
     data = bytes(body) if codec == compression.NONE else compression.decompress(codec, body, limit)
     append_time = header.max_timestamp if header.attributes & APPEND_TIME_BIT else None
+    errors = _REVERSIBLE if exact else "replace"
     records: list[Record] = []
     position = 0
     try:
         for _ in range(header.record_count):
-            record, position = _decode_record(data, position, header, append_time)
+            record, position = _decode_record(data, position, header, append_time, errors)
             records.append(record)
-    except (IndexError, UnicodeDecodeError) as error:
+    except IndexError as error:
         raise _malformed(str(error)) from error
     if position != len(data):
         raise _malformed(f"{len(data) - position} bytes follow the last record")
     return records
 
 
-def _decode_record(data: bytes, position: int, header: BatchHeader, append_time: int | None) -> tuple[Record, int]:
+def _decode_record(
+    data: bytes, position: int, header: BatchHeader, append_time: int | None, errors: str
+) -> tuple[Record, int]:
     length, position = _read_varint(data, position)
     end = position + length
     if length < 0 or end > len(data):
@@ -86,14 +96,14 @@ def _decode_record(data: bytes, position: int, header: BatchHeader, append_time:
     delta, position = _read_varint(data, position)
     key, position = _read_bytes(data, position, end)
     value, position = _read_bytes(data, position, end)
-    headers, position = _read_headers(data, position, end)
+    headers, position = _read_headers(data, position, end, errors)
     if position != end:
         raise _malformed("a record does not fill its length")
     timestamp = header.base_timestamp + delta_ms if append_time is None else append_time
     return Record(header.base_offset + delta, timestamp, key, value, headers), end
 
 
-def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
+def _read_headers(data: bytes, position: int, end: int, errors: str) -> tuple[Headers, int]:
     count, position = _read_varint(data, position)
     if not count:
         return (), position
@@ -105,7 +115,7 @@ def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
         if key is None:
             raise _malformed("a header has no key")
         value, position = _read_bytes(data, position, end)
-        headers.append((key.decode(), value))
+        headers.append((key.decode(errors=errors), value))
     return tuple(headers), position
 
 
@@ -227,7 +237,7 @@ def _write_record(out: bytearray, record: Record, timestamp_delta: int, offset_d
     _write_bytes(body, record.value)
     _write_varint(body, len(record.headers))
     for key, value in record.headers:
-        _write_bytes(body, key.encode())
+        _write_bytes(body, key.encode(errors=_REVERSIBLE))
         _write_bytes(body, value)
     _write_varint(out, len(body))
     out += body

@@ -231,7 +231,7 @@ def _clean_batch(
         return _clean_marker(rewriting, header, batch, horizon, aborted)
     if rewriting.transactions.is_aborted(header):
         return _emptied(plan, header)
-    records = decode_records(batch)
+    records = decode_records(batch, exact=True)
     kept = [record for record in records if _stays(record, rewriting.latest, horizon, plan.now_ms)]
     if not kept:
         return _emptied(plan, header)

@@ -104,3 +104,9 @@ def test_a_claim_of_more_records_than_bytes_is_refused() -> None:
     batch[57:61] = (2**31 - 1).to_bytes(4, "big")
     with pytest.raises(CodedError):
         decode_records(batch)
+
+
+def test_a_header_name_that_is_not_utf_8_is_shown_as_far_as_it_can_be_and_kept_as_it_is() -> None:
+    batch = encode_batch([Record(0, 1, None, None, (("a\udcffb", b"v"),))])
+    assert decode_records(batch)[0].headers == (("a\ufffdb", b"v"),)
+    assert encode_batch(decode_records(batch, exact=True)) == batch

@@ -174,7 +174,7 @@ def test_a_compressed_bomb_is_refused_and_takes_little_memory(broker: Broker, co
     batch = replace_records(memoryview(batch_of(b"a")), bomb, codec)
     before = psutil.Process().memory_info().rss
     answer = produced(broker, bytes(batch), topic=topic)
-    assert answer.error_code is ErrorCode.corrupt_message
+    assert answer.error_code is ErrorCode.invalid_record
     assert psutil.Process().memory_info().rss - before < 64 * MEBIBYTE + 2 * len(bomb)
 
 
