@@ -3,7 +3,7 @@
 Handlers read the image and never change it. Each change makes new `Topic` values and a higher `version`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -82,6 +82,8 @@ class ClusterImage:
         self.cluster_id = cluster_id
         self.controller_id = controller_id
         self.version = 0
+        self.topics_version = 0
+        """Grows when topics come, go, or have other replicas: seldom, where `version` grows with every election."""
         self.is_whole = True
         """Whether it holds everything as of a version: not before the first snapshot of the feed is taken up, nor while
         a later one is."""
@@ -103,6 +105,10 @@ class ClusterImage:
         """Whether a topic that was there once is known to be no more. One that is only not known yet is not deleted."""
         return self.is_whole and topic_id not in self._by_id
 
+    def names(self) -> KeysView[str]:
+        """The names of all topics, in the order of their coming."""
+        return self._by_name.keys()
+
     def topics(self) -> Iterator[Topic]:
         return iter(self._by_name.values())
 
@@ -113,6 +119,8 @@ class ClusterImage:
         old = self._by_name.get(topic.name)
         if old is not None and old.id != topic.id:
             del self._by_id[old.id]
+        if old is None or old.id != topic.id or not _has_same_replicas(old, topic):
+            self.topics_version += 1
         self._by_name[topic.name] = topic
         self._by_id[topic.id] = topic
         self.version += 1
@@ -121,3 +129,9 @@ class ClusterImage:
         topic = self._by_name.pop(name)
         del self._by_id[topic.id]
         self.version += 1
+        self.topics_version += 1
+
+
+def _has_same_replicas(old: Topic, new: Topic) -> bool:
+    pairs = zip(old.partitions, new.partitions, strict=False)
+    return len(old.partitions) == len(new.partitions) and all(a is b or a.replicas == b.replicas for a, b in pairs)
