@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
+MOST_DELETED: Final = 5_000
+"""Topics that are known to have been deleted: so many are remembered, the latest."""
 NO_LEADER: Final = -1
 """The leader of a partition that nobody may lead now."""
 
@@ -94,6 +96,7 @@ class ClusterImage:
         """What was set on groups, by group id."""
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
+        self._deleted: dict[UUID, None] = {}
 
     def topic(self, name: str) -> Topic | None:
         return self._by_name.get(name)
@@ -124,6 +127,22 @@ class ClusterImage:
         self._by_name[topic.name] = topic
         self._by_id[topic.id] = topic
         self.version += 1
+
+    def was_deleted(self, topic_id: UUID) -> bool:
+        """Whether the cluster remembers that somebody deleted a topic. One that is only not there may have been lost
+        with the metadata, and its logs are worth keeping.
+        """
+        return topic_id in self._deleted
+
+    def note_deleted(self, topic_id: UUID) -> None:
+        """A topic was deleted; the oldest of very many are forgotten."""
+        self._deleted[topic_id] = None
+        if len(self._deleted) > MOST_DELETED:
+            del self._deleted[next(iter(self._deleted))]
+
+    def deleted(self) -> Iterator[UUID]:
+        """The topics that are known to have been deleted, in that order."""
+        return iter(self._deleted)
 
     def remove_topic(self, name: str) -> None:
         topic = self._by_name.pop(name)

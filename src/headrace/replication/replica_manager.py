@@ -36,6 +36,8 @@ logger = structlog.get_logger(__name__)
 
 Failed = tuple[str, int, bytes]
 """A partition: its topic's name, its index, its topic's id."""
+Dispose = Callable[[str, Sequence[int]], object]
+"""What is done with the logs of a topic, by their partitions, that are not served any more."""
 GiveUp = Callable[[Sequence[Failed]], Awaitable[None]]
 
 
@@ -169,7 +171,7 @@ class ReplicaManager:
                 failure = failure or error
                 if partition is None:
                     self._unopened[topic.name, index] = (topic, state)
-        self._drop(topic, moved_away)
+        self._drop(topic, moved_away, self._logs.delete)
         if failure is not None:
             raise failure
 
@@ -245,14 +247,21 @@ class ReplicaManager:
 
     def remove_topic(self, topic: Topic) -> None:
         """Stop serving a topic and delete its logs."""
+        self._remove(topic, self._logs.delete)
+
+    def set_topic_aside(self, topic: Topic) -> None:
+        """Stop serving a topic and give its logs other names."""
+        self._remove(topic, self._logs.set_aside)
+
+    def _remove(self, topic: Topic, dispose: Dispose) -> None:
         held = list(self._by_name.get(topic.name, {}).values())
-        self._drop(topic, held)
+        self._drop(topic, held, dispose)
         self._names.pop(topic.id.bytes, None)
         self._by_name.pop(topic.name, None)
         for key in [key for key, (known, _) in self._unopened.items() if known.id == topic.id]:
             del self._unopened[key]
 
-    def _drop(self, topic: Topic, partitions: Sequence[Partition]) -> None:
+    def _drop(self, topic: Topic, partitions: Sequence[Partition], dispose: Dispose) -> None:
         if not partitions:
             return
         held = self._by_name[topic.name]
@@ -264,7 +273,7 @@ class ReplicaManager:
             partition.is_leader = False
             partition.retire(ErrorCode.unknown_topic_or_partition)
             del held[partition.index]
-        self._logs.delete(topic.name, [partition.index for partition in partitions])
+        dispose(topic.name, [partition.index for partition in partitions])
 
     # Followers
 

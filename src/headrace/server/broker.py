@@ -144,6 +144,7 @@ class Broker:
         store = await self._open_store(logs)
         image = ClusterImage(cluster_id=await cluster_id(store, self._rng), controller_id=config.node_id)
         logs.claim(image.cluster_id)
+        logs.was_deleted = image.was_deleted
         self._replicas = ReplicaManager(
             broker_id=config.node_id,
             config=config,

@@ -302,6 +302,18 @@ class ClusterMember:
         except (OSError, CodedError, StorageError) as error:
             log.error("a topic could not be removed", topic=topic.name, reason=str(error))
 
+    def set_topic_aside(self, topic: Topic) -> None:
+        log.error(
+            "a topic is gone from the cluster's metadata and was not deleted: its logs are set aside; was the metadata "
+            "store set back, or put back from an old copy?",
+            topic=topic.name,
+            topic_id=topic.id.hex,
+        )
+        try:
+            self._parts.replicas.set_topic_aside(topic)
+        except (OSError, CodedError, StorageError) as error:
+            log.error("a topic's logs could not be set aside", topic=topic.name, reason=str(error))
+
     def brokers_changed(self, gone: AbstractSet[int]) -> None:
         """Nobody waits any longer for an answer of those who are gone."""
         for broker in gone - {self._id}:

@@ -1,7 +1,7 @@
 """All logs of a data directory."""
 
 import uuid
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from headrace.net.clock import Clock
@@ -42,6 +42,8 @@ class LogManager:
         self.cluster_id = cluster_id
         self.broker_id = broker_id
         self.files = OpenFiles(most_open_files)
+        self.was_deleted: Callable[[uuid.UUID], bool] = lambda _: False
+        """Whether a topic is known to have been deleted."""
         self._lock: Lock | None = None
         self._clean = False
         self._is_marked_clean = False
@@ -181,7 +183,7 @@ class LogManager:
         name = _directory_of(key)
         directory = self._path(name)
         if name in self._directories and not self._belongs(directory, topic_id):
-            self._set_aside([key], _STRAY_SUFFIX)
+            self._dispose([key])
         if name not in self._directories:
             self._make_directory(name, topic_id)
         state = open_log(self._disk, self._clock, directory, settings, self._expected(key))
@@ -272,16 +274,37 @@ class LogManager:
     def set_strays_aside(self, but: Container[Partition] = ()) -> list[str]:
         """Once all that is known is loaded: give the strays other names, so that a new topic can have theirs.
 
-        Nothing of them is ever deleted, as it may be the metadata that is wrong: put back from an old copy, or lost.
-        What does not look like a partition is left alone, and so are those that are known and could not be loaded.
-        The new names.
+        Of them only logs of topics that are known to have been deleted go, as else it may be the metadata that is
+        wrong: put back from an old copy, or lost. What does not look like a partition is left alone, and so are those
+        that are known and could not be loaded. The new names of what is kept.
         """
         strays = [name for name in self.strays() if _partition_of(name) not in but]
         ours = [name for name in strays if self._disk.exists(f"{self._path(name)}/{PARTITION_METADATA}")]
-        aside = self._set_aside([key for name in ours if (key := _partition_of(name))], _STRAY_SUFFIX)
+        aside = self._dispose([key for name in ours if (key := _partition_of(name))])
         checkpointed = {key for offsets in self._checkpointed().values() for key in offsets}
         self._forget(key for key in checkpointed - self._logs.keys() if key not in but)
         return aside
+
+    def _dispose(self, keys: Sequence[Partition]) -> list[str]:
+        """Set aside directories that are of no topic that is known; the new names of those that are kept."""
+        deleted = {key for key in keys if self._was_deleted(key)}
+        self._doom(deleted)
+        return self._set_aside([key for key in keys if key not in deleted], _STRAY_SUFFIX)
+
+    def _was_deleted(self, key: Partition) -> bool:
+        path = f"{self._path(_directory_of(key))}/{PARTITION_METADATA}"
+        topic_id = checkpoints.decode_partition_metadata(self._read(path))
+        return topic_id is not None and self.was_deleted(topic_id)
+
+    def set_aside(self, topic: str, partitions: Iterable[int]) -> list[str]:
+        """Bring logs of a topic to rest and give their directories other names, so that a new topic can have theirs."""
+        keys = [(topic, partition) for partition in partitions]
+        for key in keys:
+            log = self._logs.pop(key, None)
+            if log is not None:
+                log.close()
+                log.fail("the partition is not known any more")
+        return self._set_aside([key for key in keys if _directory_of(key) in self._directories], _STRAY_SUFFIX)
 
     def bound_producers(self, most: int) -> int:
         """Have the logs forget producers, those first that have been silent for longest; how many went.
@@ -308,9 +331,12 @@ class LogManager:
         for log in logs:
             log.fail("the partition was deleted")
             log.close()
-        due_ms = self._clock.now_ms() + max((log.settings.file_delete_delay_ms for log in logs), default=0)
-        present = [key for key in keys if _directory_of(key) in self._directories]
-        self._doomed += [(due_ms, name) for name in self._set_aside(present, _DELETE_SUFFIX)]
+        delay_ms = max((log.settings.file_delete_delay_ms for log in logs), default=0)
+        self._doom([key for key in keys if _directory_of(key) in self._directories], delay_ms)
+
+    def _doom(self, keys: Iterable[Partition], delay_ms: int = 0) -> None:
+        due_ms = self._clock.now_ms() + delay_ms
+        self._doomed += [(due_ms, name) for name in self._set_aside(keys, _DELETE_SUFFIX)]
 
     def _set_aside(self, keys: Iterable[Partition], suffix: str) -> list[str]:
         """Rename directories and forget what the checkpoints say of them; the new names."""

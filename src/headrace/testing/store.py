@@ -397,6 +397,19 @@ class SimulatedEnsemble:
             else:
                 self.drop(store)
 
+    def backup(self) -> Tree:
+        """A copy of everything, for `restore`."""
+        return self.tree.copy()
+
+    def restore(self, backup: Tree, *, renumber: bool = False) -> None:
+        """The servers are put back from an old copy: what was committed since is gone, and so is every session.
+
+        With `renumber` their commits are numbered from far above, as ZooKeeper's are after an election.
+        """
+        self.tree.set_back(backup, renumber=renumber)
+        for store in list(self._lines):
+            self.expire(store)
+
     def ask_to_commit(
         self, store: SimulatedStore, link: _Link, operations: Sequence[Operation]
     ) -> "asyncio.Future[None]":

@@ -147,6 +147,38 @@ def test_a_deleted_partition_is_set_aside_then_removed() -> None:
     assert not store.disk.exists(f"/data/{aside[0]}")
 
 
+def test_a_log_that_is_set_aside_keeps_every_record_under_another_name() -> None:
+    store = Store()
+    append(store.log)
+    assert store.manager.set_aside("events", [0, 7]) == [f"events-0.{TOPIC_ID.hex}-stray"]
+    store.manager.delete_files(store.clock.now_ms() + 10**9)
+    store.disk.crash()
+    assert store.disk.content(f"/data/events-0.{TOPIC_ID.hex}-stray/{0:020}.log")
+    assert store.manager.get("events", 0) is None
+
+
+def test_a_start_deletes_logs_of_topics_that_were_deleted_and_keeps_others_that_nobody_knows() -> None:
+    store = Store()
+    store.manager.load("gone", 0, uuid.UUID(int=5), LogSettings())
+    store.manager.close({})
+    again = opened(store.disk)
+    again.was_deleted = lambda topic_id: topic_id == uuid.UUID(int=5)
+    assert [name.partition(".")[0] for name in again.set_strays_aside()] == ["events-0"]
+    again.delete_files(store.clock.now_ms())
+    assert [name.partition(".")[0] for name in store.disk.listdir("/data") if "-0" in name] == ["events-0"]
+
+
+def test_a_topic_that_was_made_anew_takes_the_place_of_its_deleted_logs() -> None:
+    store = Store()
+    append(store.log)
+    store.manager.close({})
+    again = opened(store.disk)
+    again.was_deleted = lambda topic_id: topic_id == TOPIC_ID
+    assert again.load("events", 0, uuid.UUID(int=6), LogSettings()).log_end_offset == 0
+    again.delete_files(store.clock.now_ms())
+    assert [name for name in store.disk.listdir("/data") if "-stray" in name or "-delete" in name] == []
+
+
 def test_a_deletion_cut_short_is_finished_by_the_next_start() -> None:
     store = Store()
     append(store.log)
