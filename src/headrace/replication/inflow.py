@@ -151,8 +151,10 @@ class Inflow:
             taken += len(records)
             try:
                 self._take_one(key, partition, progress, records)
-            except (CodedError, StorageError) as error:
-                log.error("a replica cannot go on", log=partition.log.name, reason=str(error))
+            except Exception as error:  # whatever it is, it must not keep other partitions from going on
+                is_foreseen = isinstance(error, CodedError | StorageError)
+                name = partition.log.name
+                log.error("a replica cannot go on", log=name, reason=str(error), exc_info=not is_foreseen)
                 self._again_later(key, partition)
         return taken
 

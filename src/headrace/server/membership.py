@@ -88,6 +88,8 @@ class ClusterMember:
         """Set when there is another controller, or another reign, or none any more."""
         self._controller_node: BrokerNode | None = None
         self._subscriber = Subscriber(parts.image, self)
+        self._left_out: set[str] = set()
+        """Topics that could not be taken up, for a reason that nobody has foreseen."""
         self.is_ready = asyncio.Event()
         """Set once everything in the cluster is known here."""
         self.session_seconds = parts.store.session_seconds
@@ -100,11 +102,9 @@ class ClusterMember:
             return self._controller_node
         return found
 
-    async def run(self) -> None:
+    async def stay(self) -> None:
         """Be a member until cancelled; raises `IdInUse` when another broker has this one's number."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._membership.run(), name="membership")
-            tasks.create_task(self._follow_feed(), name="feed")
+        await self._membership.run()
 
     async def resign(self, patience: float) -> None:
         """Before stopping: let others lead."""
@@ -206,6 +206,15 @@ class ClusterMember:
 
     # The feed
 
+    async def follow_feed(self) -> None:
+        """Take up what the controller tells until cancelled. Where that fails, everything has to be told anew."""
+        try:
+            await self._follow_feed()
+        except Exception:
+            self._left_out.clear()
+            self._subscriber.forget_place()
+            raise
+
     async def _follow_feed(self) -> None:
         failure = ""
         while True:
@@ -224,6 +233,8 @@ class ClusterMember:
                 self._parts.accounted_for()
                 self._membership.registration = replace(self._membership.registration, loss=Loss.NOTHING)
                 self.is_ready.set()
+            if self._left_out:
+                raise RuntimeError(f"{len(self._left_out)} topic(s) could not be taken up, as {min(self._left_out)}")
 
     async def _take(self, answer: Mapping[str, Any], place: Place) -> None:
         """Take up an answer. Where that takes long the controller hears of this broker meanwhile."""
@@ -295,6 +306,9 @@ class ClusterMember:
             self._parts.replicas.apply_topic(topic, changed)
         except (OSError, CodedError, StorageError) as error:
             log.error("a topic cannot be held as the cluster says", topic=topic.name, reason=str(error))
+        except Exception:  # whatever it is, the other topics come first; then this one is tried again
+            log.exception("a topic cannot be held as the cluster says", topic=topic.name)
+            self._left_out.add(topic.name)
 
     def remove_topic(self, topic: Topic) -> None:
         try:
