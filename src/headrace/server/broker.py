@@ -310,7 +310,13 @@ class Broker:
             ready=None if clustered is None else clustered.member.is_ready,
             is_apart=lambda: clustered is not None and clustered.member.is_apart,
         )
-        self._cleaner = Cleaner(self._replicas, self._disk, self._clock, self._world.workers.aside)
+        self._cleaner = Cleaner(
+            self._replicas,
+            self._disk,
+            self._clock,
+            self._world.workers.aside,
+            dedupe_bytes=lambda: int(self.config["log.cleaner.dedupe.buffer.size"]),
+        )
         self._begin_chores(loop)
         self._listener.start(dispatcher.serve if clustered is None else self._with_pulse(clustered, dispatcher))
 
