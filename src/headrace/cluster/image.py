@@ -51,6 +51,11 @@ class PartitionState:
     emptied: tuple[int, ...] = ()
     """Those of the last known ELR whose directory was new when they came back."""
 
+    def counts_on(self, broker: int) -> bool:
+        """Whether a broker may come to lead because of what it once held."""
+        is_last_known = broker in self.last_known_elr and broker not in self.emptied
+        return is_last_known or broker in self.isr or broker in self.elr
+
     def least_isr(self, configured: int) -> int:
         """The smallest ISR with which anything is committed, given `min.insync.replicas`.
 

@@ -104,8 +104,7 @@ class Inflow:
             self._tell(key, partition)
 
     def _tell(self, key: Key, partition: Partition) -> None:
-        is_wanted = self._followed.get(key) is partition and partition.is_settled and partition.log.offline is None
-        if is_wanted and not self._is_slowed(key, partition):
+        if self._followed.get(key) is partition and partition.may_acknowledge and not self._is_slowed(key, partition):
             self._tell_now(key)
 
     def _tell_now(self, key: Key) -> None:
@@ -192,7 +191,7 @@ class Inflow:
 
 def _position(key: Key, partition: Partition) -> Position | None:
     """Where a replica goes on; None while it cannot: it is told again when its records are settled."""
-    if not partition.is_settled:
+    if not partition.may_acknowledge:
         return None
     try:
         end, epoch = partition.position

@@ -165,7 +165,7 @@ class Clustered:
         )
         self._replicas.following = self._fetchers
         self._replicas.isr = self._isr
-        self._replicas.give_up = self.member.give_up
+        self._replicas.report_faults = self.member.report_logs
         self._replicas.is_known = self._is_known
 
     def _tell_again(self) -> None:
@@ -259,7 +259,7 @@ class PeerService:
             InternalApi.ALTER_ISR: self._member.serve_alter_isr,
             InternalApi.RESIGN: self._member.serve_resign,
             InternalApi.BUSY: self._member.serve_busy,
-            InternalApi.GIVE_UP: self._member.serve_give_up,
+            InternalApi.REPORT_LOGS: self._member.serve_report_logs,
             InternalApi.LOG_ENDS: self._member.serve_log_ends,
             InternalApi.FORWARD: Forwarded(self._me.broker_id, context, HANDLERS),
         }
