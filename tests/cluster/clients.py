@@ -13,8 +13,7 @@ from headrace.protocol.records import Record, decode_records, encode_batch
 from headrace.testing.client import Address, SimulatedClient
 from headrace.testing.cluster import SimulatedCluster
 from headrace.testing.loop import VirtualClock
-
-from .history import History, Outcome, Write
+from tests.checker.history import History, Operation
 
 RETRIABLE: Final = frozenset(
     {
@@ -257,19 +256,13 @@ class Producer:
             await asyncio.sleep(self._rng.uniform(0, 2 * pace))
         self._client.close()
 
-    async def send_next(self) -> Write:
-        write = self._history.begin(
-            Write(
-                producer=self.name,
-                partition=self._partition,
-                value=f"{self.name}-{self._sent}".encode(),
-                is_idempotent=self._is_idempotent,
-            )
-        )
+    async def send_next(self) -> None:
+        value = f"{self.name}-{self._sent}"
+        stream = self.name if self._is_idempotent else None
+        operation = self._history.send(self.name, self._topic, self._partition, [value], stream=stream)
         self._sent += 1
-        await self._send(write)
+        await self._send(operation, value)
         self._sequence += 1
-        return write
 
     async def _become_known(self) -> None:
         while self._producer_id < 0:
@@ -281,21 +274,21 @@ class Producer:
                 pass
             await self._client.pause()
 
-    async def _send(self, write: Write) -> None:
+    async def _send(self, operation: Operation, value: str) -> None:
         while True:
-            code, offset = await self._try(write)
+            code, offset = await self._try(value)
             if code is ErrorCode.none:
-                write.outcome, write.offset = Outcome.ACKNOWLEDGED, offset
+                operation.ok(offset=offset)
                 self._note_acknowledged()
                 return
             self._client.forget(self._topic, self._partition)
             if code is not None and code not in RETRIABLE:
-                self._history.complaints.append(f"{self.name} was told {code.name} of {write.value!r}")
+                self._history.complain(f"{self.name} was told {code.name} of {value!r}")
                 self.is_stopping = True
                 return
             if not self._is_idempotent:
                 if code in NEVER_WRITTEN:
-                    write.outcome = Outcome.REFUSED
+                    operation.fail()
                 await self._client.pause()
                 return
             await self._client.pause()
@@ -307,7 +300,7 @@ class Producer:
         self._heard_at = now
         self.acknowledged += 1
 
-    async def _try(self, write: Write) -> tuple[ErrorCode | None, int]:
+    async def _try(self, value: str) -> tuple[ErrorCode | None, int]:
         """What the leader answered; None where nothing came."""
         ids = (self._producer_id, 0, self._sequence) if self._is_idempotent else NOBODY
         try:
@@ -315,7 +308,7 @@ class Producer:
         except (OSError, Failed):
             return ErrorCode.unknown_topic_or_partition, -1
         try:
-            return await self._client.produce(leader, self._topic, self._partition, write.value, ids=ids)
+            return await self._client.produce(leader, self._topic, self._partition, value.encode(), ids=ids)
         except OSError:
             return None, -1
 
@@ -342,7 +335,7 @@ class Consumer:
             _, records = await self._client.fetch(self._topic, self._partition, self.offset)
         except Failed as error:
             if error.code not in RETRIABLE:
-                self._history.complaints.append(f"{self.name} was told {error.code.name} at {self.offset}")
+                self._history.complain(f"{self.name} was told {error.code.name} at {self.offset}")
             self._client.forget(self._topic, self._partition)
             await self._client.pause()
             return
@@ -350,6 +343,6 @@ class Consumer:
             self._client.forget(self._topic, self._partition)
             await self._client.pause()
             return
-        for record in records:
-            self._history.saw(self._partition, record.offset, record.value or b"")
-            self.offset = record.offset + 1
+        held = [(record.offset, (record.value or b"").decode(), None) for record in records]
+        self._history.saw(self.name, self._topic, self._partition, self.offset, held)
+        self.offset = max((record.offset + 1 for record in records), default=self.offset)

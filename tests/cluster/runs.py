@@ -11,10 +11,11 @@ from headrace.protocol.errors import ErrorCode
 from headrace.storage.log import Log
 from headrace.testing.cluster import SimulatedCluster
 from headrace.testing.loop import run_virtual
+from tests.checker.history import History, Operation
+from tests.checker.violations import violations
 
 from .clients import ClusterClient, Consumer, Failed, Producer
 from .faults import Faults
-from .history import History, Outcome, Write, problems
 
 TOPIC = "orders"
 HEAL_SECONDS = 90.0
@@ -49,7 +50,7 @@ class Run:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.history = History()
+        self.history = History(asyncio.get_running_loop().time)
         self.cluster = SimulatedCluster(plan.brokers, seed=plan.seed, settings=plan.settings)
         self.client = ClusterClient(self.cluster, "admin")
         self.producers: list[Producer] = []
@@ -82,7 +83,7 @@ class Run:
         done, late = await asyncio.wait(self._work, timeout=60) if self._work else (set(), set())
         for task in late:
             task.cancel()
-            self.history.complaints.append(f"a client could not end: {task!r}")
+            self.history.complain(f"a client could not end: {task!r}")
         for task in done:
             task.result()
 
@@ -91,7 +92,7 @@ class Run:
         try:
             await self.cluster.until(self.cluster.is_whole, "every partition is whole", HEAL_SECONDS)
         except AssertionError:
-            self.history.complaints.append(f"not whole: {self.cluster.topics()}")
+            self.history.complain(f"not whole: {self.cluster.topics()}")
         before = [producer.acknowledged for producer in self.producers]
 
         def all_go_on() -> bool:
@@ -101,7 +102,7 @@ class Run:
             await self.cluster.until(all_go_on, "every producer is served", HEAL_SECONDS)
         except AssertionError:
             stuck = [p.name for p, n in zip(self.producers, before, strict=True) if p.acknowledged == n]
-            self.history.complaints.append(f"not served: {stuck}")
+            self.history.complain(f"not served: {stuck}")
 
     def longest_silence(self) -> float:
         """How long a producer had to wait for an acknowledgement, at the most."""
@@ -109,8 +110,11 @@ class Run:
 
     async def reckon(self) -> list[str]:
         """What is wrong with what clients saw, and with what brokers hold that are up."""
-        final = {p: await self.client.read_all(TOPIC, p) for p in range(self.plan.partitions)}
-        found = problems(self.history, final)
+        for partition in range(self.plan.partitions):
+            records = await self.client.read_all(TOPIC, partition)
+            held = [(offset, value.decode(), None) for offset, value in records.items()]
+            self.history.final(TOPIC, partition, held, log_start=min(records, default=0))
+        found = violations(self.history.events)
         await asyncio.sleep(2)
         found += different_replicas(self.cluster)
         return found
@@ -119,36 +123,34 @@ class Run:
 
     async def write(self, value: str, *, partition: int = 0, acks: int = -1, to: int | None = None) -> ErrorCode:
         """What a broker answers, the leader unless one is named; NETWORK_EXCEPTION for nothing."""
-        write = self.history.begin(
-            Write(producer="writer", partition=partition, value=value.encode(), is_idempotent=False)
-        )
-        return await self._write(write, acks, to)
+        operation = self.history.send("writer", TOPIC, partition, [value], acks=acks)
+        code, offset = await self._write(partition, value, acks, to)
+        _end(operation, code, offset)
+        return code
 
     async def write_until_acknowledged(self, value: str, partition: int = 0, seconds: float = 60.0) -> None:
         """As clients do that try again."""
-        write = self.history.begin(
-            Write(producer="writer", partition=partition, value=value.encode(), is_idempotent=False)
-        )
+        operation = self.history.send("writer", TOPIC, partition, [value])
         async with asyncio.timeout(seconds):
-            while await self._write(write, -1, None) is not ErrorCode.none:
+            while True:
+                code, offset = await self._write(partition, value, -1, None)
+                if code is ErrorCode.none:
+                    operation.ok(offset=offset)
+                    return
                 await self.client.pause()
 
-    async def _write(self, write: Write, acks: int, to: int | None) -> ErrorCode:
-        client, partition = self.client, write.partition
+    async def _write(self, partition: int, value: str, acks: int, to: int | None) -> tuple[ErrorCode, int]:
+        client = self.client
         try:
             leader = await client.leader(TOPIC, partition) if to is None else self.cluster[to].address
             code, offset = await client.produce(
-                leader, TOPIC, partition, write.value, acks=acks, timeout_ms=WRITE_TIMEOUT_MS
+                leader, TOPIC, partition, value.encode(), acks=acks, timeout_ms=WRITE_TIMEOUT_MS
             )
         except (OSError, Failed):
             code, offset = ErrorCode.network_exception, -1
         if code is not ErrorCode.none:
             client.forget(TOPIC, partition)
-        elif acks == -1:
-            write.outcome, write.offset = Outcome.ACKNOWLEDGED, offset
-        if code is ErrorCode.not_enough_replicas:
-            write.outcome = Outcome.REFUSED
-        return code
+        return code, offset
 
     async def elect(self, topic: str, replicas: Sequence[int]) -> None:
         """Let the first of these, which are the replicas that there are, lead."""
@@ -176,16 +178,24 @@ class Run:
     async def delete_records(self, topic: str, partition: int, offset: int) -> None:
         asked = {"partition_index": partition, "offset": offset}
         values = {"topics": [{"name": topic, "partitions": [asked]}], "timeout": 5_000}
+        operation = self.history.invoke("delete_records", topic=topic, partition=partition, before=offset)
         answer = await self.client.ask(await self.client.leader(topic, partition), ApiKey.DELETE_RECORDS, 2, values)
-        assert answer.topics[0].partitions[0].error_code == ErrorCode.none
-
-    def forgive_below(self, offset: int) -> None:
-        """What stood below an offset was deleted."""
-        self.history.writes = [write for write in self.history.writes if write.offset >= offset]
+        found = answer.topics[0].partitions[0]
+        assert found.error_code == ErrorCode.none
+        operation.ok(low_watermark=found.low_watermark)
 
     async def end(self) -> None:
         self.client.close()
         await self.cluster.stop()
+
+
+def _end(operation: Operation, code: ErrorCode, offset: int) -> None:
+    if code is ErrorCode.none:
+        operation.ok(offset=offset)
+    elif code is ErrorCode.not_enough_replicas:
+        operation.fail()
+    else:
+        operation.info()
 
 
 def different_replicas(cluster: SimulatedCluster) -> list[str]:
@@ -200,13 +210,14 @@ def different_replicas(cluster: SimulatedCluster) -> list[str]:
             leader_end = held[state.leader].high_watermark
             if any(partition.log.log_end_offset < leader_end for partition in held.values()):
                 found.append(f"{topic.name}-{index}: a replica is short of the high watermark {leader_end}")
-            copies = {r: _bytes(partition.log, start, end) for r, partition in held.items()}
+            copies = {r: replica_bytes(partition.log, start, end) for r, partition in held.items()}
             if len(set(copies.values())) > 1:
                 found.append(f"{topic.name}-{index}: replicas differ between {start} and {end}")
     return found
 
 
-def _bytes(log: Log, start: int, end: int) -> bytes:
+def replica_bytes(log: Log, start: int, end: int) -> bytes:
+    """Everything between two offsets, as it stands in the log."""
     data = b""
     offset = start
     while offset < end:
@@ -240,8 +251,8 @@ def with_faults(plan: Plan) -> Report:
         return Report(
             problems=found,
             faults=faults.log,
-            acknowledged=len(history.acknowledged),
-            seen=sum(map(len, history.seen.values())),
+            acknowledged=history.acknowledged,
+            seen=history.shown,
         )
 
     return run_virtual(main, plan.seed, longest=3600)

@@ -11,7 +11,8 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from tests.cluster.history import History, Outcome, Records, Write, problems
+from tests.checker.history import History, Operation, Records
+from tests.checker.violations import violations
 from tests.process import ClusterProcesses, wait_for
 
 TICK_SECONDS = 0.02
@@ -35,7 +36,7 @@ class Load:
     def __init__(
         self, bootstrap: str, topic: str, partitions: int, *, producers: int = 2, size: int = 100, **options: Any
     ) -> None:
-        self.history = History()
+        self.history = History(time.monotonic)
         self.answers: dict[int, list[tuple[float, float]]] = defaultdict(list)
         """By partition: when a record was handed to a producer, and when it was acknowledged."""
         self._bootstrap = bootstrap
@@ -81,16 +82,19 @@ class Load:
 
     def wait_for_reader(self) -> None:
         """Returns when the consumer has seen what was acknowledged before."""
-        last: dict[int, int] = {}
-        for write in list(self.history.writes):
-            if write.outcome is Outcome.ACKNOWLEDGED:
-                last[write.partition] = max(write.offset, last.get(write.partition, -1))
-        seen = self.history.seen
-        wait_for("the consumer sees it all", lambda: all(offset in seen[part] for part, offset in last.items()))
+        last = {partition: max(values) for (_, partition), values in self.history.placed().items()}
+
+        def is_seen() -> bool:
+            return all(offset in self.history.seen(self._topic, part) for part, offset in last.items())
+
+        wait_for("the consumer sees it all", is_seen)
 
     def problems(self) -> list[str]:
         """What is wrong with what clients were told and shown; the load must be closed."""
-        return problems(self.history, read_all(self._bootstrap, self._topic, self._partitions))
+        for partition, records in read_all(self._bootstrap, self._topic, self._partitions).items():
+            held = [(offset, value, None) for offset, value in records.items()]
+            self.history.final(self._topic, partition, held)
+        return violations(self.history.events)
 
     def _write(self, name: str) -> None:
         producer = Producer(
@@ -106,9 +110,9 @@ class Load:
         try:
             self._write_on(producer, name)
         except KafkaException as error:
-            self.history.complaints.append(f"{name}: {error}")
+            self.history.complain(f"{name}: {error}")
         if producer.flush(GIVE_UP_MS / 1000):
-            self.history.complaints.append(f"{name}: {len(producer)} records were never answered")
+            self.history.complain(f"{name}: {len(producer)} records were never answered")
 
     def _write_on(self, producer: Producer, name: str) -> None:
         number = 0
@@ -122,16 +126,16 @@ class Load:
 
     def _send(self, producer: Producer, name: str, partition: int, number: int) -> None:
         value = b"%s %d %s" % (name.encode(), number, self._padding)
-        write = self.history.begin(Write(producer=name, partition=partition, value=value, is_idempotent=True))
-        told = partial(self._told, write, time.monotonic())
+        operation = self.history.send(name, self._topic, partition, [value.decode()], stream=name)
+        told = partial(self._told, operation, name, time.monotonic())
         producer.produce(self._topic, value, partition=partition, on_delivery=told)
 
-    def _told(self, write: Write, begun: float, error: KafkaError | None, message: Message) -> None:
+    def _told(self, operation: Operation, name: str, begun: float, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self.history.complaints.append(f"{write.producer}: {error}")
+            self.history.complain(f"{name}: {error}")
             return
-        write.outcome, write.offset = Outcome.ACKNOWLEDGED, message.offset()
-        self.answers[write.partition].append((begun, time.monotonic()))
+        operation.ok(offset=message.offset())
+        self.answers[message.partition()].append((begun, time.monotonic()))
 
     def _read(self) -> None:
         consumer = Consumer(
@@ -150,7 +154,8 @@ class Load:
             while not self._is_over.is_set():
                 for message in consumer.consume(500, timeout=0.2):
                     if message.error() is None:
-                        self.history.saw(message.partition(), message.offset(), message.value())
+                        offset, value = message.offset(), message.value().decode()
+                        self.history.saw("reader", self._topic, message.partition(), offset, [(offset, value, None)])
 
 
 def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, Records]:
@@ -170,14 +175,14 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, Records]:
 def _read_partition(consumer: Consumer, place: TopicPartition) -> Records:
     _, end = consumer.get_watermark_offsets(place, timeout=120)
     consumer.assign([place])
-    found: dict[int, bytes] = {}
+    found: dict[int, str] = {}
     position = 0
     deadline = time.monotonic() + 120
     while position < end:
         assert time.monotonic() < deadline, f"{place}: {position} of {end}"
         for message in consumer.consume(1_000, timeout=1):
             assert message.error() is None, message.error()
-            found[message.offset()] = message.value()
+            found[message.offset()] = message.value().decode()
             position = message.offset() + 1
     return found
 

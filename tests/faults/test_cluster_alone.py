@@ -11,7 +11,6 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from headrace.protocol.errors import ErrorCode
-from tests.cluster.history import Write
 from tests.process import ClusterProcesses, wait_for
 from tests.wire import Closed, Wire, batch_of, produce_request, values_in
 
@@ -59,7 +58,7 @@ def write_beyond_followers(cluster: ClusterProcesses, topic: str, leader: int, l
     """Have the leader acknowledge, with acks=1, what its followers do not get to know. Then it stands still."""
     values = [b"tail %d" % number for number in range(5)]
     for value in values:
-        load.history.begin(Write(producer="tail", partition=0, value=value, is_idempotent=False))
+        load.history.send("tail", topic, 0, [value.decode()], acks=1)
     followers = [broker for number, broker in cluster.brokers.items() if number != leader]
     with ExitStack() as undo:
         for follower in followers:
@@ -86,7 +85,7 @@ def test_a_paused_leader_is_fenced_and_loses_what_only_it_had(cluster: ClusterPr
         only_there = [value for value in tail if value in values_in(logs[leader]) and value not in logs[other]]
         assert only_there, "nothing but the paused leader's log has the tail"
         for wire, value in zip(late, (b"late 1", b"late 2"), strict=True):  # they lie in its sockets when it wakes
-            load.history.begin(Write(producer="late", partition=0, value=value, is_idempotent=False))
+            load.history.send("late", "paused", 0, [value.decode()])
             send(wire, "paused", value, acks=-1)
         cluster[leader].resume()
         assert all(is_refused(wire) for wire in late), "what only one has is not acknowledged to all"
@@ -94,10 +93,10 @@ def test_a_paused_leader_is_fenced_and_loses_what_only_it_had(cluster: ClusterPr
         load.wait_for_answers(time.monotonic())
         load.wait_for_reader()
     assert load.problems() == []
-    seen = {value for values in load.history.seen[0].values() for value in values}
-    assert seen.isdisjoint([*only_there, b"late 1", b"late 2"])
+    seen = set(load.history.seen("paused", 0).values())
+    assert seen.isdisjoint([*(value.decode() for value in only_there), "late 1", "late 2"])
     wait_for_equal_replicas(cluster, "paused", {0: 3})
-    assert "late" not in {write.producer for write in load.history.acknowledged}
+    assert not {"late 1", "late 2"} & set(load.history.placed()["paused", 0].values())
 
 
 def bootstrap_without(cluster: ClusterProcesses, number: int) -> str:
@@ -132,7 +131,7 @@ def test_too_few_replicas_refuse_writes_and_show_none_until_a_follower_returns(c
         # The leader may be the last to hear of it; what it refuses is not written.
         wait_for("writes are taken", lambda: produce(wire, "few", b"after") is not ErrorCode.not_enough_replicas)
     found = list(read_all(cluster.bootstrap, "few", 1)[0].values())
-    assert found == [b"before", b"during", b"for one", b"after"]
+    assert found == ["before", "during", "for one", "after"]
     cluster[followers[1]].start()
     view.wait_until_in_sync()
     wait_for_equal_replicas(cluster, "few", {0: 3})

@@ -9,7 +9,6 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.cluster.commands import by_broker, described, run
-from tests.cluster.history import Write
 from tests.process import ClusterProcesses, wait_for
 
 from .load import Load, wait_for_equal_replicas
@@ -30,7 +29,7 @@ def fill(bootstrap: str, load: Load) -> None:
     for number in range(RECORDS):
         for partition in range(PARTITIONS):
             value = b"filling %d %d %s" % (partition, number, RECORD)
-            load.history.begin(Write(producer="filling", partition=partition, value=value, is_idempotent=False))
+            load.history.send("filling", "orders", partition, [value.decode()])
             producer.produce("orders", value, partition=partition)
     assert producer.flush(60) == 0
 

@@ -96,7 +96,7 @@ def run_rounds(directory: Path, seed: int, count: int, kinds: Sequence[str] = KI
         with Load(cluster.bootstrap, "orders", PARTITIONS) as load:
             load.wait_for_answers(time.monotonic())
             rounds.run(load, count)
-        print(rounds.report(), f"acknowledged: {len(load.history.acknowledged)}")  # noqa: T201 - `pytest -s` shows it
+        print(rounds.report(), f"acknowledged: {load.history.acknowledged}")  # noqa: T201 - `pytest -s` shows it
         assert load.problems() == []
         wait_for_equal_replicas(cluster, "orders", dict.fromkeys(range(PARTITIONS), 3))
 

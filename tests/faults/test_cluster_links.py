@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import pytest
 
 from headrace.protocol.errors import ErrorCode
-from tests.cluster.history import Write
 from tests.process import ClusterProcesses, wait_for
 from tests.wire import Closed, Wire, batch_of, produce_request, request
 
@@ -66,7 +65,7 @@ class Stubborn:
         """Whether the broker says no, says nothing, or hangs up."""
         value = b"stubborn %d" % self._count
         self._count += 1
-        self._load.history.begin(Write(producer="stubborn", partition=0, value=value, is_idempotent=False))
+        self._load.history.send("stubborn", self._topic, 0, [value.decode()])
         asked = produce_request(self._topic, batch_of(value), version=VERSION, seconds=10.0)
         try:
             with Wire(self._bootstrap) as wire:

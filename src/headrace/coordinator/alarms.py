@@ -84,7 +84,7 @@ class Alarms:
 
     def _fire(self, group_id: str, name: Hashable, alarm: _Alarm) -> None:
         alarm.handle = None
-        if alarm.due_ms > self._clock.monotonic() * 1000:
+        if alarm.due_ms / 1000 > self._clock.monotonic():
             self._start(group_id, name, alarm)
             return
         self.set(group_id, name, None)

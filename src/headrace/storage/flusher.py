@@ -3,12 +3,8 @@
 from collections.abc import Callable
 from typing import Final
 
-import structlog
-
 from .log import Log
 from .sync import SyncTicket
-
-logger = structlog.get_logger(__name__)
 
 Done = Callable[[], None]
 RunInThread = Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
@@ -57,7 +53,7 @@ class Flusher:
             waiting, self._waiting = self._waiting, {}
             current = self._round = _Round()
             for log, done in waiting.items():
-                ticket = _ticket_of(log)
+                ticket = log.begin_sync()
                 if ticket is not None:
                     current.tickets.append((log, ticket))
                 current.waiting += done
@@ -76,20 +72,6 @@ class Flusher:
         _call_all(current.waiting)
 
 
-def _ticket_of(log: Log) -> SyncTicket | None:
-    """What has to be synced of a log. One that cannot say is offline: the others are synced without it."""
-    try:
-        return log.begin_sync()
-    except Exception as error:
-        logger.exception("a sync cannot be begun", log=log.name)
-        log.fail(error)
-        return None
-
-
 def _call_all(callbacks: list[Done]) -> None:
-    """One who fails at hearing of it does not keep the others from it."""
     for callback in callbacks:
-        try:
-            callback()
-        except Exception:
-            logger.exception("the end of a sync could not be taken up")
+        callback()

@@ -33,6 +33,7 @@ class SimulatedClient:
         self._host = host
         self._name = host.name.encode()
         self._links: dict[Address, Link] = {}
+        self._connecting: dict[Address, asyncio.Lock] = {}
         self._correlation_id = 0
 
     async def ask(self, broker: Address, api_key: int, version: int, values: Mapping[str, Any]) -> Any:
@@ -92,10 +93,11 @@ class SimulatedClient:
         self._links.clear()
 
     async def _link(self, broker: Address) -> Link:
-        link = self._links.get(broker)
-        if link is None or link.is_closed:
-            link = self._links[broker] = await self._host.connect(*broker, CONNECT_SECONDS)
-        return link
+        async with self._connecting.setdefault(broker, asyncio.Lock()):
+            link = self._links.get(broker)
+            if link is None or link.is_closed:
+                link = self._links[broker] = await self._host.connect(*broker, CONNECT_SECONDS)
+            return link
 
 
 def values_in(records: bytes) -> list[bytes | None]:

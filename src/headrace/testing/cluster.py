@@ -28,6 +28,7 @@ from headrace.config import BrokerConfig
 from headrace.server.broker import Broker
 
 from .disk import SimulatedDisk
+from .loop import VirtualClock
 from .network import SimulatedNetwork
 from .store import NEVER, SimulatedEnsemble, SimulatedStore
 from .world import simulated_world
@@ -61,8 +62,13 @@ class Machine:
         self.is_stopping = False
         self.is_paused = False
         self.is_cut_from_store = False
+        self.settings: dict[str, str] = {}
+        """Of this broker alone, from its next start on."""
+        self.skew_ms = 0
+        """How far its wall clock is off."""
         self.broker: Broker
         self.store: SimulatedStore
+        self._clock: VirtualClock | None = None
         self._cluster = cluster
         self._lives = 0
         self._boots = 0
@@ -83,6 +89,7 @@ class Machine:
         given = {
             **SETTINGS,
             **cluster.settings,
+            **self.settings,
             "node.id": str(self.id),
             "listeners": f"PLAINTEXT://{self.name}:{PORT}",
         }
@@ -98,7 +105,10 @@ class Machine:
             store=self.store,
             seed=f"{cluster.seed} {self._lives}",
             boot_id=f"{self.name} {self._boots}",
+            skew_ms=self.skew_ms,
         )
+        assert isinstance(world.clock, VirtualClock)
+        self._clock = world.clock
         self.broker = Broker(BrokerConfig.parse(given, lone=False), world)
         life = self.host.process
         try:
@@ -157,6 +167,12 @@ class Machine:
         self.is_cut_from_store = False
         if not self.is_paused:
             self._cluster.ensemble.heal(self.store)
+
+    def set_clock(self, skew_ms: int) -> None:
+        """Its wall clock jumps: from now on it is that far off."""
+        self.skew_ms = skew_ms
+        if self._clock is not None:
+            self._clock.skew_ms = skew_ms
 
     def expire(self) -> None:
         """The servers end the session, and say so."""

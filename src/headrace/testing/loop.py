@@ -183,6 +183,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         until = self._now + self._clock_resolution
         while self._scheduled and self._scheduled[0].when() < until:
             handle = heapq.heappop(self._scheduled)
+            self._now = max(self._now, handle.when())  # who looks at the clock again must not find it early
             handle._scheduled = False  # type: ignore[attr-defined] # as asyncio's own loop does it
             self._ready.append(handle)
 

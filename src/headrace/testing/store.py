@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 from headrace.cluster.commits import refuse_bad_commit, refuse_bad_key
 from headrace.cluster.store import Entries, Operation, Session, StoreError, Uncertain, Versioned
 
-from .tree import Tree
+from .tree import Snapshot, Tree
 
 T = TypeVar("T")
 Act = Callable[[], None]
@@ -397,16 +397,9 @@ class SimulatedEnsemble:
             else:
                 self.drop(store)
 
-    def backup(self) -> Tree:
-        """A copy of everything, for `restore`."""
-        return self.tree.copy()
-
-    def restore(self, backup: Tree, *, renumber: bool = False) -> None:
-        """The servers are put back from an old copy: what was committed since is gone, and so is every session.
-
-        With `renumber` their commits are numbered from far above, as ZooKeeper's are after an election.
-        """
-        self.tree.set_back(backup, renumber=renumber)
+    def set_back(self, snapshot: Snapshot) -> None:
+        """The servers have lost their data and are restored from a backup: every session is over."""
+        self.tree.set_back(snapshot)
         for store in list(self._lines):
             self.expire(store)
 

@@ -1,6 +1,6 @@
 """The tree of values that a simulated store's sessions share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -35,6 +35,21 @@ class _Node:
     """The session with which it goes; 0 for none."""
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A tree as it was."""
+
+    commits: int
+    nodes: Mapping[str, _Node]
+
+    def entries(self, prefix: str) -> Entries:
+        """What it holds below a key."""
+        held = [(key, self.nodes[key]) for key in sorted(self.nodes) if key.startswith(prefix)]
+        return [
+            (key, Versioned(node.value, node.version, node.created)) for key, node in held if node.value is not None
+        ]
+
+
 class Tree:
     """Values with versions, changed by several operations at once or not at all; it tells who watches."""
 
@@ -46,26 +61,8 @@ class Tree:
         self._commits = 0
         self._key_watches: dict[str, list[Fire]] = {}
         self._name_watches: dict[str, list[Fire]] = {}
-
-    def copy(self) -> "Tree":
-        """A copy of what there is; nobody watches it."""
-        other = Tree()
-        other._nodes = dict(self._nodes)
-        other._names = {key: set(names) for key, names in self._names.items()}
-        other._commits = self._commits
-        return other
-
-    def set_back(self, earlier: "Tree", *, renumber: bool) -> None:
-        """Be as an earlier copy, without what was ephemeral. Commits count on from there, or from far above.
-
-        Nobody is told: every session has ended.
-        """
-        copy = earlier.copy()
-        self._nodes, self._names = copy._nodes, copy._names
-        self._commits = copy._commits + ((1 << 32) if renumber else 0)
-        for key in [key for key, node in self._nodes.items() if node.owner]:
-            self._set(key, None)
-        self._before = {}
+        self.changed: Callable[[Iterable[str]], None] | None = None
+        """Told of the keys that each commit has changed, by whomever."""
 
     def get(self, key: str) -> Versioned | None:
         node = self._nodes.get(key)
@@ -103,6 +100,21 @@ class Tree:
         self._commits += 1
         for key in [key for key, node in self._nodes.items() if node.owner == session]:
             self._set(key, None)
+        self._fire()
+
+    def snapshot(self) -> "Snapshot":
+        """All values that do not go with a session, as of now."""
+        return Snapshot(self._commits, {key: node for key, node in self._nodes.items() if not node.owner})
+
+    def set_back(self, snapshot: "Snapshot") -> None:
+        """Be what a snapshot holds, commits being counted from there, as after a restore from a backup."""
+        kept = snapshot.nodes
+        for key in sorted((key for key in self._nodes if key not in kept), reverse=True):
+            self._set(key, None)
+        for key, node in sorted(kept.items()):
+            if self._nodes.get(key) is not node:
+                self._set(key, node)
+        self._commits = snapshot.commits
         self._fire()
 
     def _do(self, operation: Operation, session: int) -> None:
@@ -176,3 +188,5 @@ class Tree:
                 fired += self._name_watches.pop(key, ())
         for fire in fired:
             fire()
+        if self.changed is not None:
+            self.changed(before)

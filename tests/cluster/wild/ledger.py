@@ -1,0 +1,194 @@
+"""What the world of a wild run knows and its brokers do not: whose copy of a partition was really destroyed, and when.
+
+A copy is destroyed when a machine loses power with bytes of the log that were not on stable storage (of a topic that
+does not sync before it acknowledges), when its directory is removed, or when its bytes are changed. It is whole again
+once its broker has left the ISR and come back to it. When all that the cluster counts on (ISR and ELR) is destroyed at
+the same time, nothing promises that acknowledged records survive: that, and only that, is noted as a loss.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from uuid import UUID
+
+from headrace.cluster.image import PartitionState, Topic
+from headrace.cluster.topics import TOPICS, decode_topics
+from headrace.storage.checkpoints import PARTITION_METADATA, decode_partition_metadata
+from headrace.testing.cluster import Machine, SimulatedCluster
+from headrace.testing.tree import Snapshot
+from tests.checker.history import History
+
+OFFSETS = "__consumer_offsets"
+TRANSACTIONS = "__transaction_state"
+INTERNAL = (OFFSETS, TRANSACTIONS)
+Place = tuple[UUID, int]
+
+
+class Ledger:
+    """Follows the store's states and the disks of all machines."""
+
+    def __init__(self, cluster: SimulatedCluster, history: History, *, is_durable: Callable[[Topic], bool]) -> None:
+        self._cluster = cluster
+        self._history = history
+        self._is_durable = is_durable
+        self._topics: dict[UUID, Topic] = {}
+        self._destroyed: dict[Place, set[int]] = defaultdict(set)
+        self._left: dict[Place, set[int]] = defaultdict(set)
+        """Of those: who has left ISR and ELR since."""
+        self.lost: set[Place] = set()
+        """Partitions of which everything that counts was destroyed."""
+        self.forgotten: set[UUID] = set()
+        """Topics that the store has forgotten."""
+        self.isr_changes = 0
+        cluster.ensemble.tree.changed = self._changed
+
+    def _changed(self, keys: Iterable[str]) -> None:
+        if not any(key.startswith(TOPICS) for key in keys):
+            return
+        before, self._topics = self._topics, {topic.id: topic for topic in self._cluster.topics().values()}
+        for topic in self._topics.values():
+            old = before.get(topic.id)
+            for index, state in enumerate(topic.partitions):
+                was = old.partitions[index] if old is not None and index < len(old.partitions) else None
+                if was != state:
+                    self._moved(topic, index, was, state)
+
+    def _moved(self, topic: Topic, index: int, was: PartitionState | None, state: PartitionState) -> None:
+        place = (topic.id, index)
+        if was is not None and was.isr != state.isr:
+            self.isr_changes += 1
+        if was is None or was.leader_epoch != state.leader_epoch:
+            self._history.note(
+                "leader",
+                "info",
+                topic=self._name(topic),
+                partition=index,
+                epoch=state.leader_epoch,
+                leader=state.leader,
+            )
+        destroyed, left = self._destroyed[place], self._left[place]
+        for broker in list(destroyed):
+            if broker not in (*state.isr, *state.elr):
+                left.add(broker)
+            elif broker in left and broker in state.isr:
+                left.discard(broker)
+                destroyed.discard(broker)
+        self._judge(place)
+
+    def _name(self, topic: Topic) -> str:
+        return topic.name if topic.name in INTERNAL else topic.id.hex
+
+    def _judge(self, place: Place) -> None:
+        topic = self._topics.get(place[0])
+        if topic is None or place[1] >= len(topic.partitions):
+            return
+        state, destroyed = topic.partitions[place[1]], self._destroyed[place]
+        counted = {*state.isr, *state.elr} or set(state.replicas)
+        if destroyed and counted <= destroyed:
+            self._history.note("loss", "info", topic=self._name(topic), partition=place[1], brokers=sorted(destroyed))
+            self.lost.add(place)
+            destroyed.clear()
+            self._left[place].clear()
+
+    def _destroy(self, place: Place, broker: int) -> None:
+        self._destroyed[place].add(broker)
+        self._left[place].discard(broker)
+
+    def destroyed(self, topic: UUID, partition: int) -> set[int]:
+        """Whose copies are not whole now."""
+        return set(self._destroyed[topic, partition])
+
+    def has_lost(self, name: str) -> bool:
+        """Whether everything that counts of a partition of a topic was ever destroyed."""
+        return any(self._topics[topic].name == name for topic, _ in self.lost if topic in self._topics)
+
+    # What happens to disks
+
+    def lose_power(self, machines: Iterable[Machine]) -> None:
+        """All of them at once."""
+        hit: list[Place] = []
+        for machine in machines:
+            before = _logs(machine)
+            machine.lose_power()
+            after = _logs(machine)
+            for path, (place, files) in before.items():
+                topic = self._topics.get(place[0])
+                if topic is not None and not self._is_durable(topic) and _is_shorter(files, after.get(path)):
+                    self._destroy(place, machine.id)
+                    hit.append(place)
+        for place in hit:
+            self._judge(place)
+
+    def lose_directory(self, machine: Machine, path: str) -> None:
+        """A partition's directory is gone, for good."""
+        place = _logs(machine)[path][0]
+        machine.disk.rmtree(path)
+        machine.disk.sync_directory("/data")
+        self._destroy(place, machine.id)
+        self._judge(place)
+
+    def lose_disk(self, machine: Machine) -> None:
+        """An empty disk takes the place of the old one."""
+        places = [place for place, _ in _logs(machine).values()]
+        for name in machine.disk.listdir("/data"):
+            machine.disk.rmtree(f"/data/{name}")
+        machine.disk.sync_directory("/data")
+        for place in places:
+            self._destroy(place, machine.id)
+        for place in places:
+            self._judge(place)
+
+    def damage(self, machine: Machine, path: str, position: int, data: bytes) -> None:
+        """Bytes of a log file are not what they were."""
+        place = _logs(machine)[path.rpartition("/")[0]][0]
+        machine.disk.damage(path, position, data)
+        self._destroy(place, machine.id)
+        self._judge(place)
+
+    # What happens to the store
+
+    def set_back(self, snapshot: Snapshot) -> bool:
+        """The store is restored from a backup: states that have changed since are not what the brokers go by.
+
+        Not where a topic was deleted since the backup: its logs are gone. Whether it was done.
+        """
+        before = self._topics
+        then = {topic.id: topic for topic in decode_topics(snapshot.entries(TOPICS))}
+        if not then.keys() <= before.keys():
+            return False
+        for topic_id, topic in before.items():
+            if topic_id not in then:
+                self.forgotten.add(topic_id)
+                self._history.invoke("delete_topic", topic=self._name(topic))
+                continue
+            for index, state in enumerate(topic.partitions):
+                old = then[topic_id].partitions
+                if index >= len(old) or old[index] != state:
+                    self.lost.add((topic_id, index))
+                    self._history.note("loss", "info", topic=self._name(topic), partition=index, brokers=[])
+        self._cluster.ensemble.set_back(snapshot)
+        return True
+
+
+def directories(machine: Machine) -> list[str]:
+    """Of the partitions that a machine holds."""
+    return sorted(_logs(machine))
+
+
+def _logs(machine: Machine) -> dict[str, tuple[Place, dict[str, bytes]]]:
+    """By directory: whose it is, and the bytes of its log files."""
+    disk = machine.disk
+    found: dict[str, tuple[Place, dict[str, bytes]]] = {}
+    for path in disk.paths("/data"):
+        directory, _, name = path.rpartition("/")
+        if name == PARTITION_METADATA and (topic_id := decode_partition_metadata(disk.content(path))) is not None:
+            number = directory.rpartition("-")[2]
+            if number.isdigit():
+                files = {each: disk.content(each) for each in disk.paths(directory) if each.endswith(".log")}
+                found[directory] = ((topic_id, int(number)), files)
+    return found
+
+
+def _is_shorter(before: dict[str, bytes], after: tuple[Place, dict[str, bytes]] | None) -> bool:
+    if after is None:
+        return any(before.values())
+    return any(data and not after[1].get(path, b"").startswith(data) for path, data in before.items())

@@ -1,0 +1,452 @@
+"""One wild run: clients at work while things go wrong, everything set right, liveness, and the check of the history."""
+
+import asyncio
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from headrace.cluster import feed
+from headrace.cluster.image import PartitionState, Topic
+from headrace.protocol.api import ApiKey
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.replication.partition import Partition
+from headrace.testing.cluster import SimulatedCluster
+from headrace.testing.loop import START, Stuck, run_virtual
+from tests.checker.history import Event, History
+from tests.checker.violations import violations
+
+from ..clients import Failed
+from ..runs import replica_bytes
+from .clients import AGAIN, Client, Reader, Scene, shown
+from .faults import Faults
+from .groups import Member
+from .ledger import INTERNAL, TRANSACTIONS, Ledger
+from .mix import Mix
+from .operator import COMPACTED, RETAINED, STEADY, TARGET, Operator
+from .producers import Producer
+from .transacting import Copier, GaveUp, TransactionalProducer, committed_offset, coordinator
+
+HEAL_SECONDS: Final = 60.0
+"""Within this time after the last fault everything works again."""
+OPERATOR_SECONDS: Final = 15.0
+"""After this time an operator elects leaders where everything that counts was destroyed."""
+LONGEST_SECONDS: Final = 1_200.0
+"""Of virtual time."""
+MOST_SECONDS: Final = 60.0
+"""Of this machine's."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """How a run went."""
+
+    mix: Mix
+    violations: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    acknowledged: int = 0
+    shown: int = 0
+    losses: int = 0
+    isr_changes: int = 0
+    seconds: float = 0.0
+    virtual_seconds: float = 0.0
+    events: list[Event] = field(default_factory=list)
+
+
+class WildRun:
+    """A cluster, its clients, and what they did."""
+
+    def __init__(self, mix: Mix) -> None:
+        loop = asyncio.get_running_loop()
+        self.mix = mix
+        self.history = History(lambda: round(loop.time() - START, 4))
+        self.cluster = SimulatedCluster(mix.brokers, seed=mix.seed, settings=_settings(mix))
+        for machine in self.cluster:
+            machine.settings["broker.rack"] = f"r{machine.id % 2}"
+        self.ledger = Ledger(self.cluster, self.history, is_durable=_is_durable)
+        self.faults = Faults(self.cluster, mix, self.ledger)
+        self.scene = Scene(cluster=self.cluster, history=self.history, mix=mix)
+        self.operator = Operator(self.scene)
+        self._work: list[asyncio.Task[None]] = []
+        self._stuck = ""
+
+    async def go(self) -> None:
+        """From the first start to the last stop."""
+        await self.cluster.start()
+        await self.operator.make_topics()
+        self._employ()
+        await self.faults.run()
+        await self.faults.set_right()
+        await self._heal()
+        self.scene.is_over = True
+        await self._dismiss()
+        await self._serve_probes()
+        await self._settle()
+        await self._read_all()
+        self._compare_replicas()
+        await self._stop()
+
+    # Clients
+
+    def _employ(self) -> None:
+        mix, scene = self.mix, self.scene
+        clients: list[Any] = [self.operator]
+        for name, acks, idempotent, count in (
+            ("idempotent", -1, True, 2),
+            ("plain", -1, False, 1),
+            ("acks=1", 1, False, 1),
+            ("acks=0", 0, False, 1),
+        ):
+            if mix.does(name):
+                clients += [Producer(scene, f"{name[:5]}{n}", acks=acks, idempotent=idempotent) for n in range(count)]
+        if mix.does("transactions"):
+            clients += [TransactionalProducer(scene, f"txn{n}", TARGET, newer=n % 2 == 0) for n in range(2)]
+        if mix.does("copier"):
+            clients.append(Copier(scene, "copier", STEADY, TARGET, newer=mix.seed % 2 == 0))
+        if mix.does("group"):
+            clients += [Member(scene, f"member{n}", "members", STEADY) for n in range(2)]
+        clients += self._readers()
+        self._work += [asyncio.ensure_future(client.run()) for client in clients]
+
+    def _readers(self) -> list[Reader]:
+        scene, nearby = self.scene, self.mix.does("nearby")
+        topics = [*scene.topics, *([TARGET] if self.mix.does("transactions") or self.mix.does("copier") else [])]
+        found = []
+        for topic in topics:
+            for partition in range(self.mix.partitions):
+                rng = scene.rng(f"reader {topic} {partition}")
+                committed_only = rng.random() < 0.5
+                rack = rng.choice(("r0", "r1")) if nearby else ""
+                name = f"reader-{topic}-{partition}"
+                found.append(Reader(scene, name, topic, partition, committed_only=committed_only, rack=rack))
+        return found
+
+    async def _dismiss(self) -> None:
+        done, late = await asyncio.wait(self._work, timeout=90)
+        for task in late:
+            task.cancel()
+            self.history.complain(f"not served: a client could not end: {task.get_coro()!r}")
+        for task in done:
+            if task.exception() is not None:
+                self.history.complain(f"broken client: {task.exception()!r}")
+
+    # Liveness
+
+    async def _heal(self) -> None:
+        """Every partition has a leader, and all its replicas in sync, by itself or where an operator had to choose."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        client = Client(self.scene, "healer")
+        while not self.cluster.is_whole() and loop.time() < began + HEAL_SECONDS:
+            await asyncio.sleep(0.5)
+            if loop.time() > began + OPERATOR_SECONDS:
+                await self._elect(client)
+        client.close()
+        for topic in self.cluster.topics().values():
+            for index, state in enumerate(topic.partitions):
+                if not _is_whole(state):
+                    self._complain_of(topic, index, state)
+
+    async def _elect(self, client: Client) -> None:
+        """Where every copy that counts was destroyed, an operator lets one lead that is left."""
+        for topic in self.cluster.topics().values():
+            for index, state in enumerate(topic.partitions):
+                if state.leader < 0 and (topic.id, index) in self.ledger.lost:
+                    values = {
+                        "election_type": 1,
+                        "topic_partitions": [{"topic": topic.name, "partitions": [index]}],
+                        "timeout": 5_000,
+                    }
+                    try:
+                        await client.ask_anyone(ApiKey.ELECT_LEADERS, 2, values)
+                    except OSError:
+                        await client.pause()
+
+    def _complain_of(self, topic: Topic, index: int, state: PartitionState) -> None:
+        kind = "no leader" if state.leader < 0 else "not in sync"
+        offline = {}
+        for machine in self.cluster:
+            held = self._partition(machine.id, topic, index)
+            offline[machine.id] = "absent" if held is None else (held.log.offline, held.log.log_end_offset)
+        self.history.complain(f"{kind}: {topic.name}-{index} is {state}, {offline}")
+
+    def _partition(self, broker: int, topic: Topic, index: int) -> Partition | None:
+        try:
+            return self.cluster[broker].broker.replicas.partition(topic.name, index)
+        except CodedError:
+            return None
+
+    async def _serve_probes(self) -> None:
+        """Every partition takes a write with acks=all, a group keeps an offset, a transaction is committed."""
+        client = Client(self.scene, "probe")
+        for topic in list(self.cluster.topics().values()):
+            for index in range(len(topic.partitions)) if topic.name not in INTERNAL else ():
+                await self._probe(client, topic, index)
+        client.close()
+        if self.mix.does("transactions") or self.mix.does("copier"):
+            await self._probe_transaction()
+        if self.mix.does("group"):
+            await self._probe_group()
+
+    async def _probe(self, client: Client, topic: Topic, index: int) -> None:
+        value = f"probe-{topic.name}-{index}"
+        operation = self.history.send("probe", topic.id.hex, index, [value], keys=[value])
+        batch = client.batch([value], [value])
+        reason = ""
+        try:
+            async with asyncio.timeout(HEAL_SECONDS):
+                while True:
+                    try:
+                        code, offset = await client.produce_batch(topic.name, topic.id, index, batch)
+                        reason = code.name
+                        if code is ErrorCode.none:
+                            operation.ok(offset=offset)
+                            return
+                        if code not in AGAIN:
+                            break
+                    except (OSError, Failed) as error:
+                        reason = repr(error)
+                    client.mistrust(topic.name)
+                    await client.pause()
+        except TimeoutError:
+            pass
+        self.history.complain(f"not served: {topic.name}-{index} takes no write: {reason}")
+
+    async def _probe_transaction(self) -> None:
+        producer = TransactionalProducer(self.scene, "probing", TARGET, newer=True)
+        try:
+            async with asyncio.timeout(HEAL_SECONDS):
+                while not producer.count:
+                    try:
+                        await producer.transact()
+                    except (GaveUp, OSError, Failed):
+                        producer._producer = None
+                        await producer.client.pause()
+        except TimeoutError:
+            self.history.complain("not served: no transaction can be committed")
+        producer.client.close()
+
+    async def _probe_group(self) -> None:
+        client = Client(self.scene, "group-probe")
+        asked = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
+        values = {
+            "group_id": "probes",
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "topics": [{"name": STEADY, "partitions": [asked]}],
+        }
+        try:
+            async with asyncio.timeout(HEAL_SECONDS):
+                while True:
+                    try:
+                        answer = await client.ask(await coordinator(client, "probes"), ApiKey.OFFSET_COMMIT, 7, values)
+                        if answer.topics[0].partitions[0].error_code == ErrorCode.none:
+                            break
+                    except (OSError, Failed):
+                        pass
+                    await client.pause()
+                if await committed_offset(client, "probes", STEADY, 0) != 1:
+                    self.history.complain("lost commit: the probe's offset is not what it has committed")
+        except (TimeoutError, GaveUp):
+            self.history.complain("not served: no group can commit")
+        client.close()
+
+    async def _settle(self) -> None:
+        """No transaction hangs: the last stable offset of every partition reaches its high watermark."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + HEAL_SECONDS
+        if self.ledger.has_lost(TRANSACTIONS):
+            return  # nobody knows any more which transactions there were
+        while hanging := list(self._hanging()):
+            if loop.time() > deadline:
+                self.history.complain(f"hanging transaction: {hanging}")
+                return
+            await asyncio.sleep(0.5)
+
+    def _hanging(self) -> Iterator[str]:
+        for topic in self.cluster.topics().values():
+            for index, state in enumerate(topic.partitions):
+                held = self._partition(state.leader, topic, index) if state.leader >= 0 else None
+                if held is not None and held.last_stable_offset < held.high_watermark:
+                    yield f"{topic.name}-{index} LSO {held.last_stable_offset} HW {held.high_watermark}"
+
+    # The end
+
+    async def _read_all(self) -> None:
+        client = Client(self.scene, "last-reader")
+        for topic in list(self.cluster.topics().values()):
+            for index in range(len(topic.partitions)) if topic.name not in INTERNAL else ():
+                try:
+                    async with asyncio.timeout(30):
+                        await self._read(client, topic, index)
+                except TimeoutError:
+                    self.history.complain(f"not served: {topic.name}-{index} cannot be read to its end: {self._stuck}")
+        client.close()
+
+    async def _read(self, client: Client, topic: Topic, index: int) -> None:
+        name = topic.name
+        records: dict[int, tuple[int, str, str | None]] = {}
+        committed: set[int] = set()
+        control: set[int] = set()
+        while True:
+            try:
+                start = await client.list_offset(name, index)
+                end = await client.list_offset(name, index, -1)
+                leader = await client.leader_of(name, index, topic.id)
+                for committed_only in (False, True):
+                    offset = start
+                    while offset < end:
+                        found = await client.fetch_from(leader, topic.id, index, offset, committed_only=committed_only)
+                        if found.error_code != ErrorCode.none:
+                            raise Failed(ErrorCode(found.error_code))
+                        fetched = shown(found, offset, committed_only=committed_only)
+                        if committed_only:
+                            committed |= {record[0] for record in fetched.records}
+                        else:
+                            records |= {record[0]: record for record in fetched.records}
+                            control |= fetched.control
+                        offset = fetched.next
+                        self._stuck = f"at {offset} of {end}, {committed_only=}"
+                break
+            except (OSError, Failed, CodedError) as error:
+                self._stuck = repr(error)
+                records.clear()
+                committed.clear()
+                client.mistrust(name)
+                await client.pause()
+        self.history.final(
+            topic.id.hex,
+            index,
+            records.values(),
+            log_start=start,
+            next_offset=end,
+            committed=committed,
+            control=control,
+            compacted=name == COMPACTED,
+            retained=name == RETAINED,
+        )
+
+    def _compare_replicas(self) -> None:
+        for topic in self.cluster.topics().values():
+            if topic.name in INTERNAL or topic.name == COMPACTED:
+                continue
+            for index, state in enumerate(topic.partitions):
+                held = {r: self._partition(r, topic, index) for r in state.isr}
+                there = {r: partition for r, partition in held.items() if partition is not None}
+                if len(there) < len(state.isr):
+                    self.history.complain(f"absent: {topic.name}-{index} is not on all of {state.isr}")
+                    continue
+                self._compare(topic, index, there)
+
+    def _compare(self, topic: Topic, index: int, held: dict[int, Partition]) -> None:
+        start = max((partition.log.log_start_offset for partition in held.values()), default=0)
+        end = min((partition.high_watermark for partition in held.values()), default=0)
+        try:
+            copies = {replica: replica_bytes(partition.log, start, end) for replica, partition in held.items()}
+        except (CodedError, OSError, AssertionError) as error:
+            self.history.complain(f"unreadable: {topic.name}-{index}: {error!r}")
+            return
+        if len(set(copies.values())) > 1:
+            self.history.complain(f"different replicas: {topic.name}-{index} between {start} and {end}")
+
+    async def _stop(self) -> None:
+        for machine in self.cluster:
+            machine.kill()
+
+
+def _settings(mix: Mix) -> dict[str, str]:
+    replicas = str(min(mix.brokers, 3))
+    least = str(min(mix.brokers, 2))
+    return {
+        "min.insync.replicas": least,
+        "default.replication.factor": replicas,
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": least,
+        **({"replica.selector.class": SELECTOR} if mix.does("nearby") else {}),
+        **mix.settings,
+    }
+
+
+SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
+
+def _is_durable(topic: Topic) -> bool:
+    return topic.configs.get("flush.messages") == "1"
+
+
+def _is_whole(state: PartitionState) -> bool:
+    return state.leader >= 0 and set(state.isr) == set(state.replicas) and not state.adding and not state.removing
+
+
+def run(mix: Mix, *, verbose: bool = False) -> Outcome:
+    """Runs it, and says what is wrong."""
+    outcome = Outcome(mix=mix)
+    wild: list[WildRun] = []
+
+    async def main() -> None:
+        wild.append(WildRun(mix))
+        await wild[0].go()
+        outcome.virtual_seconds = asyncio.get_running_loop().time() - START
+
+    began = time.process_time()
+    problems: list[str] = []
+    with _quiet(verbose), _feed_pages(mix.feed_page):
+        try:
+            _limit_seconds(MOST_SECONDS)
+            run_virtual(main, mix.seed, longest=LONGEST_SECONDS)
+        except (AssertionError, TimeoutError, Stuck) as error:
+            problems.append(f"the run did not end: {error!r}"[:2000])
+        except Exception as error:
+            problems.append(f"the run broke: {error!r}"[:2000])
+        finally:
+            _limit_seconds(0)
+    for each in wild:
+        outcome.events = each.history.events
+        outcome.faults, outcome.counts = each.faults.log, each.faults.counts
+        outcome.acknowledged, outcome.shown = each.history.acknowledged, each.history.shown
+        outcome.losses, outcome.isr_changes = len(each.ledger.lost), each.ledger.isr_changes
+        problems += violations(each.history.events)
+    outcome.violations = problems
+    outcome.seconds = time.process_time() - began
+    return outcome
+
+
+def _limit_seconds(seconds: float) -> None:
+    """Ends what runs on and on at one moment of virtual time."""
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError(f"{seconds:g} seconds of this machine's own time have passed")
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGPROF, give_up)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
+@contextmanager
+def _quiet(verbose: bool) -> Iterator[None]:
+    before = structlog.get_config()
+    level = logging.DEBUG if verbose else logging.CRITICAL
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+@contextmanager
+def _feed_pages(count: int) -> Iterator[None]:
+    before = feed.MOST_SENT
+    feed.MOST_SENT = count  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        feed.MOST_SENT = before  # type: ignore[misc]
