@@ -147,6 +147,28 @@ def test_batches_sent_at_once_keep_their_order_while_the_first_is_verified() -> 
     on(1, test)
 
 
+@pytest.mark.parametrize("version", [11, 12])
+@pytest.mark.parametrize(
+    "passing", [ErrorCode.coordinator_load_in_progress, ErrorCode.concurrent_transactions, ErrorCode.network_exception]
+)
+def test_what_follows_a_batch_that_is_to_come_again_is_not_taken_before_it(passing: ErrorCode, version: int) -> None:
+    async def test(bench: Bench) -> None:
+        first, second = bench.batch(b"first"), bench.batch(b"second")
+        bench.verifier.code = passing
+        assert await bench.produce(first, version=version) in (
+            ErrorCode.not_enough_replicas,
+            ErrorCode.concurrent_transactions,
+        )
+        bench.verifier.code = ErrorCode.none
+        assert await bench.produce(second, version=version) is ErrorCode.out_of_order_sequence_number
+        assert await bench.produce(first, version=version) is ErrorCode.none
+        assert await bench.produce(second, version=version) is ErrorCode.none
+        await bench.mark(epoch=1 if version == 12 else 0, committed=True, transaction_version=2 if version == 12 else 1)
+        assert visible(await bench.fetch()) == [b"first", b"second"]
+
+    on(1, test)
+
+
 def test_bad_transactional_batches_are_refused_and_the_log_stays_readable() -> None:
     async def test(bench: Bench) -> None:
         await bench.plain(b"good")

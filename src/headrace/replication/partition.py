@@ -222,6 +222,7 @@ class Partition:
         producer_id = header.producer_id
         if self.needs_verification(header):
             self.verifications.check(producer_id, verification)
+            self.verifications.check_sequence(producer_id, header.producer_epoch, header.base_sequence)
             if from_zero and header.base_sequence and producer_id not in self.log.producers():
                 raise CodedError(
                     ErrorCode.out_of_order_sequence_number,

@@ -13,6 +13,9 @@ from headrace.protocol.errors import CodedError, ErrorCode
 
 TopicPartition = tuple[str, int]
 
+NO_SEQUENCE: Final = -1
+MOST_SEQUENCES: Final = 10_000
+"""Producers of one partition whose lowest sequence number is kept while they are verified."""
 EPOCH_BUMPING: Final = 2
 """The `transaction.version` from which on each marker has a producer epoch that no batch before it had."""
 
@@ -96,19 +99,33 @@ class Verifications:
 
     What the coordinator said of a transaction holds no more once a marker has ended it: a batch that was verified
     before and comes to be appended after would begin a transaction that nobody ends.
+
+    The lowest sequence number that a producer has come with is kept until its transaction begins: where its first
+    batch is told to come again, those after it must not be taken before it.
     """
 
-    __slots__ = ("_by_producer",)
+    __slots__ = ("_by_producer", "_lowest")
 
     def __init__(self) -> None:
         self._by_producer: dict[int, Verification] = {}
+        self._lowest: dict[int, tuple[int, int]] = {}
+        """Epoch and sequence number, the producer that came first before the others."""
 
-    def begin(self, producer_id: int, producer_epoch: int) -> Verification:
+    def begin(self, producer_id: int, producer_epoch: int, sequence: int = NO_SEQUENCE) -> Verification:
         """To be had before the coordinator is asked; those who ask at the same time for one producer share it."""
+        self._note_sequence(producer_id, producer_epoch, sequence)
         known = self._by_producer.get(producer_id)
         if known is None or known.producer_epoch != producer_epoch:
             known = self._by_producer[producer_id] = Verification(producer_epoch)
         return known
+
+    def _note_sequence(self, producer_id: int, epoch: int, sequence: int) -> None:
+        known = self._lowest.get(producer_id)
+        if sequence == NO_SEQUENCE or (known is not None and known[0] == epoch and known[1] <= sequence):
+            return
+        if known is None and len(self._lowest) >= MOST_SEQUENCES:
+            del self._lowest[next(iter(self._lowest))]
+        self._lowest[producer_id] = (epoch, sequence)
 
     def check(self, producer_id: int, verification: Verification | None) -> None:
         """`CodedError` unless a transaction may begin with this."""
@@ -117,20 +134,40 @@ class Verifications:
                 ErrorCode.invalid_txn_state, f"the batch of producer {producer_id} is not part of an open transaction"
             )
 
+    def check_sequence(self, producer_id: int, producer_epoch: int, sequence: int) -> None:
+        """`CodedError` where a transaction would begin after a batch that has come before, and was not appended."""
+        epoch, lowest = self._lowest.get(producer_id, (producer_epoch, sequence))
+        if epoch == producer_epoch and sequence > lowest:
+            raise CodedError(
+                ErrorCode.out_of_order_sequence_number,
+                f"sequence number {sequence} of producer {producer_id} comes before {lowest}, which was sent first",
+            )
+
+    def postpone(self, producer_id: int) -> None:
+        """Whether the transaction may begin is not known yet: its producer is to come again."""
+        self._by_producer.pop(producer_id, None)
+
     def end(self, producer_id: int) -> None:
         """The transaction has begun, or is not to be."""
         self._by_producer.pop(producer_id, None)
+        self._lowest.pop(producer_id, None)
 
     def marked(self, marker: TransactionMarker) -> None:
         """A transaction has ended. A marker of an epoch of its own ends what came before that epoch, and not what is
         about to begin in it: its producer may go on before all markers are written."""
         known = self._by_producer.get(marker.producer_id)
-        if known is None:
-            return
-        past = known.producer_epoch < marker.producer_epoch
-        if past or (known.producer_epoch == marker.producer_epoch and marker.transaction_version < EPOCH_BUMPING):
+        if known is not None and _ends(marker, known.producer_epoch):
             del self._by_producer[marker.producer_id]
+        epoch, _ = self._lowest.get(marker.producer_id, (marker.producer_epoch + 1, NO_SEQUENCE))
+        if _ends(marker, epoch):
+            del self._lowest[marker.producer_id]
 
     def clear(self) -> None:
         """This broker leads no more, or anew: others may have written markers meanwhile."""
         self._by_producer.clear()
+        self._lowest.clear()
+
+
+def _ends(marker: TransactionMarker, epoch: int) -> bool:
+    own = marker.transaction_version >= EPOCH_BUMPING
+    return epoch < marker.producer_epoch or (epoch == marker.producer_epoch and not own)

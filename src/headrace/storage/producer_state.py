@@ -36,7 +36,6 @@ NO_SEQUENCE: Final = -1
 NO_OFFSET: Final = -1
 NO_COORDINATOR: Final = -1
 _SEQUENCES: Final = 1 << 31
-_HALF: Final = 1 << 30
 _OLDER_KEPT: Final = (REMEMBERED_BATCHES - 2) * OLDER_BATCH.size
 _FARTHEST: Final = (1 << 32) - 1
 _MOST_AWAKE: Final = 256
@@ -200,19 +199,12 @@ def _check_epoch(state: ProducerState, header: BatchHeader) -> None:
 
 
 def _find_duplicate(state: ProducerState, header: BatchHeader) -> ProducerBatch:
+    """Only a batch that is remembered is known to be in the log. One that comes before all of those may have been
+    refused, and others after it taken: to call it a duplicate would tell its producer that it was written."""
     last_sequence = (header.base_sequence + header.last_offset_delta) % _SEQUENCES
-    batches = state.batches
-    for batch in batches:
+    for batch in state.batches:
         if batch.last_sequence == last_sequence and batch.offset_delta == header.last_offset_delta:
             return batch
-    if not batches:
-        raise _out_of_order(header, f"expected 0, the batch has {header.base_sequence}")
-    oldest = batches[0].base_sequence
-    if 0 < (oldest - last_sequence) % _SEQUENCES < _HALF:
-        raise CodedError(
-            ErrorCode.duplicate_sequence_number,
-            f"producer {header.producer_id} has sent sequence number {header.base_sequence} long ago",
-        )
     raise _out_of_order(header, f"expected {state.next_sequence}, not {header.base_sequence}")
 
 

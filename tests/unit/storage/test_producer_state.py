@@ -54,9 +54,15 @@ def test_each_of_the_last_five_batches_is_recognised() -> None:
     assert [decide(known, header(n)) is not None for n in range(3, 8)] == [True] * 5
 
 
-def test_a_batch_older_than_the_last_five_is_a_duplicate_without_offsets() -> None:
+def test_a_batch_that_is_not_remembered_is_out_of_order_as_it_may_not_be_in_the_log() -> None:
     known = producers(*[header(n) for n in range(8)])
-    assert code_of(known, header(2)) is ErrorCode.duplicate_sequence_number
+    assert code_of(known, header(2)) is ErrorCode.out_of_order_sequence_number
+
+
+def test_a_retry_of_what_was_refused_is_out_of_order_where_a_later_batch_was_taken() -> None:
+    known = producers(header(10, 5))
+    assert code_of(known, header(0, 5)) is ErrorCode.out_of_order_sequence_number
+    assert code_of(known, header(0, 10)) is ErrorCode.out_of_order_sequence_number
 
 
 def test_a_gap_is_out_of_order() -> None:
@@ -94,9 +100,10 @@ def test_sequences_wrap() -> None:
     assert decide(across, header(LARGEST, 3)) is not None
 
 
-def test_old_sequences_are_told_from_new_ones_across_the_wrap() -> None:
-    known = producers(*[header((LARGEST - 1 + n) % 2**31) for n in range(7)])
-    assert code_of(known, header(LARGEST - 1)) is ErrorCode.duplicate_sequence_number
+def test_remembered_batches_are_recognised_across_the_wrap() -> None:
+    known = producers(*[header((LARGEST - 1 + n) % 2**31) for n in range(5)])
+    assert decide(known, header(LARGEST - 1)) is not None
+    assert code_of(known, header(LARGEST - 2)) is ErrorCode.out_of_order_sequence_number
     assert code_of(known, header(100)) is ErrorCode.out_of_order_sequence_number
 
 

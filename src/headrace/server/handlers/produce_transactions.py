@@ -30,6 +30,10 @@ _TRY_AGAIN: Final = frozenset(  # the coordinator may not know yet of a partitio
 )
 
 
+_PASSING: Final = frozenset({ErrorCode.not_enough_replicas, ErrorCode.concurrent_transactions})
+"""What a producer is told that is to send its batch again."""
+
+
 class Beginning(NamedTuple):
     """A batch that would begin a transaction on its partition."""
 
@@ -79,7 +83,9 @@ def _of_topic(replicas: ReplicaManager, topic: TopicRecords, version: int) -> It
         try:
             partition = replicas.partition(name, index)
             if not partition.is_internal and partition.needs_verification(header):
-                verification = partition.verifications.begin(header.producer_id, header.producer_epoch)
+                verification = partition.verifications.begin(
+                    header.producer_id, header.producer_epoch, header.base_sequence
+                )
                 yield Beginning(partition, header, verification)
         except CodedError:
             continue
@@ -101,7 +107,10 @@ async def ask(
         for key in partitions:
             codes[key] = told(answered.get(key, ErrorCode.invalid_txn_state), version)
     for partition, header, _ in found:
-        if codes[partition.topic, partition.index] is not ErrorCode.none:
+        code = codes[partition.topic, partition.index]
+        if code in _PASSING:
+            partition.verifications.postpone(header.producer_id)
+        elif code is not ErrorCode.none:
             partition.verifications.end(header.producer_id)
     return Verified(verifications, codes)
 
