@@ -93,6 +93,49 @@ def _confirm(names: list[str]) -> None:
         raise Failure("nothing was deleted")
 
 
+@app.command(
+    epilog=examples(
+        "headrace topic trim orders --partition 0 --before 1500 --yes",
+        "headrace topic trim orders --partition 0 --before end --yes",
+    )
+)
+def trim(
+    name: Name,
+    partition: Annotated[int, typer.Option("--partition", "-p", min=0, help="The partition.")],
+    before: Annotated[
+        str, typer.Option("--before", metavar="OFFSET|end", help="The first offset to keep; `end` keeps none.")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: ClientProperties = None,
+    json: Json = False,
+) -> None:
+    """Delete a partition's records before an offset.
+
+    Consumers that stand before it go on there, as their auto.offset.reset says: so one gets past records that it cannot
+    read.
+    """
+    if before != "end" and not (before.isascii() and before.isdigit()):
+        raise bad_input(f"--before '{before}' is neither an offset nor `end`")
+    admin = _admin(bootstrap, properties)
+    if not yes:
+        _confirm_trim(admin, name, partition, before)
+    offset = -1 if before == "end" else int(before)
+    start = admin.delete_records(name, {partition: offset})[partition]
+    if json:
+        say_json({"topic": name, "partition": partition, "start_offset": start})
+    else:
+        say(f"{name}: partition {partition} begins at offset {start}")
+
+
+def _confirm_trim(admin: Admin, name: str, partition: int, before: str) -> None:
+    if not sys.stdin.isatty():
+        raise bad_input(f"deleting records of {name} needs --yes, as there is no terminal to ask on")
+    start = admin.start_offsets(name, [partition])[partition]
+    if not typer.confirm(f"Delete the records of '{name}' partition {partition} from {start} to {before}?", err=True):
+        raise Failure("nothing was deleted")
+
+
 def _report_each(states: Mapping[str, str], results: Mapping[str, ClientError | None], json: bool) -> None:
     failures = [name for name, state in states.items() if state == "failed"]
     if json:

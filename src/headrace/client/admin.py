@@ -114,6 +114,15 @@ class Admin:
         with translated(topic):
             self._only(self._client.incremental_alter_configs([resource]), topic)
 
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
+        """Delete the records of each partition before an offset; the offsets at which the partitions begin then."""
+        from confluent_kafka import TopicPartition
+
+        request = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
+        with translated(topic):
+            futures = self._client.delete_records(request, operation_timeout=self._timeout)
+            return {tp.partition: int(future.result(self._timeout).low_watermark) for tp, future in futures.items()}
+
     def describe_topic(self, topic: str) -> TopicDescription:
         """A topic with its partitions, their offsets, and the settings it does not take from its broker."""
         from confluent_kafka import TopicCollection

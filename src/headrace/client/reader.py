@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping
 from typing import Any, Final
 
 from .admin import client_settings
-from .errors import ClusterUnreachable, from_kafka, translated
+from .errors import ClientError, ClusterUnreachable, from_kafka, translated
 
 _BATCH: Final = 500
 _POLL_SECONDS: Final = 0.2
@@ -25,6 +25,8 @@ _COORDINATION: Final = frozenset(
     }
 )
 """Errors of a group, which this reader has none of."""
+_UNREADABLE: Final = frozenset({"_BAD_MSG", "_BAD_COMPRESSION", "INVALID_MSG"})
+_PAST_IT: Final = "read on from a later offset, or delete what is before one with `headrace topic trim`"
 _PASSING: Final = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "REQUEST_TIMED_OUT"})
 
 
@@ -82,7 +84,10 @@ class RecordReader:
             else:
                 yield None
             if self._ends is not None and now - last > _PATIENCE_SECONDS:
-                raise ClusterUnreachable(f"no records came from '{self._topic}' for {_PATIENCE_SECONDS:.0f} s")
+                raise ClusterUnreachable(
+                    f"no records came from '{self._topic}' for {_PATIENCE_SECONDS:.0f} s ({self._standing(consumer)}); "
+                    f"if the brokers are up, a batch there cannot be read: {_PAST_IT}"
+                )
             for message in batch:
                 if self._wanted(consumer, message):
                     yield message
@@ -108,8 +113,17 @@ class RecordReader:
             # The last offsets before an end can be without a message: markers of transactions, compacted records.
             if self._ends is not None:
                 self._finish(consumer, message.partition())
+        elif name in _UNREADABLE:
+            raise ClientError(f"{error.str()}: the batch cannot be read; {_PAST_IT}", name)
         elif name not in _COORDINATION and (error.fatal() or name not in _PASSING):
             raise from_kafka(error, self._topic)
+
+    def _standing(self, consumer: Any) -> str:
+        from confluent_kafka import TopicPartition
+
+        places = consumer.position([TopicPartition(self._topic, p) for p in sorted(self._open)])
+        offsets = {p.partition: p.offset if p.offset >= 0 else self._starts[p.partition] for p in places}
+        return ", ".join(f"partition {partition} at offset {offset}" for partition, offset in offsets.items())
 
     def _finish(self, consumer: Any, partition: int) -> None:
         from confluent_kafka import TopicPartition

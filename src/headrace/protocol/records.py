@@ -85,6 +85,14 @@ def decode_records(
     return records
 
 
+def readable_records(batch: bytes | bytearray | memoryview, *, exact: bool = False) -> list[Record] | CodedError:
+    """The records of one whole batch, or why nobody can read them: for readers that then go on behind it."""
+    try:
+        return decode_records(batch, exact=exact)
+    except CodedError as error:
+        return error
+
+
 def _decode_record(
     data: bytes, position: int, header: BatchHeader, append_time: int | None, errors: str
 ) -> tuple[Record, int]:

@@ -56,29 +56,29 @@ def check_records(body: memoryview, count: int) -> Learned:
     return state
 
 
-def check_packed_records(batch: memoryview, header: BatchHeader) -> Learned:
-    """The same for a compressed batch, which is decompressed within `DECOMPRESSED_LIMIT`."""
-    size = _check_size(batch, header)
+def check_packed_records(batch: memoryview, header: BatchHeader, limit: int) -> Learned:
+    """The same for a compressed batch, which may have up to `limit` bytes when it is decompressed."""
+    size = _check_size(batch, header, limit)
     try:
-        body = compression.unpack(header.codec, batch[HEADER_SIZE:], guess=size or 0)
+        body = compression.unpack(header.codec, batch[HEADER_SIZE:], limit, guess=size or 0)
     except CodedError as error:
         raise _invalid(error.message) from error
     return check_records(body, header.record_count)
 
 
-def check_frame(batch: memoryview, header: BatchHeader) -> None:
+def check_frame(batch: memoryview, header: BatchHeader, limit: int) -> None:
     """Hold a compressed batch to the frame of its stream: its magic, and a size that can hold the records.
 
     A frame that announces fewer bytes than the records need may be one of several: then all is read.
     """
-    size = _check_size(batch, header)
+    size = _check_size(batch, header, limit)
     if size is not None and size < header.record_count * SMALLEST_RECORD:
-        check_packed_records(batch, header)
+        check_packed_records(batch, header, limit)
 
 
-def _check_size(batch: memoryview, header: BatchHeader) -> int | None:
+def _check_size(batch: memoryview, header: BatchHeader, limit: int) -> int | None:
     """The size that the frame announces, if it does."""
-    count, limit = header.record_count, compression.DECOMPRESSED_LIMIT
+    count = header.record_count
     try:
         size = compression.announced_size(header.codec, batch[HEADER_SIZE:])
     except CodedError as error:

@@ -21,11 +21,12 @@ from headrace.protocol.batch import (
     stamp_append_time,
     stamp_max_timestamp,
 )
-from headrace.protocol.compression import CODECS, NONE, ZSTD, compress, decompress
+from headrace.protocol.compression import CODECS, DECOMPRESSED_LIMIT, NONE, ZSTD, compress, decompress
 from headrace.protocol.errors import CodedError, ErrorCode, RecordsRefused
 from headrace.protocol.produce import FIRST_WITH_ZSTD
 from headrace.protocol.validation import Learned, check_frame, check_packed_records, check_records
 
+_LARGEST_RATIO: Final = 4
 _CODEC_NAMES: Final = {codec: name for name, codec in CODECS.items()}
 
 
@@ -66,9 +67,14 @@ def _check_records(batch: memoryview, header: BatchHeader, rules: IntakeSettings
     recompressed = rules.codec is not None and rules.codec != codec
     unordered = header.max_timestamp < header.base_timestamp and not rules.append_time
     if rules.reads_records or rules.compacted or recompressed or unordered:
-        return check_packed_records(batch, header)
-    check_frame(batch, header)
+        return check_packed_records(batch, header, _decompressed_limit(rules))
+    check_frame(batch, header, _decompressed_limit(rules))
     return None
+
+
+def _decompressed_limit(rules: IntakeSettings) -> int:
+    """What a batch may decompress to: a topic that takes large batches takes larger ones than most readers expect."""
+    return max(DECOMPRESSED_LIMIT, _LARGEST_RATIO * rules.max_message_bytes)
 
 
 def _check_timestamps(
@@ -111,7 +117,7 @@ def _check_keys(learned: Learned | None) -> None:
 
 def _recompress(batch: memoryview, header: BatchHeader, rules: IntakeSettings) -> tuple[memoryview, BatchHeader]:
     assert rules.codec is not None
-    plain = decompress(header.codec, batch[HEADER_SIZE:])
+    plain = decompress(header.codec, batch[HEADER_SIZE:], _decompressed_limit(rules))
     packed = compress(rules.codec, plain, rules.codec_level)
     fresh = replace_records(batch, packed, rules.codec)
     if len(fresh) > rules.max_message_bytes:

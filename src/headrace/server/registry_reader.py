@@ -2,14 +2,16 @@
 
 from typing import Final
 
+import structlog
+
 from headrace.cluster.image import ClusterImage
 from headrace.net.peers import Peers, PeerUnreachable, Purpose
 from headrace.protocol.api import ApiKey
-from headrace.protocol.batch import HEADER_SIZE, LOG_OVERHEAD
+from headrace.protocol.batch import HEADER_SIZE, read_header
 from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
 from headrace.protocol.fetched import parse_fetch
-from headrace.protocol.records import Record, decode_records
+from headrace.protocol.records import Record, readable_records
 from headrace.registry.records import TOPIC
 from headrace.replication.replica_manager import ReplicaManager
 
@@ -17,6 +19,8 @@ from .schema_book import Slice
 
 SLICE_BYTES: Final = 1 << 20
 _FETCH_VERSION: Final = 12
+
+log = structlog.get_logger(__name__)
 
 
 class RegistryReader:
@@ -48,7 +52,7 @@ class RegistryReader:
         end = partition.high_watermark
         found = partition.log.read(offset, SLICE_BYTES, end) if offset < end else None
         data = b"" if found is None else found.file.pread(found.length, found.position)
-        return _slice(memoryview(data), offset, end)
+        return slice_of(memoryview(data), offset, end)
 
     async def _from(self, peers: Peers, leader: int, offset: int) -> Slice:
         body = encode_request(ApiKey.FETCH, _FETCH_VERSION, _fetch(offset))
@@ -61,21 +65,25 @@ class RegistryReader:
         if code:
             raise CodedError(ErrorCode(code), f"broker {leader} does not give {TOPIC}")
         part = answer.partitions[0]
-        return _slice(part.records, offset, part.high_watermark)
+        return slice_of(part.records, offset, part.high_watermark)
 
 
-def _slice(data: memoryview, offset: int, high_watermark: int) -> Slice:
+def slice_of(data: memoryview, offset: int, high_watermark: int) -> Slice:
     """The records of whole batches, from the offset on; a batch that is cut short comes again."""
-    records: list[Record] = []
-    at = 0
+    found: list[Record] = []
+    at, following = 0, offset
     while len(data) - at >= HEADER_SIZE:
-        size = int.from_bytes(data[at + 8 : at + 12], "big") + LOG_OVERHEAD
-        if len(data) - at < size:
+        header = read_header(data, at)
+        if not HEADER_SIZE <= header.size <= len(data) - at:
             break
-        records += decode_records(data[at : at + size])
-        at += size
-    following = records[-1].offset + 1 if records else offset
-    return Slice([record for record in records if record.offset >= offset], following, high_watermark)
+        records = readable_records(data[at : at + header.size])
+        if isinstance(records, CodedError):
+            log.warning("unreadable batch skipped", topic=TOPIC, offset=header.base_offset, reason=records.message)
+        elif not header.is_control:
+            found += records
+        following = header.last_offset + 1
+        at += header.size
+    return Slice([record for record in found if record.offset >= offset], following, high_watermark)
 
 
 def _fetch(offset: int) -> dict[str, object]:

@@ -10,10 +10,11 @@ Offsets never change: a batch that loses records keeps its base offset and its l
 *   they are not a tombstone older than `delete.retention.ms`. As in Kafka, the first cleaning that meets a tombstone
     writes into its batch when it may go: the base timestamp becomes that time, and a bit in the attributes says so.
 
-The active segment is never touched, nor anything at or beyond the last stable offset. A producer's last batch stays as
-an empty one, so that its sequence is not forgotten; its last marker stays where that alone tells its epoch. Other
-markers stay as long as a batch of their transaction does, and then for `delete.retention.ms`, as tombstones do: so
-whoever reads the log from its start meets the end of every transaction of which it has met something.
+A batch that nobody can read stays as it is. The active segment is never touched, nor anything at or beyond the last
+stable offset. A producer's last batch stays as an empty one, so that its sequence is not forgotten; its last marker
+stays where that alone tells its epoch. Other markers stay as long as a batch of their transaction does, and then for
+`delete.retention.ms`, as tombstones do: so whoever reads the log from its start meets the end of every transaction of
+which it has met something.
 
 A crash at any point leaves the old or the new segments: the new file is complete and synced as `.cleaned`, becomes
 `.swap` (from here on recovery finishes the job), the old ones go, and it becomes `.log`.
@@ -23,8 +24,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import structlog
+
 from headrace.protocol.batch import APPEND_TIME_BIT, LOG_OVERHEAD, NO_PRODUCER, BatchHeader
-from headrace.protocol.records import Record, decode_marker, decode_records, encode_sparse_batch
+from headrace.protocol.errors import CodedError
+from headrace.protocol.records import Record, decode_marker, decode_records, encode_sparse_batch, readable_records
 
 from .aborted import AbortedIndex, AbortedTransaction
 from .disk import Disk, File
@@ -36,6 +40,9 @@ from .settings import LogSettings
 
 DELETE_HORIZON_BIT: Final = 0x40
 _MOST_KEYS: Final = 500_000
+
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +136,15 @@ def _map_keys(plan: Plan, most_keys: int) -> tuple[dict[bytes, int], int]:
             break
         for header, batch in _batches(source):
             if not header.is_control and not transactions.is_aborted(header):
-                latest.update({r.key: r.offset for r in decode_records(batch) if r.key is not None})
+                latest.update({r.key: r.offset for r in _readable(batch) or () if r.key is not None})
         clean_offset = source.segment.next_offset
     return latest, clean_offset
+
+
+def _readable(batch: bytes) -> list[Record] | None:
+    """The records of a batch; None where nobody can read them. Such a batch stays as it is."""
+    records = readable_records(batch, exact=True)
+    return None if isinstance(records, CodedError) else records
 
 
 def _batches(source: Source) -> Iterator[tuple[BatchHeader, bytes]]:
@@ -231,7 +244,10 @@ def _clean_batch(
         return _clean_marker(rewriting, header, batch, horizon, aborted)
     if rewriting.transactions.is_aborted(header):
         return _emptied(plan, header)
-    records = decode_records(batch, exact=True)
+    records = _readable(batch)
+    if records is None:
+        log.warning("unreadable batch kept by compaction", directory=plan.directory, offset=header.base_offset)
+        return header, batch
     kept = [record for record in records if _stays(record, rewriting.latest, horizon, plan.now_ms)]
     if not kept:
         return _emptied(plan, header)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headrace.protocol.batch import NO_TIMESTAMP, BatchHeader
-from headrace.protocol.records import decode_records
+from headrace.protocol.errors import CodedError
+from headrace.protocol.records import Record, readable_records
 
 from .scan import scan
 from .segment import Segment
@@ -42,10 +43,16 @@ def _first_in(segment: Segment, timestamp: int, start_offset: int, end_offset: i
             return None
         if header.max_timestamp < timestamp:
             continue
-        for record in decode_records(file.pread(header.size, position)):
+        for record in _records(file.pread(header.size, position)):
             if record.timestamp >= timestamp and record.offset >= start_offset:
                 return TimestampOffset(record.offset, record.timestamp, header.leader_epoch)
     return None
+
+
+def _records(batch: bytes) -> list[Record]:
+    """The records of a batch; none where nobody can read them, so that what lies behind it is found."""
+    records = readable_records(batch)
+    return [] if isinstance(records, CodedError) else records
 
 
 def latest(segments: Sequence[Segment], start_offset: int, end_offset: int) -> TimestampOffset | None:
@@ -79,7 +86,9 @@ def _latest_batch(segment: Segment, start_offset: int, end_offset: int) -> tuple
 
 
 def _latest_record(segment: Segment, position: int, header: BatchHeader, start_offset: int) -> TimestampOffset | None:
-    records = decode_records(segment.open().pread(header.size, position))
+    records = readable_records(segment.open().pread(header.size, position))
+    if isinstance(records, CodedError):
+        return TimestampOffset(max(header.base_offset, start_offset), header.max_timestamp, header.leader_epoch)
     readable = [record for record in records if record.offset >= start_offset]
     if not readable:
         return None

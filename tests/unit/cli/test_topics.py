@@ -88,3 +88,18 @@ def test_it_works_as_a_process(cluster: Broker) -> None:
     arguments = command("topic", "create", "apart")
     done = subprocess.run(arguments, capture_output=True, env=environment(cluster.bootstrap), check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"apart: created\n", b"")
+
+
+def test_records_before_an_offset_are_trimmed(topic: Run, run: Run, cluster: Broker) -> None:
+    topic("create", "long")
+    run("produce", "long", "--bootstrap", cluster.bootstrap, stdin="a\nb\nc\n")
+    refused = topic("trim", "long", "--partition", "0", "--before", "2")
+    assert "--yes" in refused.stderr
+    trimmed = topic("trim", "long", "--partition", "0", "--before", "2", "--yes")
+    assert trimmed.stdout == "long: partition 0 begins at offset 2\n"
+    (described,) = json.loads(topic("describe", "long", "--json").stdout)
+    assert (described["partitions"][0]["start_offset"], described["partitions"][0]["end_offset"]) == (2, 3)
+    ended = json.loads(topic("trim", "long", "-p", "0", "--before", "end", "--yes", "--json").stdout)
+    assert ended == {"topic": "long", "partition": 0, "start_offset": 3}
+    for wrong in ("-1", "x", "99"):
+        assert topic("trim", "long", "-p", "0", "--before", wrong, "--yes").exit_code != 0

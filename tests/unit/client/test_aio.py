@@ -123,7 +123,7 @@ def test_records_of_aborted_transactions_and_markers_are_left_out() -> None:
         batch(5, b"later", 7),
         marker(6, 7, committed=True),
     ]
-    records, next_offset = unpack(memoryview(b"".join(log)), 0, [(7, 1)])
+    records, next_offset, _ = unpack(memoryview(b"".join(log)), 0, [(7, 1)])
     assert [record.value for record in records] == [b"plain", b"kept", b"later"]
     assert next_offset == 7
     assert [r.offset for r in unpack(memoryview(b"".join(log)), 5, [])[0]] == [5]

@@ -17,6 +17,7 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.testing import Broker
 from tests.scripted import Asked, Reply
+from tests.unreadable import END, READABLE, planted
 
 from .batches import batch, record
 from .scripted_cluster import FAST, TOPIC, ScriptedCluster, ScriptedLog
@@ -419,3 +420,16 @@ def test_a_short_range_of_a_long_log_asks_for_little() -> None:
         assert read(scripted, (0, 500, 520)) == of(0, (500, 520))
         (fetch,) = [asked.entity for asked in scripted.asked if asked.api_key == ApiKey.FETCH]
         assert fetch.topics[0].partitions[0].partition_max_bytes < 100_000
+
+
+def test_a_batch_that_nobody_can_read_is_an_error_that_tells_how_to_go_on_or_is_skipped(broker: Broker) -> None:
+    planted(broker, "unreadable")
+    given = {"bootstrap.servers": broker.bootstrap, **FAST}
+    everything = [Range("unreadable", 0, 0, END)]
+    with Cluster(given) as cluster, pytest.raises(ClientError, match=r"at offset \d: .*; go on at offset \d") as error:
+        list(read_ranges(cluster, everything))
+    assert error.value.code == "CORRUPT_MESSAGE"
+    with Cluster({**given, "unreadable.batches": "skip"}) as cluster:
+        for with_headers in (False, True):
+            rows = pa.Table.from_batches(read_ranges(cluster, everything, with_headers=with_headers))
+            assert dict(zip(rows["offset"].to_pylist(), rows["value"].to_pylist(), strict=True)) == READABLE

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from headrace.testing import Broker
 from tests.unit.gateway.asgi import Asker, conversation
+from tests.unreadable import END, READABLE, planted
 
 MESSAGES = "/api/v1/topics/{}/messages"
 PARTITION = "/api/v1/topics/{}/partitions/{}/messages"
@@ -325,3 +327,16 @@ def test_two_members_share_a_topic_and_one_gone_leaves_it_to_the_other(bootstrap
             await ask("GET", f"{two}/messages?wait_ms=500")
 
     conversation(bootstrap, talk)
+
+
+def test_reading_goes_on_behind_batches_that_nobody_can_read() -> None:
+    async def talk(ask: Asker) -> None:
+        page = (await ask("GET", PARTITION.format("unreadable", 0) + "?format=text")).json
+        assert {each["offset"]: each["value_text"].encode() for each in page["records"]} == READABLE
+        assert page["next_offset"] == END
+        page = (await ask("GET", PARTITION.format("unreadable", 0) + "?offset=4&max_bytes=1&limit=1")).json
+        assert (page["records"], page["next_offset"]) == ([], END - 1)
+
+    with Broker() as broker:
+        planted(broker, "unreadable")
+        conversation(broker.bootstrap, talk)

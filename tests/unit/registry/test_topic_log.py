@@ -19,6 +19,7 @@ from headrace.registry.records import TOPIC
 from headrace.registry.service import Registry
 from headrace.registry.topic_log import SETTINGS, TopicLog
 from headrace.testing import Broker
+from tests.unreadable import plant
 
 from .registering import register
 
@@ -103,3 +104,17 @@ def test_a_log_without_its_beginning_is_not_guessed_at(broker: Broker) -> None:
     for deleted in client.delete_records([TopicPartition(TOPIC, 0, 1)]).values():
         deleted.result(60)
     asyncio.run(after())
+
+
+def test_schemas_are_registered_and_found_around_batches_that_nobody_can_read(broker: Broker) -> None:
+    parser = Parser()
+
+    async def everything() -> tuple[int, int, int]:
+        async with gateway(broker.bootstrap, parser) as before:
+            first = (await register(before, "s", schema(1))).id
+            plant(broker, TOPIC)
+            second = (await register(before, "s", schema(2))).id
+        async with gateway(broker.bootstrap, parser) as after:
+            return first, second, (await register(after, "s", schema(2))).id
+
+    assert asyncio.run(everything()) == (1, 2, 2)

@@ -17,20 +17,23 @@ from headrace.net.channel import Address
 from headrace.net.clock import SystemClock
 from headrace.net.connect import Manner
 from headrace.protocol.api import ApiKey
+from headrace.protocol.batch import stamp
+from headrace.protocol.compression import ZSTD
 from headrace.protocol.encode import encode_response
 from headrace.protocol.errors import CodedError, ErrorCode, RecordsRefused
 from headrace.protocol.produce import PartitionAnswer, TopicRecords, write_response
-from headrace.protocol.records import Record, encode_batch
+from headrace.protocol.records import Record, encode_batch, encode_marker
 from headrace.registry import judge
 from headrace.registry.parsing import Parser, Posted
 from headrace.registry.records import TOPIC, Proposal, encode
 from headrace.registry.service import Registry
 from headrace.registry.state import State
 from headrace.registry.topic_log import TopicLog
-from headrace.server.registry_reader import RegistryReader
+from headrace.server.registry_reader import RegistryReader, slice_of
 from headrace.server.schema_book import SchemaBook, Slice
 from headrace.testing import Broker
 from tests.unit.registry.registering import register
+from tests.unreadable import unreadable
 
 LIBRARY = Parser()
 
@@ -252,3 +255,14 @@ def test_a_registry_that_is_not_there_is_empty() -> None:
     image = ClusterImage(cluster_id="c", controller_id=1)
     reader = RegistryReader(broker_id=1, image=image, replicas=cast(Any, None))
     assert asyncio.run(reader.read(0)) == Slice((), 0, 0)
+
+
+def test_the_registrys_topic_is_read_on_behind_batches_that_nobody_can_read_and_markers() -> None:
+    sound = [encode_batch([Record(0, 0, None, value)], base_offset=at) for at, value in ((0, b"a"), (4, b"b"))]
+    bad = bytearray(unreadable(ZSTD))
+    marker = encode_marker(committed=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=0)
+    stamp(memoryview(bad), 1, 0)
+    stamp(memoryview(marker), 3, 0)
+    found = slice_of(memoryview(sound[0] + bad + marker + sound[1] + bad[:-1]), 0, 9)
+    assert ([record.value for record in found.records], found.next_offset) == ([b"a", b"b"], 5)
+    assert slice_of(memoryview(bad), 1, 9).next_offset == 3

@@ -10,6 +10,7 @@ from headrace.protocol.batch import read_header
 from headrace.protocol.records import Record, decode_records, encode_batch, encode_marker
 from headrace.storage import compaction
 from headrace.testing.disk import PowerLost
+from tests.unreadable import unreadable
 
 from .support import SMALL, Store, append, read_all, sync
 
@@ -281,3 +282,32 @@ def test_a_crash_at_any_step_leaves_the_latest_records() -> None:
             assert dict(contents(store).values()) == expected
         operation += 1
     assert operation > 10
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+def test_a_batch_that_nobody_can_read_stays_as_it_is_and_the_others_are_compacted(codec: int) -> None:
+    store = Store(COMPACT)
+    write(store, ("a", "1"))
+    append(store.log, bytearray(unreadable(codec)))
+    write(store, ("a", "2"))
+    before = read_all(store.log)[1]
+    end_segment(store)
+    assert clean(store)
+    batches = {read_header(batch).base_offset: batch for batch in read_all(store.log)}
+    assert 0 not in batches
+    assert batches[1] == before
+    assert [record.value for record in decode_records(batches[3])] == [b"2"]
+
+
+def test_records_are_found_by_time_behind_a_batch_that_nobody_can_read() -> None:
+    store = Store(SMALL)
+    append(store.log, bytearray(unreadable(0, timestamp=1_000)))
+    append(store.log, encode_batch([Record(0, 900, None, b"v"), Record(0, 2_000, None, b"v")]))
+    append(store.log, bytearray(unreadable(0, timestamp=9_000)))
+    end = store.log.log_end_offset
+    found = store.log.offset_for_timestamp(1_000, end)
+    assert found is not None
+    assert (found.offset, found.timestamp) == (3, 2_000)
+    latest = store.log.offset_of_max_timestamp(end)
+    assert latest is not None
+    assert (latest.offset, latest.timestamp) == (4, 9_000)

@@ -1,14 +1,21 @@
-"""Reading: records of one partition from an offset on, with a long poll; offsets by time."""
+"""Reading: records of one partition from an offset on, with a long poll; offsets by time.
+
+A batch that matches its checksum and yet cannot be read was written so by its producer, and every replica has it like
+that: it is passed over, with a warning. One that does not match is damaged, and another replica may have it whole: that
+is an error.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+import structlog
+
 from headrace.protocol.api import ApiKey
-from headrace.protocol.batch import HEADER_SIZE, LOG_OVERHEAD, crc_matches, read_header
+from headrace.protocol.batch import HEADER_SIZE, crc_matches, read_header
 from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.fetched import PartitionRecords, parse_fetch
-from headrace.protocol.records import Record, decode_marker, decode_records
+from headrace.protocol.records import Record, marker_of, readable_records
 
 from .cluster import Cluster
 from .retrying import retried
@@ -20,6 +27,8 @@ _NAMED: Final = 12
 """The last version of Fetch in which topics have their names."""
 _FETCH_MAX_BYTES: Final = 64 << 20
 
+log = structlog.get_logger(__name__)
+
 
 class Page(NamedTuple):
     """What a fetch brought. `next_offset` is where to go on, also past records that are not shown."""
@@ -28,6 +37,24 @@ class Page(NamedTuple):
     next_offset: int
     high_watermark: int
     log_start_offset: int
+    skipped: tuple["Skipped", ...] = ()
+    """Batches that were passed over."""
+
+
+class Skipped(NamedTuple):
+    """A batch that nobody can read."""
+
+    first_offset: int
+    last_offset: int
+    reason: str
+
+
+class Unpacked(NamedTuple):
+    """What the bytes of a fetch hold, and where to go on."""
+
+    records: list[Record]
+    next_offset: int
+    skipped: tuple[Skipped, ...]
 
 
 class Place(NamedTuple):
@@ -115,10 +142,13 @@ def _page(part: PartitionRecords, offset: int) -> Page | CodedError:
         code = ErrorCode(part.code)
         return CodedError(code, _reason(code, part, offset))
     try:
-        records, next_offset = unpack(part.records, offset, part.aborted)
+        unpacked = unpack(part.records, offset, part.aborted)
     except CodedError as error:
         return error
-    return Page(records, next_offset, part.high_watermark, part.log_start_offset)
+    for skipped in unpacked.skipped:
+        log.warning("unreadable batch skipped", topic=str(part.topic), partition=part.partition, **skipped._asdict())
+    records, next_offset, skips = unpacked
+    return Page(records, next_offset, part.high_watermark, part.log_start_offset, skips)
 
 
 def _reason(code: ErrorCode, part: PartitionRecords, offset: int) -> str:
@@ -127,33 +157,47 @@ def _reason(code: ErrorCode, part: PartitionRecords, offset: int) -> str:
     return ""
 
 
-def unpack(data: memoryview, offset: int, aborted: Iterable[tuple[int, int]]) -> tuple[list[Record], int]:
-    """The records from an offset on, and where to go on; those of aborted transactions are left out."""
+def unpack(data: memoryview, offset: int, aborted: Iterable[tuple[int, int]]) -> Unpacked:
+    """The records from an offset on; those of aborted transactions are left out.
+
+    `CodedError` (CORRUPT_MESSAGE) when the first batch is damaged; before a later one the reading ends.
+    """
     found: list[Record] = []
+    skipped: list[Skipped] = []
     beginnings = sorted((first, producer) for producer, first in aborted)
     dropped: set[int] = set()
     at, next_offset = 0, offset
     while len(data) - at >= HEADER_SIZE:
         header = read_header(data, at)
-        if len(data) - at < header.size or header.size < HEADER_SIZE:
+        if len(data) - at < header.size:
             break
         batch = data[at : at + header.size]
-        if not crc_matches(batch, header.crc):
+        if header.size < HEADER_SIZE or not crc_matches(batch, header.crc):
+            if at:
+                break
             raise CodedError(ErrorCode.corrupt_message, f"the batch at offset {header.base_offset} is damaged")
         while beginnings and beginnings[0][0] <= header.last_offset:
             dropped.add(beginnings.pop(0)[1])
-        if header.is_control:
-            marker = decode_marker(batch)
-            if marker is not None and not marker.committed:
-                dropped.discard(header.producer_id)
-        elif not (header.is_transactional and header.producer_id in dropped):
-            found += [record for record in decode_records(batch) if record.offset >= offset]
+        if header.is_control or not (header.is_transactional and header.producer_id in dropped):
+            records = readable_records(batch)
+            if isinstance(records, CodedError):
+                skipped.append(Skipped(header.base_offset, header.last_offset, records.message))
+            elif header.is_control:
+                if _is_abort(records):
+                    dropped.discard(header.producer_id)
+            else:
+                found += [record for record in records if record.offset >= offset]
         next_offset = max(next_offset, header.last_offset + 1)
         at += header.size
-    return found, next_offset
+    return Unpacked(found, next_offset, tuple(skipped))
 
 
-assert LOG_OVERHEAD < HEADER_SIZE
+def _is_abort(records: list[Record]) -> bool:
+    try:
+        marker = marker_of((records[0].key, records[0].value)) if records else None
+    except CodedError:
+        return False
+    return marker is not None and not marker.committed
 
 
 async def list_offsets(

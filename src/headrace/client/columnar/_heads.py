@@ -30,6 +30,16 @@ def read_heads(records: memoryview) -> tuple[Table, int]:
     return table[:rows], stop
 
 
+def extent(records: memoryview, offset: int) -> tuple[int, int]:
+    """The first and last offset of the batch that holds an offset; -1 and -1 where no whole batch does."""
+    heads, _ = read_heads(records)
+    holding = np.flatnonzero((heads[:, kernels.BASE_OFFSET] <= offset) & (offset <= heads[:, kernels.LAST_OFFSET]))
+    if not len(holding):
+        return -1, -1
+    first, last = heads[holding[0], [kernels.BASE_OFFSET, kernels.LAST_OFFSET]].tolist()
+    return first, last
+
+
 def check_rest(records: memoryview, position: int, expected: int) -> None:
     """What is at a position must be nothing, or the begin of a batch that was cut short; raises `BadBatch`.
 

@@ -4,6 +4,7 @@ The heads of the batches decide what is shown (`_plan`); the records themselves 
 (`_decoding`) straight into Arrow's buffers (`_fill`).
 """
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -18,16 +19,23 @@ from .model import SCHEMA, SCHEMA_WITH_HEADERS
 if TYPE_CHECKING:
     from ._plan import Plan
 
+log = logging.getLogger(__name__)
+
 
 class Decoder:
     """Fetched bytes of one partition to Arrow. One object serves all fetches of a partition, one at a time."""
 
-    def __init__(self, topic: str, partition: int, *, with_headers: bool, check_crcs: bool = True) -> None:
+    def __init__(
+        self, topic: str, partition: int, *, with_headers: bool, check_crcs: bool = True, skip_unreadable: bool = False
+    ) -> None:
         from ._fill import Filled  # compiles or loads the kernels, and numba with them
+        from ._heads import extent
         from ._plan import plan_fetch
 
         self._fill = Filled
         self._plan = plan_fetch
+        self._extent = extent
+        self._skip_unreadable = skip_unreadable
         self._topic = topic
         self._partition = partition
         self._with_headers = with_headers
@@ -54,16 +62,28 @@ class Decoder:
         gives no rows or an offset at the end. Fetching anew from there is right as well, only slower.
 
         `aborted` is (producer_id, first_offset) of each aborted transaction as Fetch names them to a read_committed
-        reader. Raises `ClientError` with code CORRUPT_MESSAGE for bytes that cannot be read.
+        reader. Raises `ClientError` with code CORRUPT_MESSAGE for a batch that cannot be read, or passes over it with a
+        warning, as it was made to.
         """
         try:
             plan = self._plan(memoryview(records), start, end, aborted, check_crcs=self._check_crcs)
             return self._rows_of(plan, start, end), plan.next_offset
         except BadBatch as bad:
-            raise ClientError(
-                f"'{self._topic}' partition {self._partition} cannot be read at offset {bad.offset}: {bad.reason}",
-                bad.code,
-            ) from bad
+            first, last = self._extent(memoryview(records), bad.offset)
+            if not self._skip_unreadable or last < 0:
+                raise self._unreadable(bad, last) from bad
+            reason = bad.reason
+        if first > start:
+            return self.decode(records, start, min(first, end), aborted)
+        where = f"'{self._topic}' partition {self._partition}"
+        log.warning("%s: offsets %d to %d were skipped: %s", where, first, last, reason)
+        return None, last + 1
+
+    def _unreadable(self, bad: BadBatch, last: int) -> ClientError:
+        where = f"'{self._topic}' partition {self._partition} cannot be read at offset {bad.offset}: {bad.reason}"
+        if last < 0:
+            return ClientError(where, bad.code)
+        return ClientError(f"{where}; go on at offset {last + 1}, or set unreadable.batches=skip", bad.code)
 
     def _rows_of(self, plan: "Plan", start: int, end: int) -> pa.RecordBatch | None:
         if not len(plan.batches):

@@ -109,7 +109,12 @@ class _Reading:
         self._open[where] = PartitionRead(where=where, next_offset=wanted.start, end=wanted.end, decoder=decoder)
 
     def _decoder(self, where: TopicPartition) -> Decoder:
-        return Decoder(*where, with_headers=self._with_headers, check_crcs=self._settings["check.crcs"])
+        return Decoder(
+            *where,
+            with_headers=self._with_headers,
+            check_crcs=self._settings["check.crcs"],
+            skip_unreadable=self._settings["unreadable.batches"] == "skip",
+        )
 
     # Asking
 

@@ -80,6 +80,13 @@ _EVERY: Final = (
     ),
     _setting("check.crcs", Type.BOOLEAN, "true", "Whether each batch is held against its checksum."),
     _setting(
+        "unreadable.batches",
+        Type.STRING,
+        "error",
+        "What to do at a batch that cannot be read: stop with an error, or pass over it with a warning.",
+        rule=one_of("error", "skip"),
+    ),
+    _setting(
         "isolation.level",
         Type.STRING,
         "read_uncommitted",
