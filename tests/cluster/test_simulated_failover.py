@@ -102,8 +102,11 @@ def test_the_last_replica_standing_loses_power_and_nothing_is_missing() -> None:
         cluster.network.isolate(f"b{first}")
         cluster[first].cut_from_store()
         await led_by(run, last)
+        await cluster.until(lambda: cluster[last].broker.replicas.partition(TOPIC, 0).is_leader, f"{last} knows it")
         cluster.network.heal(f"b{last}", "admin")
         cluster.network.heal("writer", f"b{last}")
+        partition = cluster[last].broker.replicas.partition(TOPIC, 0)
+        await cluster.until(lambda: partition.is_leader, "it knows that it leads")
         for value in ("alone 1", "alone 2"):
             assert await run.write(value, acks=1, to=last) is ErrorCode.none
         cluster[last].lose_power()

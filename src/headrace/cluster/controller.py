@@ -10,6 +10,7 @@ one sync of the store. A change that was begun is finished even when the connect
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -41,12 +42,24 @@ from .commits import TooLarge
 from .election import without_elr
 from .fenced import Deposed
 from .identity import new_topic_id
-from .image import BrokerNode, ClusterImage, PartitionState, Topic
+from .image import MOST_DELETED, BrokerNode, ClusterImage, PartitionState, Topic
 from .leaders import Leaders
 from .placement import Assignment, check_assignments, in_order, place, ring_position
 from .producer_ids import ProducerIds
-from .store import AlreadyExists, Conflict, Create, MetadataStore, Operation, Put, StoreError, Uncertain
+from .store import (
+    ANY_VERSION,
+    AlreadyExists,
+    Conflict,
+    Create,
+    Delete,
+    MetadataStore,
+    Operation,
+    Put,
+    StoreError,
+    Uncertain,
+)
 from .topics import (
+    DELETED,
     INTERNAL,
     TOPICS,
     already_exists,
@@ -54,11 +67,13 @@ from .topics import (
     collision_key,
     creation,
     decode_configs,
+    decode_deleted,
     decode_topics,
     deletion,
     encode_configs,
     growth_steps,
     led_by_first,
+    removal,
     taken_back,
     together,
     too_many,
@@ -135,6 +150,8 @@ class Controller:
         self._names: dict[str, str] = {}
         """Topic names by what they collide on."""
         self._config_versions: dict[str, int] = {}
+        self._deleted: deque[UUID] = deque()
+        """The deleted topics that the store remembers, the oldest first."""
         self._running: set[asyncio.Task[Any]] = set()
 
     async def load(self) -> None:
@@ -142,6 +159,9 @@ class Controller:
         self._image.brokers[self._node.id] = self._node
         for topic in decode_topics(await self._store.list(TOPICS)):
             self._show(topic)
+        for topic_id in decode_deleted(await self._store.list(DELETED)):
+            self._image.note_deleted(topic_id)
+            self._deleted.append(topic_id)
         for key, stored in await self._store.list(BROKER_CONFIGS):
             broker = key[len(BROKER_CONFIGS) :].removeprefix(_OF_ALL)
             self._image.broker_configs[broker] = decode_configs(key, stored)
@@ -182,7 +202,9 @@ class Controller:
             if topic_id not in (None, topic.id):
                 raise CodedError(ErrorCode.unknown_topic_id, f"There is no topic with the id {topic_id}")
             await self._commit(deletion(topic))
+            self._image.note_deleted(topic.id)
             self._forget(topic)
+            await self._prune_deleted(topic.id)
             return topic
 
         return await self._change(name, delete)
@@ -331,7 +353,7 @@ class Controller:
         try:
             self._listeners.apply_topic(topic)
         except Exception as error:
-            await self._take_back(deletion(topic), lambda: self._remove_logs(topic))
+            await self._take_back(removal(topic), lambda: self._remove_logs(topic))
             raise _answerable(error) from error
         self._show(topic)
         return topic
@@ -407,6 +429,16 @@ class Controller:
             self._listeners.apply_topic(topic)
         except Exception:
             log.exception("a topic's logs could not take the broker's new settings", topic=topic.name)
+
+    async def _prune_deleted(self, newest: UUID) -> None:
+        """Let the store forget the oldest of the deleted topics. What fails is done when there is a new controller."""
+        self._deleted.append(newest)
+        oldest = [self._deleted.popleft() for _ in range(min(2, len(self._deleted) - MOST_DELETED))]
+        try:
+            if oldest:
+                await self._store.commit([Delete(DELETED + topic_id.hex, ANY_VERSION) for topic_id in oldest])
+        except (StoreError, Conflict) as error:
+            log.info("the store could not forget deleted topics", reason=repr(error))
 
     def _existing(self, name: str) -> Topic:
         topic = self._image.topic(name)

@@ -88,14 +88,15 @@ def after_loss_of_records(
     else could hold more. All who came at once are named at once, as none of them may lead because of what it once had.
     """
     left = losers & {*state.isr, *state.elr}
-    if len(state.replicas) == 1 or not left:
+    emptied = (emptied & {*left, *state.last_known_elr}) - {*state.emptied}
+    if len(state.replicas) == 1 or not (left or emptied):
         return None
     purged = replace(
         state,
         isr=tuple(r for r in state.isr if r not in left),
         elr=tuple(r for r in state.elr if r not in left),
         last_known_elr=_ordered(state, (*state.last_known_elr, *left)),
-        emptied=_ordered(state, (*state.emptied, *(left & emptied))),
+        emptied=_ordered(state, (*state.emptied, *emptied)),
     )
     after = after_change_of_brokers(purged, rules, alive - losers)
     return _bumped(purged) if after is None else after

@@ -2,14 +2,16 @@
 
 A broker's place is (controller epoch, version). One who comes from another epoch, or from further back than the
 changes that are kept, gets a snapshot: everything, in numbered pages, as of one version. What a whole snapshot does not
-name is gone, and its logs are deleted; so a page is given again until the broker asks for the one after it. Values are
-what JSON can hold, so that they travel as they are.
+name is gone, so a page is given again until the broker asks for the one after it. The logs of what is gone are deleted
+only if its id is among those of deleted topics; else it may be the metadata that is wrong. Values are what JSON can
+hold, so that they travel as they are.
 
 Changes, each a list that begins with its kind:
 
     topic       name, id, configs, [state, …], least ISR   a new topic, or one whose settings changed
     partitions  id, {index: state}                         some partitions of a topic
     deleted     id, name
+    ids_deleted [id, …]                                    topics that were deleted before; in a snapshot
     brokers     [[id, host, port, rack, epoch], …]         all that live
     configs     "broker" | "group", name, {…}
 
@@ -183,7 +185,7 @@ class Feed:
 
     def _pages(self) -> Iterator[list[Change]]:
         image = self._image
-        first = [_brokers(image.brokers.values())]
+        first = [_brokers(image.brokers.values()), ["ids_deleted", [topic_id.hex for topic_id in image.deleted()]]]
         first += [["configs", "broker", name, dict(configs)] for name, configs in image.broker_configs.items()]
         first += [["configs", "group", name, dict(configs)] for name, configs in image.group_configs.items()]
         return _paged(first, [(topic, self._least_isr(topic)) for topic in image.topics()])

@@ -3,11 +3,13 @@
 Handlers read the image and never change it. Each change makes new `Topic` values and a higher `version`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
+MOST_DELETED: Final = 5_000
+"""Topics that are known to have been deleted: so many are remembered, the latest."""
 NO_LEADER: Final = -1
 """The leader of a partition that nobody may lead now."""
 
@@ -49,6 +51,11 @@ class PartitionState:
     emptied: tuple[int, ...] = ()
     """Those of the last known ELR whose directory was new when they came back."""
 
+    def counts_on(self, broker: int) -> bool:
+        """Whether a broker may come to lead because of what it once held."""
+        is_last_known = broker in self.last_known_elr and broker not in self.emptied
+        return is_last_known or broker in self.isr or broker in self.elr
+
     def least_isr(self, configured: int) -> int:
         """The smallest ISR with which anything is committed, given `min.insync.replicas`.
 
@@ -82,6 +89,8 @@ class ClusterImage:
         self.cluster_id = cluster_id
         self.controller_id = controller_id
         self.version = 0
+        self.topics_version = 0
+        """Grows when topics come, go, or have other replicas: seldom, where `version` grows with every election."""
         self.is_whole = True
         """Whether it holds everything as of a version: not before the first snapshot of the feed is taken up, nor while
         a later one is."""
@@ -92,6 +101,7 @@ class ClusterImage:
         """What was set on groups, by group id."""
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
+        self._deleted: dict[UUID, None] = {}
 
     def topic(self, name: str) -> Topic | None:
         return self._by_name.get(name)
@@ -103,6 +113,10 @@ class ClusterImage:
         """Whether a topic that was there once is known to be no more. One that is only not known yet is not deleted."""
         return self.is_whole and topic_id not in self._by_id
 
+    def names(self) -> KeysView[str]:
+        """The names of all topics, in the order of their coming."""
+        return self._by_name.keys()
+
     def topics(self) -> Iterator[Topic]:
         return iter(self._by_name.values())
 
@@ -113,11 +127,35 @@ class ClusterImage:
         old = self._by_name.get(topic.name)
         if old is not None and old.id != topic.id:
             del self._by_id[old.id]
+        if old is None or old.id != topic.id or not _has_same_replicas(old, topic):
+            self.topics_version += 1
         self._by_name[topic.name] = topic
         self._by_id[topic.id] = topic
         self.version += 1
+
+    def was_deleted(self, topic_id: UUID) -> bool:
+        """Whether the cluster remembers that somebody deleted a topic. One that is only not there may have been lost
+        with the metadata, and its logs are worth keeping.
+        """
+        return topic_id in self._deleted
+
+    def note_deleted(self, topic_id: UUID) -> None:
+        """A topic was deleted; the oldest of very many are forgotten."""
+        self._deleted[topic_id] = None
+        if len(self._deleted) > MOST_DELETED:
+            del self._deleted[next(iter(self._deleted))]
+
+    def deleted(self) -> Iterator[UUID]:
+        """The topics that are known to have been deleted, in that order."""
+        return iter(self._deleted)
 
     def remove_topic(self, name: str) -> None:
         topic = self._by_name.pop(name)
         del self._by_id[topic.id]
         self.version += 1
+        self.topics_version += 1
+
+
+def _has_same_replicas(old: Topic, new: Topic) -> bool:
+    pairs = zip(old.partitions, new.partitions, strict=False)
+    return len(old.partitions) == len(new.partitions) and all(a is b or a.replicas == b.replicas for a, b in pairs)

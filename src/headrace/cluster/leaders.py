@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
-from uuid import UUID
 
 from headrace.config import BrokerConfig, effective_topic
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -11,6 +10,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from . import election
 from .election import Recovery, Rules
 from .image import ClusterImage, PartitionState, Topic
+from .log_faults import LogFaults
 from .placement import check_assignments
 
 TOPICS_AT_ONCE: Final = 2_000
@@ -98,8 +98,7 @@ class Leaders:
         self._change = change
         self._image = image
         self._config = config
-        self.offline: dict[tuple[UUID, int], Offline] = {}
-        """Who cannot serve a partition, by topic id and index, as far as brokers have told this controller."""
+        self.faults = LogFaults()
         self.leaving: set[int] = set()
         """Who is about to stop: alive, and not to be given anything more to lead."""
         self._wishes: dict[str, list[_Wish]] = {}
@@ -119,9 +118,9 @@ class Leaders:
             decided = known.get(rules)
             if decided is None:
                 decided = known[rules] = _Decided(decide, rules)
-            if not self.offline:
+            if not self.faults:
                 return decided.changes(topic.partitions)
-            return decided.changes(topic.partitions, lambda index: self.offline.get((topic.id, index)))
+            return decided.changes(topic.partitions, lambda index: self._offline(topic, index, topic.partitions[index]))
 
         for topics in _portions(list(self._image.topics())):
             current = (self._image.topic(topic.name) for topic in topics)
@@ -179,13 +178,16 @@ class Leaders:
         for wish in wishes:
             try:
                 before = states.get(wish.partition) or _state_of(topic, wish.partition)
-                after = wish.decide(before, rules, self.offline.get((topic.id, wish.partition), _NOBODY))
+                after = wish.decide(before, rules, self._offline(topic, wish.partition, before))
             except Exception as error:
                 _fail([wish], error)
             else:
                 if after is not None:
                     states[wish.partition] = after
         return states
+
+    def _offline(self, topic: Topic, index: int, state: PartitionState) -> Offline:
+        return self.faults.offline((topic.id, index), state, self._image.brokers.keys())
 
     async def change_if_there(self, name: str, index: int, decide: NextState) -> None:
         """The same, unless the topic is gone."""

@@ -116,7 +116,11 @@ class Membership:
             epoch = await self._register(may_wait=may_wait)
             may_wait = True
             self._member.registered(epoch)
-            await self._until_session_ends(self._follow_controller())
+            try:
+                await self._until_session_ends(self._follow_controller())
+            except Exception:
+                self._step_down()  # nobody would notice that the session ends
+                raise
 
     async def _until_session_ends(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs the work; when the session is lost, steps down before anything that could take time."""
@@ -127,14 +131,17 @@ class Membership:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if self._ended.is_set():
                 log.warning("the session in the metadata store is lost")
-                self._member.controller_is(None, -1)
-                self._member.step_down()
+                self._step_down()
         finally:
             for future in waiting:
                 future.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
         if not task.cancelled():
             task.result()
+
+    def _step_down(self) -> None:
+        self._member.controller_is(None, -1)
+        self._member.step_down()
 
     async def withdraw(self) -> None:
         """Leave the cluster before stopping, so that nobody has to wait for the session to end."""
@@ -228,6 +235,8 @@ class Membership:
             await self._member.rule(epoch, version)
         except (Deposed, CodedError, StoreError, Conflict) as error:
             log.warning("no longer controller", epoch=epoch, reason=repr(error))
+        except Exception:
+            log.exception("the active controller failed, it resigns", epoch=epoch)
         finally:
             if not self._ended.is_set():
                 await self._resign()

@@ -25,6 +25,7 @@ from .election import Rules
 from .feed import Feed, Place
 from .image import ClusterImage, PartitionState, Topic
 from .leaders import Offline
+from .log_faults import Fault, FaultyLog, LogKey
 from .recovery import AskEnds, LogRecovery
 from .registration import ACCOUNTED, BROKERS, Loss, Registration, decode_registration, registration_key
 from .store import Create, Put, SharedStore
@@ -79,6 +80,10 @@ class Overseer:
         self._is_over = False
         self._asked: dict[int, tuple[int, int]] = {}
         """Of each broker the latest request for ISRs: its epoch and number."""
+        self._reported: dict[int, tuple[int, int]] = {}
+        """Of each broker the latest report of faulty logs: its epoch and number."""
+        self._unsettled: dict[int, set[LogKey]] = {}
+        """Of each broker the logs whose health has changed, as long as that has not had its consequences."""
         self._is_heard = False
         """Whether another broker has asked since that was last looked at."""
         self.recovery = LogRecovery(self._leaders, image, ask_ends, self._accounted_alive)
@@ -167,9 +172,11 @@ class Overseer:
 
     def _forgive(self, renewed: Iterable[int]) -> None:
         """Those who are gone, or have come anew: what they had said of themselves counts no more."""
-        self._leaders.leaving.difference_update(renewed)
-        offline = self._leaders.offline
-        self._leaders.offline = {key: left for key, who in offline.items() if (left := who.difference(renewed))}
+        gone = frozenset(renewed)
+        self._leaders.leaving.difference_update(gone)
+        self._leaders.faults.forget(gone)
+        for broker in gone:
+            self._unsettled.pop(broker, None)
 
     async def _settle_partitions(self, came: Mapping[int, Registration]) -> None:
         """Leaders for what the living hold. Who has come anew was gone: it is in no ISR unless it is the last."""
@@ -237,9 +244,7 @@ class Overseer:
         been told since that nothing came of it: it must not be granted any more.
         """
         self._require_known(broker, broker_epoch)
-        if self._asked.get(broker, (-1, -1)) >= (broker_epoch, number):
-            raise CodedError(ErrorCode.invalid_update_version, "a later request has come before this one")
-        self._asked[broker] = (broker_epoch, number)
+        _require_later(self._asked, broker, (broker_epoch, number))
         return list(await asyncio.gather(*(self._alter_one(broker, change) for change in changes)))
 
     async def _alter_one(self, broker: int, change: Mapping[str, Any]) -> Outcome:
@@ -298,23 +303,38 @@ class Overseer:
         )
         return sum(state.leader == broker for topic in self.image.topics() for state in topic.partitions)
 
-    async def give_up(self, broker: int, broker_epoch: int, logs: Sequence[tuple[str, str, int]]) -> None:
-        """A broker's disk has failed it for some partitions (topic, topic id, index): others lead them.
+    async def report_logs(self, broker: int, broker_epoch: int, number: int, logs: Sequence[FaultyLog]) -> None:
+        """All logs that a broker cannot serve: it leaves their ISRs and leads none of them as long as it reports them.
 
-        The broker is remembered as dead to them until it registers anew.
+        Returns once that is stored. A log that an earlier report named and this one does not is well again.
         """
         self._require_known(broker, broker_epoch)
-        known: list[tuple[str, int]] = []
-        for name, topic_id, index in logs:
-            topic = self.image.topic(name)
-            if topic is None or topic.id.hex != topic_id or not 0 <= index < len(topic.partitions):
-                continue
-            key = (UUID(hex=topic_id), index)
-            self._leaders.offline[key] = self._leaders.offline.get(key, frozenset()) | {broker}
-            log.warning("a broker cannot serve a partition", broker=broker, topic=name, partition=index)
-            known.append((name, index))
-        await asyncio.gather(*(self._leaders.change_if_there(*key, self._settle_one) for key in known))
+        _require_later(self._reported, broker, (broker_epoch, number))
+        faults = {(UUID(hex=entry.topic_id), entry.partition): Fault(entry.fault) for entry in logs}
+        before = self._leaders.faults.of(broker)
+        for entry in logs:
+            if before.get((UUID(hex=entry.topic_id), entry.partition)) is not Fault(entry.fault):
+                log.warning("log cannot be served", broker=broker, **entry._asdict())
+        unsettled = self._unsettled.setdefault(broker, set())
+        unsettled |= faults.keys() | before.keys()
+        self._leaders.faults.replace(broker, faults)
+        lost = {key for key, fault in faults.items() if fault is Fault.LOST}
+        await asyncio.gather(*(self._settle_log(broker, key, is_lost=key in lost) for key in list(unsettled)))
+        unsettled.clear()
         self.recovery.look()
+
+    async def _settle_log(self, broker: int, key: LogKey, *, is_lost: bool) -> None:
+        topic = self.image.topic_by_id(key[0])
+        if topic is None or not 0 <= key[1] < len(topic.partitions):
+            return
+
+        def settle(state: PartitionState, rules: Rules, offline: Offline) -> PartitionState | None:
+            alive = self._alive - offline
+            after = (is_lost and election.after_loss_of_records(state, rules, {broker}, alive, {broker})) or state
+            after = election.after_change_of_brokers(after, rules, alive) or after
+            return None if after == state else after
+
+        await self._leaders.change_if_there(topic.name, key[1], settle)
 
     async def restore_preferred(self, most_percent: int) -> None:
         """Let the first replicas lead again where a broker leads too few of those it should."""
@@ -333,3 +353,10 @@ class Overseer:
 
         if due & staying:
             await self._leaders.change_all(restore)
+
+
+def _require_later(latest: dict[int, tuple[int, int]], broker: int, number: tuple[int, int]) -> None:
+    """Refuse a request that comes after a later one of the same broker, which had given it up by then."""
+    if latest.get(broker, (-1, -1)) >= number:
+        raise CodedError(ErrorCode.invalid_update_version, "a later request has come before this one")
+    latest[broker] = number

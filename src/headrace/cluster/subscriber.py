@@ -36,7 +36,11 @@ class Listener(Protocol):
         ...
 
     def remove_topic(self, topic: Topic) -> None:
-        """A topic is no more."""
+        """A topic was deleted."""
+        ...
+
+    def set_topic_aside(self, topic: Topic) -> None:
+        """A topic is not known any more, and was not deleted: its logs are kept, where they are in nobody's way."""
         ...
 
     def brokers_changed(self, gone: AbstractSet[int]) -> None:
@@ -138,7 +142,19 @@ class Subscriber:
     def _forget_all_but(self, named: AbstractSet[str]) -> None:
         """What a whole snapshot does not name is gone."""
         for topic in [topic for topic in self._image.topics() if topic.name not in named]:
-            self._take_deleted(topic.id.hex, topic.name)
+            self._take_gone(topic)
+
+    def _take_gone(self, topic: Topic) -> None:
+        """A topic that is not there any more: only what is known to have been deleted is deleted here as well."""
+        self._image.remove_topic(topic.name)
+        if self._image.was_deleted(topic.id):
+            self._listener.remove_topic(topic)
+        else:
+            self._listener.set_topic_aside(topic)
+
+    def _take_ids_deleted(self, topic_ids: Iterable[str]) -> None:
+        for topic_id in topic_ids:
+            self._image.note_deleted(UUID(hex=topic_id))
 
     def _take_topic(
         self, name: str, topic_id: str, configs: Mapping[str, str], states: list[list[Any]], least_isr: int
@@ -153,7 +169,7 @@ class Subscriber:
             least_isr=least_isr,
         )
         if before is not None and before.id != topic.id:
-            self._take_deleted(before.id.hex, name)
+            self._take_gone(before)
         self._image.put_topic(topic)
         return topic, range(len(topic.partitions))
 
@@ -174,10 +190,10 @@ class Subscriber:
         return topic, changed
 
     def _take_deleted(self, topic_id: str, name: str) -> None:
+        self._image.note_deleted(UUID(hex=topic_id))
         topic = self._image.topic(name)
         if topic is not None and topic.id.hex == topic_id:
-            self._image.remove_topic(name)
-            self._listener.remove_topic(topic)
+            self._take_gone(topic)
 
     def _take_brokers(self, nodes: list[list[Any]]) -> None:
         before = self._image.brokers

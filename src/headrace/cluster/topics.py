@@ -19,6 +19,8 @@ from .image import PartitionState, Topic
 from .store import Check, Create, Delete, Entries, Operation, Put, StoreError, Versioned
 
 TOPICS: Final = "/topics/"
+DELETED: Final = "/deleted_topics/"
+"""A key for each topic that was deleted, by its id: who was away then can tell it from one that the store has lost."""
 MAX_NAME: Final = 249
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """The topics in which the broker keeps state of its own."""
@@ -120,11 +122,22 @@ def taken_back(before: Topic, after: Topic) -> tuple[list[Operation], Topic]:
     return operations, undone
 
 
-def deletion(topic: Topic) -> list[Operation]:
-    """What removes a topic from the store."""
+def removal(topic: Topic) -> list[Operation]:
+    """What removes a topic from the store as if it had never been there."""
     pages = enumerate(topic.page_versions, start=1)
     operations: list[Operation] = [Delete(_page_key(topic.name, page), version) for page, version in pages]
     return [*operations, Delete(topic_key(topic.name), topic.version)]
+
+
+def deletion(topic: Topic) -> list[Operation]:
+    """What deletes a topic, and keeps its id among those that were deleted."""
+    return [*removal(topic), Create(DELETED + topic.id.hex, topic.name.encode())]
+
+
+def decode_deleted(entries: Entries) -> list[UUID]:
+    """The ids of the topics that were deleted, the oldest first, from all keys under `DELETED`."""
+    in_order = sorted(entries, key=lambda entry: entry[1].created)
+    return [UUID(hex=key.removeprefix(DELETED)) for key, _ in in_order]
 
 
 def decode_topics(entries: Entries) -> Iterator[Topic]:

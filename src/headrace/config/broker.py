@@ -207,6 +207,14 @@ _OWN: Final = (
         "bytes of memory.",
     ),
     _dynamic(
+        "log.cleaner.dedupe.buffer.size",
+        Type.LONG,
+        "134217728",
+        at_least(1 << 20),
+        "Memory for the keys of a log that is being compacted, 192 bytes each; what does not fit waits for the next "
+        "time. One batch at a time comes on top, with up to 32 MiB that it decompresses to.",
+    ),
+    _dynamic(
         "log.cleaner.backoff.ms",
         Type.LONG,
         "15000",

@@ -81,8 +81,9 @@ async def delete_offsets(
     group.check_offset_delete()
     codes: Codes = {}
     tombstones: list[Pair] = []
+    read = group.subscribed_topics()
     for topic, indexes in partitions.items():
-        subscribed = group.is_subscribed(topic)
+        subscribed = topic in read
         code = ErrorCode.group_subscribed_to_topic if subscribed else ErrorCode.none
         codes[topic] = dict.fromkeys(indexes, code)
         if not subscribed:

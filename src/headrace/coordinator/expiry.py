@@ -6,7 +6,6 @@ group goes once it has no offsets. The offsets of a deleted topic go with it. No
 open that has committed an offset.
 """
 
-import asyncio
 from collections.abc import Iterator
 from typing import Final
 
@@ -22,6 +21,7 @@ from .partitions import OFFSETS_TOPIC
 from .records import NONE, offset_times
 from .service import GroupCoordinator
 from .shard import Shard
+from .turns import in_turns
 
 log = structlog.get_logger(__name__)
 
@@ -34,14 +34,8 @@ async def expire(coordinator: GroupCoordinator, now_ms: int) -> int:
     """Let go of what has expired at a time of day; returns how many offsets and groups went."""
     gone = 0
     for shard in coordinator.shards.active():
-        looked_at = 0
-        for group_id in list(_group_ids(shard)):
-            looked_at += 1 + sum(map(len, shard.offsets.topics(group_id).values()))
-            if looked_at >= OFFSETS_PER_TURN:
-                looked_at = 0
-                await asyncio.sleep(0)
-            if shard.phase is Phase.ACTIVE:
-                gone += _expire_group(coordinator, shard, group_id, now_ms)
+        async for group_id in in_turns(list(_group_ids(shard)), OFFSETS_PER_TURN):
+            gone += await _expire_group(coordinator, shard, group_id, now_ms)
     if gone:
         log.info("offsets and groups expired", count=gone)
     return gone
@@ -51,35 +45,46 @@ def _group_ids(shard: Shard) -> Iterator[str]:
     return iter(dict.fromkeys((*shard.groups, *shard.offsets.groups())))
 
 
-def _expire_group(coordinator: GroupCoordinator, shard: Shard, group_id: str, now_ms: int) -> int:
-    group = coordinator.group(shard, group_id)
+async def _expire_group(coordinator: GroupCoordinator, shard: Shard, group_id: str, now_ms: int) -> int:
+    """Topic by topic: a group may have very many offsets, and others get their turns meanwhile."""
+    gone = 0
+    retention_ms = coordinator.settings.retention_ms
+    group = coordinator.group(shard, group_id) if shard.phase is Phase.ACTIVE else None
     if group is None:
-        return 0
-    tombstones = _expired(shard, group, now_ms, coordinator.settings.retention_ms)
+        return gone
+    read = group.subscribed_topics()
+    unread = [topic for topic in shard.offsets.topics(group_id) if topic not in read]
     try:
-        _forget(coordinator, shard, tombstones)
-        has_offsets = group_id in shard.offsets or shard.pending.has_any(group_id)
-        if group.is_empty and not group.is_blank and not has_offsets:
-            admin.remove(coordinator, shard, group)
-            return len(tombstones) + 1
+        async for topic in in_turns(unread, OFFSETS_PER_TURN):
+            group = coordinator.group(shard, group_id) if shard.phase is Phase.ACTIVE else None
+            if group is None:
+                return gone
+            tombstones = _expired(shard, group, topic, now_ms, retention_ms)
+            _forget(coordinator, shard, tombstones)
+            gone += len(tombstones)
+        return gone + _remove_if_empty(coordinator, shard, group_id)
     except CodedError as error:
         log.warning("expired offsets could not be removed", group=group_id, reason=error.message)
+        return gone
+
+
+def _remove_if_empty(coordinator: GroupCoordinator, shard: Shard, group_id: str) -> int:
+    group = coordinator.group(shard, group_id) if shard.phase is Phase.ACTIVE else None
+    has_offsets = group_id in shard.offsets or shard.pending.has_any(group_id)
+    if group is None or not group.is_empty or group.is_blank or has_offsets:
         return 0
-    return len(tombstones)
+    admin.remove(coordinator, shard, group)
+    return 1
 
 
-def _expired(shard: Shard, group: Group, now_ms: int, retention_ms: int) -> list[Pair]:
-    found: list[Pair] = []
-    for topic, values in shard.offsets.topics(group.group_id).items():
-        if group.is_subscribed(topic):
-            continue
-        due = [
-            index
-            for index, value in values.items()
-            if _is_expired(group, value, now_ms, retention_ms) and not shard.pending.has(group.group_id, topic, index)
-        ]
-        found += shard.offsets.tombstones(group.group_id, topic, due)
-    return found
+def _expired(shard: Shard, group: Group, topic: str, now_ms: int, retention_ms: int) -> list[Pair]:
+    values = shard.offsets.topics(group.group_id).get(topic, {})
+    due = [
+        index
+        for index, value in values.items()
+        if _is_expired(group, value, now_ms, retention_ms) and not shard.pending.has(group.group_id, topic, index)
+    ]
+    return shard.offsets.tombstones(group.group_id, topic, due)
 
 
 def _is_expired(group: Group, value: bytes, now_ms: int, retention_ms: int) -> bool:
@@ -111,9 +116,7 @@ async def forget_topic(coordinator: GroupCoordinator, topic: str) -> int:
     for shard in coordinator.shards.silent():
         shard.deleted_topics.add(topic)
     for shard in coordinator.shards.active():
-        for number, group_id in enumerate(shard.groups_with_offsets(), 1):
-            if number % OFFSETS_PER_TURN == 0:
-                await asyncio.sleep(0)
+        async for group_id in in_turns(shard.groups_with_offsets(), OFFSETS_PER_TURN):
             tombstones = shard.tombstones(group_id, topic) if shard.phase is Phase.ACTIVE else []
             if tombstones:
                 try:

@@ -4,7 +4,7 @@ A group decides and never acts: each event gives effects, which the shard that h
 milliseconds of the clock's monotonic time, except those that are stored, which are the time of day.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
@@ -96,8 +96,8 @@ class Group(Protocol):
         """`CodedError` unless the group may be deleted."""
         ...
 
-    def is_subscribed(self, topic: str) -> bool:
-        """Whether a member reads, or may be reading, this topic."""
+    def subscribed_topics(self) -> Container[str]:
+        """The topics that members read, or may be reading."""
         ...
 
     def offsets_idle_since(self, commit_timestamp: int) -> int | None:

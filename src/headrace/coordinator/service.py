@@ -23,6 +23,7 @@ from headrace.replication.transactions import TransactionVerifier
 from .alarms import Scheduler
 from .classic import ClassicGroup, JoinRequest, LeavingMember, SyncRequest
 from .consumer import CONSUMER_KEYS, ConsumerGroup, ConsumerSettings
+from .consumer.resolver import Resolver
 from .effects import Effect
 from .errands import Errands
 from .group import Group
@@ -66,6 +67,7 @@ class GroupCoordinator:
         self._new_id = new_id
         self._consumer_settings = settings.consumer({})
         self.errands = Errands()
+        self._resolver = Resolver(image, self.errands.spawn)
         self.shards = Shards(
             _topic(settings),
             image=image,
@@ -148,6 +150,7 @@ class GroupCoordinator:
         return ConsumerGroup(
             group_id,
             image=self._image,
+            resolver=self._resolver,
             settings=lambda: self.consumer_settings(group_id),
             new_id=self._new_id,
             new_classic=self._new_classic,

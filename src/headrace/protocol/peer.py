@@ -39,8 +39,8 @@ class InternalApi(IntEnum):
     """A broker is about to stop: the controller moves what it leads."""
     ALTER_ISR = 20_004
     """A leader asks the controller for other ISRs."""
-    GIVE_UP = 20_006
-    """A broker's disk has failed it for some partitions: the controller lets others lead them."""
+    REPORT_LOGS = 20_006
+    """All logs that a broker cannot serve now: the controller lets others lead them, and does not count on them."""
     BUSY = 20_007
     """A broker takes up what the feed has brought, and will ask on when it is done: it is there, and hears."""
     LOG_ENDS = 20_008

@@ -8,7 +8,7 @@ The hot paths never come here. A record is
 where every varint is zigzag-coded and a length of -1 stands for null.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -66,23 +66,28 @@ def decode_records(
     A header's name that is not UTF-8 is shown with replacement characters, as Kafka's clients do. With `exact` it comes
     out of `encode_batch` again as it went in, but may hold surrogates.
     """
+    return list(iterate_records(batch, limit, exact=exact))
+
+
+def iterate_records(
+    batch: bytes | bytearray | memoryview, limit: int = compression.DECOMPRESSED_LIMIT, *, exact: bool = False
+) -> Iterator[Record]:
+    """As `decode_records`, one by one: a record as an object takes many times the memory of its bytes."""
     header = read_header(batch)
     body = memoryview(batch)[HEADER_SIZE : header.size]
     codec = header.attributes & CODEC_MASK
     data = bytes(body) if codec == compression.NONE else compression.decompress(codec, body, limit)
     append_time = header.max_timestamp if header.attributes & APPEND_TIME_BIT else None
     errors = _REVERSIBLE if exact else "replace"
-    records: list[Record] = []
     position = 0
-    try:
-        for _ in range(header.record_count):
+    for _ in range(header.record_count):
+        try:
             record, position = _decode_record(data, position, header, append_time, errors)
-            records.append(record)
-    except IndexError as error:
-        raise _malformed(str(error)) from error
+        except IndexError as error:
+            raise _malformed(str(error)) from error
+        yield record
     if position != len(data):
         raise _malformed(f"{len(data) - position} bytes follow the last record")
-    return records
 
 
 def readable_records(batch: bytes | bytearray | memoryview, *, exact: bool = False) -> list[Record] | CodedError:
@@ -187,9 +192,8 @@ def encode_batch(
     first = (items[0].offset if items else 0) if base_offset is None else base_offset
     deltas = [record.offset - first for record in items] if keep_offsets else range(len(items))
     last_delta = (deltas[-1] if items else 0) if last_offset is None else last_offset - first
-    return encode_sparse_batch(
-        items,
-        deltas,
+    return _encode_batch(
+        zip(items, deltas, strict=True),
         head=BatchHeader(
             base_offset=first,
             batch_length=0,
@@ -209,17 +213,21 @@ def encode_batch(
     )
 
 
-def encode_sparse_batch(
-    records: Sequence[Record], deltas: Sequence[int], *, head: BatchHeader, level: int | None = None
-) -> bytearray:
-    """A sealed batch with this head, whose length, CRC and record count are filled in here."""
+def encode_sparse_batch(records: Iterable[Record], *, head: BatchHeader) -> bytearray:
+    """A sealed batch with this head, whose length, CRC and record count are filled in here; records keep offsets."""
+    return _encode_batch(((record, record.offset - head.base_offset) for record in records), head=head)
+
+
+def _encode_batch(records: Iterable[tuple[Record, int]], *, head: BatchHeader, level: int | None = None) -> bytearray:
     body = bytearray()
-    for record, delta in zip(records, deltas, strict=True):
+    count = 0
+    for record, delta in records:
         _write_record(body, record, record.timestamp - head.base_timestamp, delta)
+        count += 1
     packed = compression.compress(head.codec, body, level) if head.codec else body
     batch = bytearray(HEADER_SIZE) + packed
     length = len(batch) - LOG_OVERHEAD
-    HEADER.pack_into(batch, 0, *head._replace(batch_length=length, record_count=len(records), crc=0))
+    HEADER.pack_into(batch, 0, *head._replace(batch_length=length, record_count=count, crc=0))
     seal(memoryview(batch))
     return batch
 

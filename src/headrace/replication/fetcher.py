@@ -27,7 +27,8 @@ log = structlog.get_logger(__name__)
 
 Ask = Callable[[int, bytearray], Awaitable[memoryview]]
 """Sends a replication request to a broker; its answer, or `OSError`."""
-Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+Keep = Callable[[str, Callable[[], Coroutine[Any, Any, None]]], "asyncio.Task[None]"]
+"""Runs something under a name until it is cancelled, and begins it anew when it fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +100,9 @@ class Fetcher:
 class Fetchers:
     """Follows all leaders of the partitions that this broker does not lead."""
 
-    def __init__(self, ask: Ask, spawn: Spawn, terms: Terms) -> None:
+    def __init__(self, ask: Ask, keep: Keep, terms: Terms) -> None:
         self._ask = ask
-        self._spawn = spawn
+        self._keep = keep
         self._terms = terms
         self._by_leader: dict[int, tuple[Fetcher, asyncio.Task[None]]] = {}
         self._leaders: dict[Key, int] = {}
@@ -113,7 +114,7 @@ class Fetchers:
         known = self._by_leader.get(leader)
         if known is None:
             fetcher = Fetcher(leader, self._ask, self._terms)
-            known = self._by_leader[leader] = (fetcher, self._spawn(fetcher.run()))
+            known = self._by_leader[leader] = (fetcher, self._keep(f"follow broker {leader}", fetcher.run))
         self._leaders[key] = leader
         known[0].inflow.add(key, partition)
 

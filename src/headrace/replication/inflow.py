@@ -104,8 +104,7 @@ class Inflow:
             self._tell(key, partition)
 
     def _tell(self, key: Key, partition: Partition) -> None:
-        is_wanted = self._followed.get(key) is partition and partition.is_settled and partition.log.offline is None
-        if is_wanted and not self._is_slowed(key, partition):
+        if self._followed.get(key) is partition and partition.may_acknowledge and not self._is_slowed(key, partition):
             self._tell_now(key)
 
     def _tell_now(self, key: Key) -> None:
@@ -151,8 +150,10 @@ class Inflow:
             taken += len(records)
             try:
                 self._take_one(key, partition, progress, records)
-            except (CodedError, StorageError) as error:
-                log.error("a replica cannot go on", log=partition.log.name, reason=str(error))
+            except Exception as error:  # whatever it is, it must not keep other partitions from going on
+                is_foreseen = isinstance(error, CodedError | StorageError)
+                name = partition.log.name
+                log.error("a replica cannot go on", log=name, reason=str(error), exc_info=not is_foreseen)
                 self._again_later(key, partition)
         return taken
 
@@ -190,7 +191,7 @@ class Inflow:
 
 def _position(key: Key, partition: Partition) -> Position | None:
     """Where a replica goes on; None while it cannot: it is told again when its records are settled."""
-    if not partition.is_settled:
+    if not partition.may_acknowledge:
         return None
     try:
         end, epoch = partition.position

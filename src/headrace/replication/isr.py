@@ -13,7 +13,7 @@ this leader knows less than the controller: a newer state is on its way, and wil
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import structlog
@@ -76,9 +76,18 @@ class IsrKeeper:
             await self._news.wait()
             self._news.clear()
             wanted, self._wanted = self._wanted, {}
-            changes = {p: self._change(p, isr) for p, isr in wanted.items() if _is_asking(p, isr)}
-            if changes:
-                await self._carry(changes)
+            try:
+                changes = {p: self._change(p, isr) for p, isr in wanted.items() if _is_asking(p, isr)}
+                if changes:
+                    await self._carry(changes)
+            except Exception:
+                self._ask_again(wanted)
+                raise
+
+    def _ask_again(self, wanted: Mapping[Partition, frozenset[int]]) -> None:
+        """Nobody knows what became of these: until that is certain they have to be asked for."""
+        self._wanted = {**wanted, **self._wanted}
+        self._news.set()
 
     async def _carry(self, changes: dict[Partition, IsrChange]) -> None:
         self._number += 1
@@ -87,9 +96,7 @@ class IsrKeeper:
         except (OSError, CodedError) as error:
             log.info("the controller could not be asked for an ISR", reason=str(error))
             await asyncio.sleep(RETRY_SECONDS)
-            for partition, change in changes.items():
-                self._wanted.setdefault(partition, frozenset(change.isr))
-            self._news.set()
+            self._ask_again({partition: frozenset(change.isr) for partition, change in changes.items()})
             return
         refusals: Counter[str] = Counter()
         for (partition, change), outcome in zip(changes.items(), outcomes, strict=True):

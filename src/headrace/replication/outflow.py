@@ -76,6 +76,8 @@ class Outflow:
         for position in positions:
             key = (position.topic_id, position.partition)
             if position.leader_epoch == WITHDRAWN:
+                if (partition := self._watched.get(key)) is not None:
+                    partition.withdraw(self.broker)
                 self._forget(key)
             else:
                 self._asking[key] = position

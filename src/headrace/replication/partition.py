@@ -21,14 +21,18 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.fetch import EpochEnd, FetchedPartition
 from headrace.protocol.records import encode_marker
 from headrace.protocol.replicate import Position
+from headrace.storage.core import Health
 from headrace.storage.flusher import Flusher
 from headrace.storage.log import Appended, Log, LogSettings
 
 from .divergence import agreed_end, diverging_at
-from .followers import Follower, Followers, Outflow, ProposeIsr
+from .followers import UNKNOWN, Follower, Followers, Outflow, ProposeIsr
 from .intake import admit
 from .purgatory import CommitQueue, Committed, DelayedFetch
 from .transactions import EPOCH_BUMPING, TransactionMarker, Verification, Verifications
+
+_LEADING = (Health.ONLINE, Health.FULL)
+_FOLLOWING = (Health.ONLINE, Health.REFETCHING)
 
 
 class Partition:
@@ -164,6 +168,8 @@ class Partition:
     def check_leads(self) -> None:
         """`CodedError` unless this broker leads the partition."""
         if not self.is_leader:
+            if self.log.offline is not None:
+                raise CodedError(ErrorCode.kafka_storage_error, self.log.offline)
             no_leader = self.state.leader == NO_LEADER
             raise CodedError(ErrorCode.leader_not_available if no_leader else ErrorCode.not_leader_or_follower)
 
@@ -430,6 +436,8 @@ class Partition:
         if broker_epoch < follower.broker_epoch:
             raise CodedError(ErrorCode.stale_broker_epoch)
         log = self.log
+        if log.offline is not None:
+            raise CodedError(ErrorCode.kafka_storage_error, log.offline)
         offset = position.offset
         if self._parting(position) is not None:
             return True
@@ -439,6 +447,12 @@ class Partition:
         self.consider(broker, now=now, propose=propose)
         self.move_high_watermark()
         return False
+
+    def withdraw(self, broker: int) -> None:
+        """A follower does not follow any more: how far it had come does not count until it tells a position again."""
+        follower = None if self.followers is None else self.followers.get(broker)
+        if follower is not None:
+            follower.end = UNKNOWN
 
     def consider(self, broker: int, *, now: float, propose: ProposeIsr) -> bool:
         """Ask for a follower to be in the ISR, if it has come far enough. False if there is nothing to ask for."""
@@ -499,6 +513,26 @@ class Partition:
         """How far a follower has come: the end of what it holds, and the latest epoch it knows."""
         epoch = self.log.latest_epoch()
         return self.log.log_end_offset, -1 if epoch is None else epoch
+
+    @property
+    def may_follow(self) -> bool:
+        """Whether the log can take what a leader sends. Others never tell a position: it would acknowledge."""
+        return self.log.health in _FOLLOWING
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether somebody fetches for it."""
+        return self.on_settled is not None
+
+    @property
+    def may_lead(self) -> bool:
+        """Whether the log holds what it held, and can be read."""
+        return self.log.health in _LEADING
+
+    @property
+    def may_acknowledge(self) -> bool:
+        """Whether a follower may tell how far it has come."""
+        return self.may_follow and self.is_settled
 
     @property
     def is_settled(self) -> bool:

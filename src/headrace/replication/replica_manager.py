@@ -5,18 +5,21 @@ Also the broker's house-keeping of logs: flushes by time, retention, checkpoints
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
 from headrace.cluster.election import LogEnd
 from headrace.cluster.image import NO_LEADER, PartitionState, Topic
+from headrace.cluster.log_faults import Fault, FaultyLog
 from headrace.cluster.log_settings import IntakeSettings, intake_settings, log_settings
 from headrace.cluster.wishes import Granted
 from headrace.config import BrokerConfig
 from headrace.net.clock import Clock
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.storage.core import Health
 from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
 from headrace.storage.log import LogSettings
@@ -34,9 +37,11 @@ ENOUGH_SPACE = 64 * 1024 * 1024
 logger = structlog.get_logger(__name__)
 
 
-Failed = tuple[str, int, bytes]
-"""A partition: its topic's name, its index, its topic's id."""
-GiveUp = Callable[[Sequence[Failed]], Awaitable[None]]
+Dispose = Callable[[str, Sequence[int]], object]
+"""What is done with the logs of a topic, by their partitions, that are not served any more."""
+ReportFaults = Callable[[AbstractSet[FaultyLog]], Awaitable[None]]
+"""Tells the controller all logs that this broker cannot serve now."""
+_FAULTS: Final = {Health.REFETCHING: Fault.LOST, Health.FULL: Fault.FULL, Health.FAILED: Fault.FAILED}
 
 
 class Following(Protocol):
@@ -76,8 +81,7 @@ class ReplicaManager:
         self.following: Following | None = None
         """None where there is nobody to follow: on a lone broker."""
         self.isr: IsrKeeper | None = None
-        self.give_up: GiveUp | None = None
-        """Asks that others lead what this broker's disk cannot serve."""
+        self.report_faults: ReportFaults | None = None
         self.leadership: Leadership | None = None
         self.verifier: TransactionVerifier | None = None
         """The transaction coordinator; without one no transactional batch is taken."""
@@ -125,7 +129,7 @@ class ReplicaManager:
         except CodedError:
             return None
         is_still = partition.leader_epoch >= leader_epoch and partition.state.leader == NO_LEADER
-        if partition.log.offline is not None or not is_still:
+        if not partition.may_lead or not is_still:
             return None
         offset, epoch = partition.position
         return LogEnd(epoch, offset)
@@ -164,18 +168,20 @@ class ReplicaManager:
                     held[index] = self._open(topic, index, settings, rules)
                 else:
                     partition.configure(settings, rules)
-                    self._assume(topic, partition, state)
+                    self._assume(partition, state)
             except (CodedError, StorageError, OSError) as error:
                 failure = failure or error
                 if partition is None:
                     self._unopened[topic.name, index] = (topic, state)
-        self._drop(topic, moved_away)
+        self._drop(topic, moved_away, self._logs.delete)
         if failure is not None:
             raise failure
 
     def _open(self, topic: Topic, index: int, settings: LogSettings, rules: IntakeSettings) -> Partition:
         state = topic.partitions[index]
-        log = self._logs.load(topic.name, index, topic.id, settings)
+        log = self._logs.load(topic.name, index, topic.id, settings, replicated=len(state.replicas) > 1)
+        for finding in log.findings:
+            logger.warning("log found not as it was", log=log.name, finding=finding)
         partition = Partition(
             topic=topic.name,
             topic_id=topic.id.bytes,
@@ -188,19 +194,21 @@ class ReplicaManager:
             high_watermark=self._logs.high_watermark(topic.name, index),
         )
         self._unopened.pop((topic.name, index), None)
-        self._take_role(topic, partition, state)
+        self._take_role(partition, state)
         return partition
 
-    def _assume(self, topic: Topic, partition: Partition, state: PartitionState) -> None:
+    def _assume(self, partition: Partition, state: PartitionState) -> None:
         """Take up a newer state; an older one, which another way was faster with, is passed over."""
         if state.partition_epoch > partition.state.partition_epoch:
-            self._take_role(topic, partition, state)
+            self._take_role(partition, state)
 
-    def _take_role(self, topic: Topic, partition: Partition, state: PartitionState) -> None:
-        key = (topic.id.bytes, partition.index)
+    def _take_role(self, partition: Partition, state: PartitionState) -> None:
+        key = (partition.topic_id, partition.index)
         led_before = partition.is_leader
         epoch_before = partition.leader_epoch
-        if state.leader == self.broker_id:
+        if not state.counts_on(self.broker_id):
+            partition.log.refetched()
+        if state.leader == self.broker_id and self._may_lead(partition):
             if self.following is not None:
                 self.following.leave(key)
             partition.lead(self.broker_id, state, self.clock.monotonic())
@@ -211,10 +219,14 @@ class ReplicaManager:
         if led_before and self.leadership is not None:
             self.leadership.leads_no_more(partition)
         if self.following is not None:
-            if state.leader == NO_LEADER:
+            if state.leader in (NO_LEADER, self.broker_id) or not partition.may_follow:
                 self.following.leave(key)
             else:
                 self.following.follow(key, partition, state.leader)
+
+    def _may_lead(self, partition: Partition) -> bool:
+        """Who is told to lead with a log that is not what it was refuses, and reports it. Alone there is no other."""
+        return self.following is None or partition.may_lead
 
     def step_down(self) -> None:
         """Lead nothing until the cluster says so again: this broker may have been replaced without knowing it."""
@@ -245,14 +257,21 @@ class ReplicaManager:
 
     def remove_topic(self, topic: Topic) -> None:
         """Stop serving a topic and delete its logs."""
+        self._remove(topic, self._logs.delete)
+
+    def set_topic_aside(self, topic: Topic) -> None:
+        """Stop serving a topic and give its logs other names."""
+        self._remove(topic, self._logs.set_aside)
+
+    def _remove(self, topic: Topic, dispose: Dispose) -> None:
         held = list(self._by_name.get(topic.name, {}).values())
-        self._drop(topic, held)
+        self._drop(topic, held, dispose)
         self._names.pop(topic.id.bytes, None)
         self._by_name.pop(topic.name, None)
         for key in [key for key, (known, _) in self._unopened.items() if known.id == topic.id]:
             del self._unopened[key]
 
-    def _drop(self, topic: Topic, partitions: Sequence[Partition]) -> None:
+    def _drop(self, topic: Topic, partitions: Sequence[Partition], dispose: Dispose) -> None:
         if not partitions:
             return
         held = self._by_name[topic.name]
@@ -264,7 +283,7 @@ class ReplicaManager:
             partition.is_leader = False
             partition.retire(ErrorCode.unknown_topic_or_partition)
             del held[partition.index]
-        self._logs.delete(topic.name, [partition.index for partition in partitions])
+        dispose(topic.name, [partition.index for partition in partitions])
 
     # Followers
 
@@ -274,18 +293,37 @@ class ReplicaManager:
             self.isr.propose(partition, isr)
 
     async def look_after_followers(self) -> None:
-        """Drop those from ISRs who do not keep up, end the waits that have lasted too long, give up what has failed."""
+        """Drop those from ISRs who do not keep up, and end the waits that have lasted too long."""
         now = self.clock.monotonic()
         longest = int(self._config["replica.lag.time.max.ms"]) / 1000
-        failed = [(*k, t.id.bytes) for k, (t, state) in self._unopened.items() if state.leader == self.broker_id]
         async for partition in self._unhurried():
             if partition.followers is not None:
                 partition.drop_laggards(now, longest, partial(self.propose_isr, partition))
                 partition.expire(now)
-            if partition.log.offline is not None and partition.is_leader:
-                failed.append((partition.topic, partition.index, partition.topic_id))
-        if failed and self.give_up is not None:
-            await self.give_up(failed)
+
+    async def look_after_logs(self) -> None:
+        """Let every partition's role follow the health of its log, and report to the controller what is not well."""
+        faulty = [
+            _faulty(topic.name, topic.id.bytes, index, Fault.FAILED)
+            for (_, index), (topic, _) in self._unopened.items()
+        ]
+        async for partition in self._unhurried():
+            self._heed_health(partition)
+            if (fault := _FAULTS.get(partition.log.health)) is not None:
+                faulty.append(_faulty(partition.topic, partition.topic_id, partition.index, fault))
+        if self.report_faults is not None:
+            await self.report_faults(frozenset(faulty))
+
+    def _heed_health(self, partition: Partition) -> None:
+        """Who leads and may not steps down. It does not lead again before the controller says so, in a new epoch."""
+        if partition.is_leader:
+            is_settled = self._may_lead(partition)
+        else:
+            has_leader = partition.state.leader not in (NO_LEADER, self.broker_id)
+            is_settled = partition.is_followed is (has_leader and partition.may_follow)
+        if not is_settled:
+            logger.warning("log health changed", log=partition.log.name, health=partition.log.health.value)
+            self._take_role(partition, partition.state)
 
     async def delete_records(self, partition: Partition, offset: int, timeout: float) -> int:
         """Drop everything below an offset; the low watermark, once that holds for the whole ISR, or `CodedError`."""
@@ -420,6 +458,10 @@ class ReplicaManager:
 
     def _high_watermarks(self) -> dict[tuple[str, int], int]:
         return {(p.topic, p.index): p.high_watermark for p in self.hosted()}
+
+
+def _faulty(topic: str, topic_id: bytes, index: int, fault: Fault) -> FaultyLog:
+    return FaultyLog(topic, topic_id.hex(), index, fault.value)
 
 
 async def _committed(partition: Partition, end_offset: int) -> None:

@@ -68,6 +68,10 @@ _COLLECT_AFTER: Final = (50_000, 20, 50)
 log = structlog.get_logger(__name__)
 
 
+class BrokerFailed(Exception):  # noqa: N818 - named for what happened
+    """The broker cannot go on."""
+
+
 class Broker:
     """One broker: alone, on an embedded store, or among others that share one."""
 
@@ -83,6 +87,8 @@ class Broker:
         self._clustered: Clustered | None = None
         """What a lone broker does without."""
         self._port = 0
+        self._failure: tuple[str, Exception] | None = None
+        self._has_failed = asyncio.Event()
 
     @property
     def bootstrap(self) -> str:
@@ -121,6 +127,17 @@ class Broker:
         finally:
             await self._held.aclose()
 
+    async def failed(self) -> None:
+        """Waits until something has gone wrong after which this broker must not go on; raises that."""
+        await self._has_failed.wait()
+        assert self._failure is not None
+        name, error = self._failure
+        raise BrokerFailed(f"{name} failed: {error}") from error
+
+    def _fail(self, name: str, error: Exception) -> None:
+        self._failure = self._failure or (name, error)
+        self._has_failed.set()
+
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         config = self.config
@@ -144,6 +161,7 @@ class Broker:
         store = await self._open_store(logs)
         image = ClusterImage(cluster_id=await cluster_id(store, self._rng), controller_id=config.node_id)
         logs.claim(image.cluster_id)
+        logs.was_deleted = image.was_deleted
         self._replicas = ReplicaManager(
             broker_id=config.node_id,
             config=config,
@@ -186,6 +204,7 @@ class Broker:
             identification=Identification(self._disk, self._logs, self._world.boot_id, self._rng),
             secret=await cluster_secret(store, self._rng),
             topic_removed=self.remove_topic,
+            on_fatal=self._fail,
         )
         self._held.push_async_callback(clustered.stop)
         self._begin_serving(image, clustered.control)
@@ -291,7 +310,13 @@ class Broker:
             ready=None if clustered is None else clustered.member.is_ready,
             is_apart=lambda: clustered is not None and clustered.member.is_apart,
         )
-        self._cleaner = Cleaner(self._replicas, self._disk, self._clock, self._world.workers.aside)
+        self._cleaner = Cleaner(
+            self._replicas,
+            self._disk,
+            self._clock,
+            self._world.workers.aside,
+            dedupe_bytes=lambda: int(self.config["log.cleaner.dedupe.buffer.size"]),
+        )
         self._begin_chores(loop)
         self._listener.start(dispatcher.serve if clustered is None else self._with_pulse(clustered, dispatcher))
 
@@ -331,7 +356,7 @@ class Broker:
         peers = None if self._clustered is None else self._clustered.peers
         reader = RegistryReader(broker_id=self.config.node_id, image=image, replicas=self._replicas, peers=peers)
         book = SchemaBook(reader.read, self._clock)
-        self._housekeeping.always("follow schemas", book.follow())
+        self._housekeeping.always("follow schemas", book.follow)
         return book
 
     def _begin_chores(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -341,6 +366,7 @@ class Broker:
         every(SWEEP_SECONDS, "bound producers", self._replicas.bound_producers)
         if self._clustered is not None:
             every(FOLLOWERS_SECONDS, "followers", self._replicas.look_after_followers)
+            every(FOLLOWERS_SECONDS, "log health", self._replicas.look_after_logs)
             seconds = int(config["leader.imbalance.check.interval.seconds"])
             every(seconds, "preferred leaders", self._clustered.restore_preferred)
         every(int(config["log.retention.check.interval.ms"]) / 1000, "retention", self._replicas.retain)
@@ -396,11 +422,25 @@ async def _serve_until_stopped(config: BrokerConfig, on_ready: Callable[[str], N
     _tune()
     on_ready(broker.bootstrap)
     building = None if is_compiled else loop.create_task(compiled.build())
-    await stop.wait()
+    code = await _served(broker, stop)
     if building is not None:
         building.cancel()
         await asyncio.wait([building])
     await broker.stop()
+    return code
+
+
+async def _served(broker: Broker, stop: asyncio.Event) -> int:
+    """Waits until the broker is to stop, or has failed; the exit code."""
+    stopping = asyncio.ensure_future(stop.wait())
+    failing = asyncio.ensure_future(broker.failed())
+    waiting: list[asyncio.Future[Any]] = [stopping, failing]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    failing.cancel()
+    if failing.done() and (error := failing.exception()) is not None:
+        log.critical("the broker ends", reason=str(error))
+        return 1
     return 0
 
 

@@ -2,17 +2,19 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from random import Random
 from typing import Any, Final
 
 import structlog
 
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
+from headrace.cluster.membership import IdInUse
 from headrace.cluster.registration import SECRET, Loss, Registration
 from headrace.cluster.store import AlreadyExists, Create, MetadataStore, SharedStore, StoreError
 from headrace.config import BrokerConfig
 from headrace.net.peers import Purpose
+from headrace.net.tasks import Fatal, Tasks
 from headrace.protocol.peer import InternalApi
 from headrace.replication.fetcher import Fetchers, Terms
 from headrace.replication.isr import IsrKeeper
@@ -30,7 +32,7 @@ from .forwarding import Forwarded, Forwarder
 from .handlers import HANDLERS
 from .handlers.peer import PeerGate, PeerHandler
 from .handlers.replicate import ReplicateHandler
-from .membership import ClusterMember, MemberParts, root_cause
+from .membership import ClusterMember, MemberParts
 from .peers import Identity, LinkedPeers
 from .world import World
 
@@ -115,6 +117,7 @@ class Clustered:
         identification: Identification,
         secret: bytes,
         topic_removed: Callable[[Topic], None],
+        on_fatal: Fatal,
     ) -> None:
         self._config = config
         self._world = world
@@ -139,8 +142,9 @@ class Clustered:
         registration = Registration(node=node, directory=identification.directory, loss=identification.loss)
         self.member = ClusterMember(parts, registration)
         self.control = ClusterControl(self.member, image, self.peers, store)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._running: asyncio.Task[None] | None = None
+        self._tasks = Tasks(on_fatal)
+        self._belonging: list[asyncio.Task[None]] = []
+        """What keeps this broker in its cluster."""
         sending = self._throttle("leader.replication.throttled.rate")
         self.service = PeerService(self._me, world.rng, self.member, replicas, sending)
         self._join_replicas()
@@ -152,7 +156,7 @@ class Clustered:
             max_bytes=int(self._config["replica.fetch.response.max.bytes"]),
             slowly=(self._throttle("follower.replication.throttled.rate"), self._node.id),
         )
-        self._fetchers = Fetchers(self._replicate, self._spawn, terms)
+        self._fetchers = Fetchers(self._replicate, self._tasks.keep, terms)
         self._isr = IsrKeeper(
             self.member.alter_isr,
             self._replicas.apply_state,
@@ -161,7 +165,7 @@ class Clustered:
         )
         self._replicas.following = self._fetchers
         self._replicas.isr = self._isr
-        self._replicas.give_up = self.member.give_up
+        self._replicas.report_faults = self.member.report_logs
         self._replicas.is_known = self._is_known
 
     def _tell_again(self) -> None:
@@ -185,43 +189,43 @@ class Clustered:
             leader, InternalApi.REPLICATE, body, purpose=Purpose.FETCH, timeout=REPLICATE_SECONDS
         )
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     def relay(self) -> Relay:
         """Who carries requests to the controller."""
         return Forwarder(broker_id=self._node.id, peers=self.peers, active_controller=lambda: self.member.controller)
 
     async def start(self) -> None:
         """Join the cluster; returns when everything in it is known here."""
-        self._spawn(self._isr.run())
-        self._running = self._spawn(self.member.run())
+        keep = self._tasks.keep
+        keep("ISR changes", self._isr.run)
+        self._belonging = [
+            keep("membership", self.member.stay, is_fatal=self._is_fatal),
+            keep("metadata feed", self.member.follow_feed, is_fatal=self._is_fatal),
+        ]
         ready = asyncio.ensure_future(self.member.is_ready.wait())
-        waiting: list[asyncio.Future[Any]] = [ready, self._running]
+        waiting: list[asyncio.Future[Any]] = [ready, *self._belonging]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if self._running.done():
+        if not ready.done():
             ready.cancel()
-            _raise_cause(self._running)
+            raise next(_failures(self._belonging), StoreError("the broker is no longer in its cluster"))
+
+    def _is_fatal(self, error: Exception) -> bool:
+        """A start that fails says so; later only another broker of this number ends this one."""
+        return isinstance(error, IdInUse) or not self.member.is_ready.is_set()
 
     async def leave(self) -> None:
         """Let others lead, then be gone from the cluster, also as its controller; still serving."""
         if self._config["controlled.shutdown.enable"]:
             await self.member.resign(LEAVE_SECONDS)
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.wait([self._running])
+        for task in self._belonging:
+            task.cancel()
+        await asyncio.gather(*self._belonging, return_exceptions=True)
         await self.member.withdraw()
         self._replicas.step_down()
 
     async def stop(self) -> None:
         """Follow nobody, ask nobody."""
         self._fetchers.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
         await self.peers.close()
 
     async def restore_preferred(self) -> None:
@@ -231,9 +235,8 @@ class Clustered:
             await overseer.restore_preferred(int(self._config["leader.imbalance.per.broker.percentage"]))
 
 
-def _raise_cause(task: "asyncio.Task[None]") -> None:
-    error = task.exception()
-    raise StoreError("the broker is no longer in its cluster") if error is None else root_cause(error)
+def _failures(tasks: Iterable["asyncio.Task[None]"]) -> Iterator[BaseException]:
+    return (error for task in tasks if task.done() and (error := task.exception()) is not None)
 
 
 class PeerService:
@@ -256,7 +259,7 @@ class PeerService:
             InternalApi.ALTER_ISR: self._member.serve_alter_isr,
             InternalApi.RESIGN: self._member.serve_resign,
             InternalApi.BUSY: self._member.serve_busy,
-            InternalApi.GIVE_UP: self._member.serve_give_up,
+            InternalApi.REPORT_LOGS: self._member.serve_report_logs,
             InternalApi.LOG_ENDS: self._member.serve_log_ends,
             InternalApi.FORWARD: Forwarded(self._me.broker_id, context, HANDLERS),
         }

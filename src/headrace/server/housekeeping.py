@@ -4,10 +4,11 @@ Each chore runs on the loop in its own task; one that fails is logged and tried 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import structlog
+
+from headrace.net.tasks import Tasks, Work
 
 log = structlog.get_logger(__name__)
 
@@ -19,23 +20,20 @@ class Housekeeping:
     """Runs chores at their intervals until stopped."""
 
     def __init__(self) -> None:
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = Tasks()
 
     def every(self, seconds: Seconds, name: str, chore: Chore) -> None:
         """Run a chore every so many seconds, first after that time. Seconds that can change are asked for each time."""
         wait = seconds if callable(seconds) else lambda: seconds
-        self._tasks.append(asyncio.get_running_loop().create_task(self._repeat(wait, name, chore), name=name))
+        self._tasks.keep(name, lambda: self._repeat(wait, name, chore))
 
-    def always(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    def always(self, name: str, work: Work) -> None:
         """Run something that waits by itself for what it has to do."""
-        self._tasks.append(asyncio.get_running_loop().create_task(work, name=name))
+        self._tasks.keep(name, work)
 
     async def stop(self) -> None:
         """Ends all chores; one that runs is cancelled where it waits."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
+        await self._tasks.close()
 
     async def _repeat(self, wait: Callable[[], float], name: str, chore: Chore) -> None:
         while True:

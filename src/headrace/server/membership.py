@@ -18,6 +18,7 @@ from headrace.cluster.feed import Feed, Place
 from headrace.cluster.fenced import FencedStore
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
 from headrace.cluster.leaders import rules_of
+from headrace.cluster.log_faults import FaultyLog
 from headrace.cluster.membership import IdInUse, Membership
 from headrace.cluster.overseer import POLL_SECONDS, Overseer
 from headrace.cluster.pulse import BEATS
@@ -38,7 +39,7 @@ from headrace.net.peers import Purpose
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.peer import InternalApi, Message
 from headrace.replication.isr import IsrChange
-from headrace.replication.replica_manager import Failed, ReplicaManager
+from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.disk import StorageError
 
 from .peers import LinkedPeers
@@ -87,7 +88,15 @@ class ClusterMember:
         self._changed = asyncio.Event()
         """Set when there is another controller, or another reign, or none any more."""
         self._controller_node: BrokerNode | None = None
+        self._reports = 0
+        self._reported: tuple[tuple[tuple[int | None, int], int], AbstractSet[FaultyLog]] = (
+            (self._controller, -1),
+            frozenset(),
+        )
+        """Which logs were reported as faulty last, to which controller, and with which registration."""
         self._subscriber = Subscriber(parts.image, self)
+        self._left_out: set[str] = set()
+        """Topics that could not be taken up, for a reason that nobody has foreseen."""
         self.is_ready = asyncio.Event()
         """Set once everything in the cluster is known here."""
         self.session_seconds = parts.store.session_seconds
@@ -100,11 +109,9 @@ class ClusterMember:
             return self._controller_node
         return found
 
-    async def run(self) -> None:
+    async def stay(self) -> None:
         """Be a member until cancelled; raises `IdInUse` when another broker has this one's number."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._membership.run(), name="membership")
-            tasks.create_task(self._follow_feed(), name="feed")
+        await self._membership.run()
 
     async def resign(self, patience: float) -> None:
         """Before stopping: let others lead."""
@@ -206,6 +213,15 @@ class ClusterMember:
 
     # The feed
 
+    async def follow_feed(self) -> None:
+        """Take up what the controller tells until cancelled. Where that fails, everything has to be told anew."""
+        try:
+            await self._follow_feed()
+        except Exception:
+            self._left_out.clear()
+            self._subscriber.forget_place()
+            raise
+
     async def _follow_feed(self) -> None:
         failure = ""
         while True:
@@ -224,6 +240,8 @@ class ClusterMember:
                 self._parts.accounted_for()
                 self._membership.registration = replace(self._membership.registration, loss=Loss.NOTHING)
                 self.is_ready.set()
+            if self._left_out:
+                raise RuntimeError(f"{len(self._left_out)} topic(s) could not be taken up, as {min(self._left_out)}")
 
     async def _take(self, answer: Mapping[str, Any], place: Place) -> None:
         """Take up an answer. Where that takes long the controller hears of this broker meanwhile."""
@@ -295,12 +313,27 @@ class ClusterMember:
             self._parts.replicas.apply_topic(topic, changed)
         except (OSError, CodedError, StorageError) as error:
             log.error("a topic cannot be held as the cluster says", topic=topic.name, reason=str(error))
+        except Exception:  # whatever it is, the other topics come first; then this one is tried again
+            log.exception("a topic cannot be held as the cluster says", topic=topic.name)
+            self._left_out.add(topic.name)
 
     def remove_topic(self, topic: Topic) -> None:
         try:
             self._parts.topic_removed(topic)
         except (OSError, CodedError, StorageError) as error:
             log.error("a topic could not be removed", topic=topic.name, reason=str(error))
+
+    def set_topic_aside(self, topic: Topic) -> None:
+        log.error(
+            "a topic is gone from the cluster's metadata and was not deleted: its logs are set aside; was the metadata "
+            "store set back, or put back from an old copy?",
+            topic=topic.name,
+            topic_id=topic.id.hex,
+        )
+        try:
+            self._parts.replicas.set_topic_aside(topic)
+        except (OSError, CodedError, StorageError) as error:
+            log.error("a topic's logs could not be set aside", topic=topic.name, reason=str(error))
 
     def brokers_changed(self, gone: AbstractSet[int]) -> None:
         """Nobody waits any longer for an answer of those who are gone."""
@@ -334,20 +367,28 @@ class ClusterMember:
         controller = await self._find_controller()
         return await self._parts.peers.tell(controller, api, message, timeout=ISR_TIMEOUT)
 
-    async def give_up(self, failed: Sequence[Failed]) -> None:
-        """Ask the controller to let others lead what this broker's disk cannot serve. A `GiveUp`."""
-        logs = [(name, topic_id.hex(), index) for name, index, topic_id in failed]
-        try:
-            await self._under_this_controller(self._give_up(logs))
-        except (OSError, CodedError, StoreError) as error:
-            log.warning("the controller could not be told of failed logs", logs=len(logs), reason=str(error))
+    async def report_logs(self, faulty: AbstractSet[FaultyLog]) -> None:
+        """Tell the controller which logs this broker cannot serve, unless it knows. A `ReportFaults`.
 
-    async def _give_up(self, logs: Sequence[tuple[str, str, int]]) -> None:
+        A new controller knows nothing, nor does any controller of a broker that has registered anew.
+        """
+        audience = (self._controller, self.epoch)
+        if (audience, faulty) == self._reported or not (faulty or self._reported[0] == audience):
+            return
+        self._reports += 1
+        try:
+            await self._under_this_controller(self._report_logs(self._reports, sorted(faulty)))
+            self._reported = (audience, faulty)
+        except (OSError, CodedError, StoreError) as error:
+            log.warning("the controller could not be told of faulty logs", logs=len(faulty), reason=str(error))
+
+    async def _report_logs(self, number: int, logs: Sequence[FaultyLog]) -> None:
         ruling = self._ruling_here()
         if ruling is not None:
-            await ruling.give_up(self._id, self.epoch, logs)
+            await ruling.report_logs(self._id, self.epoch, number, logs)
         else:
-            await self._tell_controller(InternalApi.GIVE_UP, {"broker_epoch": self.epoch, "logs": logs})
+            report = {"broker_epoch": self.epoch, "number": number, "logs": logs}
+            await self._tell_controller(InternalApi.REPORT_LOGS, report)
 
     # The ends of logs
 
@@ -398,9 +439,11 @@ class ClusterMember:
         self._ruling().hear(broker)
         return Message({})
 
-    async def serve_give_up(self, message: Message, broker: int) -> Message:
+    async def serve_report_logs(self, message: Message, broker: int) -> Message:
         """A `PeerHandler`."""
-        await self._ruling().give_up(broker, message.values["broker_epoch"], message.values["logs"])
+        values = message.values
+        logs = [FaultyLog(*entry) for entry in values["logs"]]
+        await self._ruling().report_logs(broker, values["broker_epoch"], values["number"], logs)
         return Message({})
 
 

@@ -11,8 +11,12 @@ Offsets never change: a batch that loses records keeps its base offset and its l
     writes into its batch when it may go: the base timestamp becomes that time, and a bit in the attributes says so.
 
 A batch that nobody can read stays as it is. The active segment is never touched, nor anything at or beyond the last
-stable offset. A producer's last batch stays as an empty one, so that its sequence is not forgotten; its last marker
-stays where that alone tells its epoch. Other markers stay as long as a batch of their transaction does, and then for
+stable offset. The map of latest offsets is bounded; where it is full the cleaning ends, also within a segment or a batch,
+and what comes after stays as it is for the next one. Of a batch only its bytes are in memory as a whole, never all its
+records.
+
+A producer's last batch stays as an empty one, so that its sequence is not forgotten; its last marker stays where that
+alone tells its epoch. Other markers stay as long as a batch of their transaction does, and then for
 `delete.retention.ms`, as tombstones do: so whoever reads the log from its start meets the end of every transaction of
 which it has met something.
 
@@ -20,26 +24,30 @@ A crash at any point leaves the old or the new segments: the new file is complet
 `.swap` (from here on recovery finishes the job), the old ones go, and it becomes `.log`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Final
 
 import structlog
 
-from headrace.protocol.batch import APPEND_TIME_BIT, LOG_OVERHEAD, NO_PRODUCER, BatchHeader
+from headrace.protocol.batch import APPEND_TIME_BIT, NO_PRODUCER, NO_TIMESTAMP, BatchHeader, read_header
 from headrace.protocol.errors import CodedError
-from headrace.protocol.records import Record, decode_marker, decode_records, encode_sparse_batch, readable_records
+from headrace.protocol.records import Record, decode_marker, decode_records, encode_sparse_batch, iterate_records
 
 from .aborted import AbortedIndex, AbortedTransaction
 from .disk import Disk, File
 from .log import Log
 from .producer_state import NO_OFFSET, Producers
-from .scan import scan
+from .scan import BadBatch, scan
 from .segment import CLEANED_SUFFIX, LARGEST_RELATIVE_OFFSET, Segment
 from .settings import LogSettings
 
 DELETE_HORIZON_BIT: Final = 0x40
-_MOST_KEYS: Final = 500_000
+BYTES_PER_KEY: Final = 192
+"""What a key takes in the map at most: itself or its digest, its offset, and its part of a dict that grows."""
+DEDUPE_BYTES: Final = 128 << 20
+_DIGEST_SIZE: Final = 16
 
 
 log = structlog.get_logger(__name__)
@@ -115,36 +123,88 @@ def _is_worthwhile(segments: list[Segment], first_dirty: int, settings: LogSetti
     return dirty_bytes >= settings.min_cleanable_dirty_ratio * sum(segment.size for segment in segments)
 
 
-def rewrite(plan: Plan, most_keys: int = _MOST_KEYS) -> Rewritten:
-    """On a worker: write the cleaned segments beside the old ones."""
+def rewrite(plan: Plan, most_keys: int = DEDUPE_BYTES // BYTES_PER_KEY) -> Rewritten:
+    """On a worker: write the cleaned segments beside the old ones.
+
+    The dirty part is cleaned as far as its keys fit into memory, the rest by the next cleaning. `BadBatch`, and nothing
+    written, where the log is damaged.
+    """
     latest, clean_offset = _map_keys(plan, most_keys)
     sources = [source for source in plan.sources if source.segment.base_offset < clean_offset]
-    rewriting = _Rewriting(plan, latest, Transactions(plan.aborted))
-    groups = [(group, _rewrite_group(rewriting, group)) for group in _group(sources, plan.settings)]
-    return Rewritten(plan=plan, groups=groups, clean_offset=clean_offset)
+    rewriting = _Rewriting(plan, latest, clean_offset, Transactions(plan.aborted))
+    groups: list[tuple[Sequence[Source], Segment]] = []
+    rewritten = Rewritten(plan=plan, groups=groups, clean_offset=clean_offset)
+    try:
+        for group in _group(sources, plan.settings):
+            cleaned = _new_segment(plan, group)
+            groups.append((group, cleaned))
+            _rewrite_group(rewriting, group, cleaned)
+    except Exception:
+        discard(rewritten)
+        raise
+    return rewritten
 
 
 def _map_keys(plan: Plan, most_keys: int) -> tuple[dict[bytes, int], int]:
-    """The latest offset of each key in the dirty part, and how far that was read: whole segments."""
+    """The latest offset of each key in the dirty part, and the first offset for which there was no room."""
     latest: dict[bytes, int] = {}
     transactions = Transactions(plan.aborted)
-    clean_offset = plan.first_dirty_offset
     for source in plan.sources:
         if source.segment.next_offset <= plan.first_dirty_offset:
             continue
-        if len(latest) >= most_keys:
-            break
         for header, batch in _batches(source):
-            if not header.is_control and not transactions.is_aborted(header):
-                latest.update({r.key: r.offset for r in _readable(batch) or () if r.key is not None})
-        clean_offset = source.segment.next_offset
-    return latest, clean_offset
+            if header.is_control or transactions.is_aborted(header) or header.last_offset < plan.first_dirty_offset:
+                continue
+            if not _is_readable(source, header, batch):
+                continue
+            full_at = _map_batch(latest, _records(source, header, batch), plan.first_dirty_offset, most_keys)
+            if full_at is not None:
+                return latest, full_at
+    return latest, plan.sources[-1].segment.next_offset
 
 
-def _readable(batch: bytes) -> list[Record] | None:
-    """The records of a batch; None where nobody can read them. Such a batch stays as it is."""
-    records = readable_records(batch, exact=True)
-    return None if isinstance(records, CodedError) else records
+def _map_batch(
+    latest: dict[bytes, int], records: Iterable[Record], first_dirty_offset: int, most_keys: int
+) -> int | None:
+    """Put the keys of a batch into the map; the offset of the first one that it has no room for."""
+    for record in records:
+        if record.key is None or record.offset < first_dirty_offset:
+            continue
+        key = _digest(record.key)
+        if len(latest) >= most_keys and key not in latest:
+            return record.offset
+        latest[key] = record.offset
+    return None
+
+
+def _digest(key: bytes) -> bytes:
+    """What stands for a key in the map: itself if it is short, else a hash that is longer than those."""
+    return key if len(key) < _DIGEST_SIZE else blake2b(key, digest_size=_DIGEST_SIZE).digest()
+
+
+def _records(source: Source, header: BatchHeader, batch: bytes) -> Iterator[Record]:
+    """The records of a batch one by one; `_Unreadable` where they are not what the header promises."""
+    try:
+        for record in iterate_records(batch, exact=True):
+            if not header.base_offset <= record.offset <= header.last_offset:
+                raise BadBatch(source.file.path, 0, f"a record of the batch at {header.base_offset} lies outside of it")
+            yield record
+    except CodedError as error:
+        raise _Unreadable from error
+
+
+def _is_readable(source: Source, header: BatchHeader, batch: bytes) -> bool:
+    """Whether all records of a batch can be read. One that cannot stays as it is: no reader gets any of it."""
+    try:
+        for _ in _records(source, header, batch):
+            pass
+    except _Unreadable:
+        return False
+    return True
+
+
+class _Unreadable(Exception):  # noqa: N818 - never leaves this file
+    """The records of a batch are not what its header promises, though its checksum is right."""
 
 
 def _batches(source: Source) -> Iterator[tuple[BatchHeader, bytes]]:
@@ -203,12 +263,14 @@ class Transactions:
 class _Rewriting:
     plan: Plan
     latest: dict[bytes, int]
+    clean_offset: int
+    """Where the map ends: records from here on stay."""
     transactions: Transactions
 
 
-def _rewrite_group(rewriting: _Rewriting, group: Sequence[Source]) -> Segment:
-    plan, first = rewriting.plan, group[0].segment
-    cleaned = Segment(
+def _new_segment(plan: Plan, group: Sequence[Source]) -> Segment:
+    first = group[0].segment
+    return Segment(
         plan.disk,
         plan.directory,
         first.base_offset,
@@ -217,6 +279,10 @@ def _rewrite_group(rewriting: _Rewriting, group: Sequence[Source]) -> Segment:
         created_ms=first.created_ms,
         interval=plan.settings.index_interval_bytes,
     )
+
+
+def _rewrite_group(rewriting: _Rewriting, group: Sequence[Source], cleaned: Segment) -> None:
+    plan = rewriting.plan
     path = cleaned.path + CLEANED_SUFFIX
     plan.disk.unlink(path)
     file = plan.disk.create(path)
@@ -224,18 +290,17 @@ def _rewrite_group(rewriting: _Rewriting, group: Sequence[Source]) -> Segment:
     cleaned.aborted = AbortedIndex(first_open=group[-1].first_open)
     for source in group:
         for header, batch in _batches(source):
-            kept = _clean_batch(rewriting, header, batch, cleaned.aborted)
+            kept = _clean_batch(rewriting, source, header, batch, cleaned.aborted)
             if kept is not None:
                 kept_header, data = kept
                 file.append(data)
                 cleaned.take(kept_header)
     file.datasync()
     cleaned.save_cleaned_indexes(group[-1].segment.next_offset)
-    return cleaned
 
 
 def _clean_batch(
-    rewriting: _Rewriting, header: BatchHeader, batch: bytes, aborted: AbortedIndex
+    rewriting: _Rewriting, source: Source, header: BatchHeader, batch: bytes, aborted: AbortedIndex
 ) -> tuple[BatchHeader, bytes] | None:
     """What stays of a batch; None when nothing does."""
     plan = rewriting.plan
@@ -244,17 +309,26 @@ def _clean_batch(
         return _clean_marker(rewriting, header, batch, horizon, aborted)
     if rewriting.transactions.is_aborted(header):
         return _emptied(plan, header)
-    records = _readable(batch)
-    if records is None:
+
+    def kept() -> Iterator[Record]:
+        return (record for record in _records(source, header, batch) if _stays(record, rewriting, horizon))
+
+    if not _is_readable(source, header, batch):
         log.warning("unreadable batch kept by compaction", directory=plan.directory, offset=header.base_offset)
         return header, batch
-    kept = [record for record in records if _stays(record, rewriting.latest, horizon, plan.now_ms)]
-    if not kept:
+    count, max_timestamp, has_tombstone = 0, NO_TIMESTAMP, False
+    for record in kept():
+        count += 1
+        max_timestamp = max(max_timestamp, record.timestamp)
+        has_tombstone = has_tombstone or record.value is None
+    if not count:
         return _emptied(plan, header)
-    starts_horizon = horizon is None and any(record.value is None for record in kept)
-    if len(kept) == len(records) and not starts_horizon:
+    starts_horizon = horizon is None and has_tombstone and header.last_offset < rewriting.clean_offset
+    if count == header.record_count and not starts_horizon:
         return header, batch
-    return _encode(_with_horizon(plan, header) if starts_horizon else header, kept)
+    if not header.attributes & APPEND_TIME_BIT:
+        header = header._replace(max_timestamp=max_timestamp)
+    return _encode(_with_horizon(plan, header) if starts_horizon else header, kept())
 
 
 def _clean_marker(
@@ -272,6 +346,8 @@ def _clean_marker(
     if known is not None and (known.last_offset, known.epoch) == (NO_OFFSET, header.producer_epoch):
         return header, batch
     if horizon is None:
+        if header.last_offset >= rewriting.clean_offset:
+            return header, batch
         return _encode(_with_horizon(plan, header), decode_records(batch))
     return None if horizon < plan.now_ms else (header, batch)
 
@@ -283,10 +359,12 @@ def _with_horizon(plan: Plan, header: BatchHeader) -> BatchHeader:
     )
 
 
-def _stays(record: Record, latest: dict[bytes, int], horizon: int | None, now_ms: int) -> bool:
-    if record.key is None or record.offset < latest.get(record.key, -1):
+def _stays(record: Record, rewriting: _Rewriting, horizon: int | None) -> bool:
+    if record.offset >= rewriting.clean_offset:
+        return True
+    if record.key is None or record.offset < rewriting.latest.get(_digest(record.key), -1):
         return False
-    return record.value is not None or horizon is None or now_ms <= horizon
+    return record.value is not None or horizon is None or rewriting.plan.now_ms <= horizon
 
 
 def _emptied(plan: Plan, header: BatchHeader) -> tuple[BatchHeader, bytes] | None:
@@ -296,12 +374,9 @@ def _emptied(plan: Plan, header: BatchHeader) -> tuple[BatchHeader, bytes] | Non
     return _encode(header._replace(attributes=header.attributes & ~header.codec), [])
 
 
-def _encode(header: BatchHeader, records: Sequence[Record]) -> tuple[BatchHeader, bytes]:
-    if records and not header.attributes & APPEND_TIME_BIT:
-        header = header._replace(max_timestamp=max(record.timestamp for record in records))
-    deltas = [record.offset - header.base_offset for record in records]
-    batch = bytes(encode_sparse_batch(records, deltas, head=header))
-    return header._replace(batch_length=len(batch) - LOG_OVERHEAD, record_count=len(records)), batch
+def _encode(header: BatchHeader, records: Iterable[Record]) -> tuple[BatchHeader, bytes]:
+    batch = bytes(encode_sparse_batch(records, head=header))
+    return read_header(batch), batch
 
 
 def swap(rewritten: Rewritten, log: Log) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final, NamedTuple, NoReturn
 
 from headrace.net.clock import Clock
@@ -9,6 +10,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 
 from .aborted import NONE_OPEN, AbortedIndex, AbortedTransaction
 from .chain import Chain
+from .checkpoints import REFETCHING
 from .disk import Disk, File, StorageError
 from .epochs import Epochs
 from .history import History
@@ -36,6 +38,19 @@ class Doomed(NamedTuple):
     paths: list[str]
 
 
+class Health(Enum):
+    """What a log is good for."""
+
+    ONLINE = "online"
+    """Everything."""
+    REFETCHING = "refetching"
+    """It lost what it had held, and may be counted on for it: it takes what a leader sends, and must not lead."""
+    FULL = "full"
+    """It can be read, and takes nothing before there is space on the disk."""
+    FAILED = "failed"
+    """Nothing."""
+
+
 @dataclass(slots=True, kw_only=True)
 class LogState:
     """What opening a log finds; the log takes it over. None stands for what is loaded when first needed."""
@@ -47,6 +62,7 @@ class LogState:
     producers: Producers | None = None
     epochs: Epochs | None = None
     offline: str | None = None
+    refetching: bool = False
     findings: list[str] = field(default_factory=list)
     unsynced: Unsynced
 
@@ -77,6 +93,7 @@ class LogCore:
         "directory",
         "findings",
         "first_dirty_offset",
+        "is_refetching",
         "log_end_offset",
         "log_start_offset",
         "name",
@@ -117,6 +134,8 @@ class LogCore:
         self._on_recovery_point_lowered = on_recovery_point_lowered
         self._on_start_moved = on_start_moved
         self.offline: str | None = state.offline
+        self.is_refetching = state.refetching
+        """Whether it lost what it had held, and its cluster may still count on that: see `refetched`."""
         self._refusal: str | None = state.offline
 
     @property
@@ -131,6 +150,25 @@ class LogCore:
     def is_full(self) -> bool:
         """Whether appends wait for space on the disk."""
         return self._refusal is not None and self.offline is None and not self._closed
+
+    @property
+    def health(self) -> Health:
+        """What the log is good for now."""
+        if self.offline is not None:
+            return Health.FAILED
+        if self.is_full:
+            return Health.FULL
+        return Health.REFETCHING if self.is_refetching else Health.ONLINE
+
+    def refetched(self) -> None:
+        """Nobody counts on what the log had lost any more: from now on it is a log like others."""
+        if self.is_refetching:
+            try:
+                self._disk.unlink(f"{self.directory}/{REFETCHING}")
+                self._disk.sync_directory(self.directory)
+            except StorageError as error:
+                self._raise_failed(error)
+            self.is_refetching = False
 
     def configure(self, settings: LogSettings) -> None:
         """Take new settings; they hold from the next append on."""

@@ -3,8 +3,12 @@
 from collections.abc import Callable
 from typing import Final
 
+import structlog
+
 from .log import Log
 from .sync import SyncTicket
+
+logger = structlog.get_logger(__name__)
 
 Done = Callable[[], None]
 RunInThread = Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
@@ -53,7 +57,7 @@ class Flusher:
             waiting, self._waiting = self._waiting, {}
             current = self._round = _Round()
             for log, done in waiting.items():
-                ticket = log.begin_sync()
+                ticket = _ticket_of(log)
                 if ticket is not None:
                     current.tickets.append((log, ticket))
                 current.waiting += done
@@ -72,6 +76,20 @@ class Flusher:
         _call_all(current.waiting)
 
 
+def _ticket_of(log: Log) -> SyncTicket | None:
+    """What has to be synced of a log. One that cannot say is offline: the others are synced without it."""
+    try:
+        return log.begin_sync()
+    except Exception as error:
+        logger.exception("a sync cannot be begun", log=log.name)
+        log.fail(error)
+        return None
+
+
 def _call_all(callbacks: list[Done]) -> None:
+    """One who fails at hearing of it does not keep the others from it."""
     for callback in callbacks:
-        callback()
+        try:
+            callback()
+        except Exception:
+            logger.exception("the end of a sync could not be taken up")

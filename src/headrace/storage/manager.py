@@ -1,7 +1,7 @@
 """All logs of a data directory."""
 
 import uuid
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from headrace.net.clock import Clock
@@ -16,6 +16,7 @@ from .settings import LogSettings
 
 _DELETE_SUFFIX: Final = "-delete"
 _STRAY_SUFFIX: Final = "-stray"
+_TEMPORARY_SUFFIX: Final = ".tmp"
 _LONGEST_NAME: Final = 255
 
 
@@ -42,6 +43,8 @@ class LogManager:
         self.cluster_id = cluster_id
         self.broker_id = broker_id
         self.files = OpenFiles(most_open_files)
+        self.was_deleted: Callable[[uuid.UUID], bool] = lambda _: False
+        """Whether a topic is known to have been deleted."""
         self._lock: Lock | None = None
         self._clean = False
         self._is_marked_clean = False
@@ -56,6 +59,10 @@ class LogManager:
         self._cleaner_offsets: dict[Partition, int] = {}
         self._outdated: set[str] = set()
         """Checkpoints that still name partitions which are gone."""
+        self._is_checkpoint_lost = False
+        """Whether nothing tells, until all logs of the start are loaded, which ones the directory had."""
+        self._has_new_names = False
+        """Whether there are directories whose names may not be on stable storage yet."""
 
     # Opening
 
@@ -133,6 +140,8 @@ class LogManager:
         properties: list[tuple[str, object]] = [("version", 1), ("node.id", self.broker_id)]
         if self.cluster_id:
             properties.append(("cluster.id", self.cluster_id))
+        if not found and not self._disk.exists(self._path(checkpoints.RECOVERY_POINTS)):
+            self._write_offsets(checkpoints.RECOVERY_POINTS, {})
         if any(found.get(key) != str(value) for key, value in properties):
             self._disk.write_atomically(path, checkpoints.encode_properties(properties))
 
@@ -140,17 +149,19 @@ class LogManager:
         return WrongDirectory(f"{self.data_directory} belongs to cluster {theirs}, this broker to cluster {ours}")
 
     def _read_checkpoints(self) -> None:
-        self._recovery_points = self._read_offsets(checkpoints.RECOVERY_POINTS)
-        self._high_watermarks = self._read_offsets(checkpoints.HIGH_WATERMARKS)
-        self._log_starts = self._read_offsets(checkpoints.LOG_STARTS)
-        self._cleaner_offsets = self._read_offsets(checkpoints.CLEANER_OFFSETS)
+        recovery_points = self._read_offsets(checkpoints.RECOVERY_POINTS)
+        self._is_checkpoint_lost = recovery_points is None
+        self._recovery_points = recovery_points or {}
+        self._high_watermarks = self._read_offsets(checkpoints.HIGH_WATERMARKS) or {}
+        self._log_starts = self._read_offsets(checkpoints.LOG_STARTS) or {}
+        self._cleaner_offsets = self._read_offsets(checkpoints.CLEANER_OFFSETS) or {}
         names = self._disk.listdir(self.data_directory)
         self._directories = {name for name in names if _partition_of(name)}
         self._doomed = [(0, name) for name in names if name.endswith(_DELETE_SUFFIX)]
 
-    def _read_offsets(self, name: str) -> dict[Partition, int]:
-        path = self._path(name)
-        return checkpoints.decode_offsets(self._read(path)) or {}
+    def _read_offsets(self, name: str) -> dict[Partition, int] | None:
+        """What a checkpoint says; None when it is missing or damaged."""
+        return checkpoints.decode_offsets(self._read(self._path(name)))
 
     def _read(self, path: str) -> bytes:
         """What a file holds; nothing when there is none."""
@@ -172,8 +183,13 @@ class LogManager:
 
     # Logs
 
-    def load(self, topic: str, partition: int, topic_id: uuid.UUID, settings: LogSettings) -> Log:
-        """The log of a partition: opened, recovered if need be, or made."""
+    def load(
+        self, topic: str, partition: int, topic_id: uuid.UUID, settings: LogSettings, *, replicated: bool = False
+    ) -> Log:
+        """The log of a partition: opened, recovered if need be, or made.
+
+        One that has lost everything is offline, unless it is `replicated`: then it begins anew, refetching.
+        """
         key = (topic, partition)
         if key in self._logs:
             return self._logs[key]
@@ -181,10 +197,12 @@ class LogManager:
         name = _directory_of(key)
         directory = self._path(name)
         if name in self._directories and not self._belongs(directory, topic_id):
-            self._set_aside([key], _STRAY_SUFFIX)
+            self._dispose([key])
         if name not in self._directories:
-            self._make_directory(name, topic_id)
-        state = open_log(self._disk, self._clock, directory, settings, self._expected(key))
+            self._make_directory(name, topic_id, refetching=replicated and self._was_held(key))
+        state = open_log(self._disk, self._clock, directory, settings, self._expected(key, replicated=replicated))
+        if state.refetching:
+            self._forget([key])
         log = Log(
             self._disk,
             self._clock,
@@ -201,9 +219,15 @@ class LogManager:
         self._topic_ids[key] = topic_id
         return log
 
-    def _expected(self, key: Partition) -> Expected:
+    def _was_held(self, key: Partition) -> bool:
+        """Whether a log whose directory is gone was there before: every checkpoint names all logs that there are."""
+        return key in self._recovery_points or self._is_checkpoint_lost
+
+    def _expected(self, key: Partition, *, replicated: bool) -> Expected:
         known = key in self._recovery_points
         return Expected(
+            high_watermark=self._high_watermarks.get(key, 0) if replicated else 0,
+            may_refetch=replicated,
             recovery_point=self._recovery_points.get(key, 0),
             log_start_offset=self._log_starts.get(key, 0),
             clean=self._clean and known,
@@ -218,16 +242,23 @@ class LogManager:
             self._disk.write_atomically(path, checkpoints.encode_partition_metadata(topic_id))
         return found is None or found == topic_id
 
-    def _make_directory(self, name: str, topic_id: uuid.UUID) -> None:
+    def _make_directory(self, name: str, topic_id: uuid.UUID, *, refetching: bool) -> None:
         """Checkpoints of an earlier directory of this name must be gone before the new one can be mistaken for it.
 
-        One that is still there now is of this very partition, whose directory is lost: opening it will tell.
+        One that is still there now is of this very partition, whose directory is lost. The new directory says so from
+        its beginning: once it is there nothing else does.
         """
         self._write_outdated()
         directory = self._path(name)
-        self._disk.mkdir(directory)
-        self._disk.write(f"{directory}/{PARTITION_METADATA}", checkpoints.encode_partition_metadata(topic_id))
+        made = directory + _TEMPORARY_SUFFIX if refetching else directory
+        self._disk.mkdir(made)
+        self._disk.write(f"{made}/{PARTITION_METADATA}", checkpoints.encode_partition_metadata(topic_id))
+        if refetching:
+            self._disk.write_atomically(f"{made}/{checkpoints.REFETCHING}", b"")
+            self._disk.rename(made, directory)
+            self._disk.sync_directory(self.data_directory)
         self._directories.add(name)
+        self._has_new_names = True
 
     def _checkpointed(self) -> dict[str, dict[Partition, int]]:
         return {
@@ -272,16 +303,38 @@ class LogManager:
     def set_strays_aside(self, but: Container[Partition] = ()) -> list[str]:
         """Once all that is known is loaded: give the strays other names, so that a new topic can have theirs.
 
-        Nothing of them is ever deleted, as it may be the metadata that is wrong: put back from an old copy, or lost.
-        What does not look like a partition is left alone, and so are those that are known and could not be loaded.
-        The new names.
+        Of them only logs of topics that are known to have been deleted go, as else it may be the metadata that is
+        wrong: put back from an old copy, or lost. What does not look like a partition is left alone, and so are those
+        that are known and could not be loaded. The new names of what is kept.
         """
         strays = [name for name in self.strays() if _partition_of(name) not in but]
         ours = [name for name in strays if self._disk.exists(f"{self._path(name)}/{PARTITION_METADATA}")]
-        aside = self._set_aside([key for name in ours if (key := _partition_of(name))], _STRAY_SUFFIX)
+        self._is_checkpoint_lost = False
+        aside = self._dispose([key for name in ours if (key := _partition_of(name))])
         checkpointed = {key for offsets in self._checkpointed().values() for key in offsets}
         self._forget(key for key in checkpointed - self._logs.keys() if key not in but)
         return aside
+
+    def _dispose(self, keys: Sequence[Partition]) -> list[str]:
+        """Set aside directories that are of no topic that is known; the new names of those that are kept."""
+        deleted = {key for key in keys if self._was_deleted(key)}
+        self._doom(deleted)
+        return self._set_aside([key for key in keys if key not in deleted], _STRAY_SUFFIX)
+
+    def _was_deleted(self, key: Partition) -> bool:
+        path = f"{self._path(_directory_of(key))}/{PARTITION_METADATA}"
+        topic_id = checkpoints.decode_partition_metadata(self._read(path))
+        return topic_id is not None and self.was_deleted(topic_id)
+
+    def set_aside(self, topic: str, partitions: Iterable[int]) -> list[str]:
+        """Bring logs of a topic to rest and give their directories other names, so that a new topic can have theirs."""
+        keys = [(topic, partition) for partition in partitions]
+        for key in keys:
+            log = self._logs.pop(key, None)
+            if log is not None:
+                log.close()
+                log.fail("the partition is not known any more")
+        return self._set_aside([key for key in keys if _directory_of(key) in self._directories], _STRAY_SUFFIX)
 
     def bound_producers(self, most: int) -> int:
         """Have the logs forget producers, those first that have been silent for longest; how many went.
@@ -308,9 +361,12 @@ class LogManager:
         for log in logs:
             log.fail("the partition was deleted")
             log.close()
-        due_ms = self._clock.now_ms() + max((log.settings.file_delete_delay_ms for log in logs), default=0)
-        present = [key for key in keys if _directory_of(key) in self._directories]
-        self._doomed += [(due_ms, name) for name in self._set_aside(present, _DELETE_SUFFIX)]
+        delay_ms = max((log.settings.file_delete_delay_ms for log in logs), default=0)
+        self._doom([key for key in keys if _directory_of(key) in self._directories], delay_ms)
+
+    def _doom(self, keys: Iterable[Partition], delay_ms: int = 0) -> None:
+        due_ms = self._clock.now_ms() + delay_ms
+        self._doomed += [(due_ms, name) for name in self._set_aside(keys, _DELETE_SUFFIX)]
 
     def _set_aside(self, keys: Iterable[Partition], suffix: str) -> list[str]:
         """Rename directories and forget what the checkpoints say of them; the new names."""
@@ -378,6 +434,10 @@ class LogManager:
             self._write_offsets(checkpoints.CLEANER_OFFSETS, self._cleaner_offsets)
 
     def _write_recovery_points(self) -> None:
+        """What is named here and has no directory at the next start was lost: so names are synced first."""
+        if self._has_new_names:
+            self._disk.sync_directory(self.data_directory)
+            self._has_new_names = False
         for key, log in self._logs.items():
             if log.offline is None:
                 self._recovery_points[key] = log.synced_offset

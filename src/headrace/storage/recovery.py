@@ -8,13 +8,13 @@ There batches are checked one by one against their CRC, and the log is cut behin
 After a clean shutdown the recovery point is the log's end, and not a byte is read.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
 from headrace.net.clock import Clock
 
-from .checkpoints import LEADER_EPOCHS, PARTITION_METADATA
+from .checkpoints import LEADER_EPOCHS, PARTITION_METADATA, REFETCHING
 from .core import LogState
 from .disk import Disk, StorageError, parent_of
 from .epochs import Epochs
@@ -50,6 +50,14 @@ class Expected:
     clean: bool = False
     may_have_gaps: bool = False
     """Whether compaction may have removed the end of a segment."""
+    high_watermark: int = 0
+    may_refetch: bool = False
+    """Whether others may hold what this log has lost."""
+
+    @property
+    def held_offsets(self) -> int:
+        """Up to where the log is known to have held something; its start where it may have been empty."""
+        return max(self.recovery_point, self.high_watermark, self.log_start_offset)
 
 
 class _Damaged(Exception):  # noqa: N818 - never leaves this file
@@ -102,6 +110,8 @@ def _let_go(segments: list[Segment]) -> None:
 def _open_segments(recovery: _Recovery) -> LogState:
     disk, directory = recovery.disk, recovery.directory
     sizes = disk.sizes(directory, LOG_SUFFIX)
+    if REFETCHING in sizes:
+        recovery.expected = Expected(may_have_gaps=recovery.expected.may_have_gaps)
     try:
         _finish_renames(recovery, sizes)
         _find_segments(recovery, sizes)
@@ -115,18 +125,30 @@ def _open_segments(recovery: _Recovery) -> LogState:
         return _offline(recovery, str(error))
     if recovery.names_changed:
         disk.sync_directory(directory)
+    state.refetching = state.refetching or REFETCHING in sizes
     return state
 
 
 def _open(recovery: _Recovery, sizes: dict[str, int]) -> LogState:
     expected = recovery.expected
     if not recovery.segments:
-        if expected.recovery_point > expected.log_start_offset:
-            raise _Damaged(f"{recovery.directory} has no segments, but held offsets up to {expected.recovery_point}")
+        if expected.held_offsets > expected.log_start_offset:
+            return _start_refetching(recovery)
         return _start_empty(recovery, expected.log_start_offset)
     if expected.clean and expected.recovery_point >= recovery.segments[-1].base_offset:
         return _open_clean(recovery)
     return _recover(recovery, sizes)
+
+
+def _start_refetching(recovery: _Recovery) -> LogState:
+    """Begin anew where others may hold what is lost. That it was lost is on stable storage before the log is not."""
+    lost = f"{recovery.directory} has no segments, but held offsets up to {recovery.expected.held_offsets}"
+    if not recovery.expected.may_refetch:
+        raise _Damaged(lost)
+    recovery.disk.write_atomically(recovery.path(REFETCHING), b"")
+    recovery.findings.append(f"{lost}; they have to be fetched from another replica")
+    recovery.expected = Expected(may_have_gaps=recovery.expected.may_have_gaps)
+    return replace(_start_empty(recovery, 0), refetching=True)
 
 
 def _finish_renames(recovery: _Recovery, sizes: dict[str, int]) -> None:

@@ -26,15 +26,22 @@ def count_expired(
     log's start; never one that reaches beyond the high watermark."""
     excess = _excess(segments, settings)
     oldest_kept = now_ms - settings.retention_ms if settings.deletes and settings.retention_ms >= 0 else None
-    for count, segment in enumerate(segments):
-        if not segment.size or segment.next_offset > high_watermark:
-            return count
-        excess -= segment.size
-        if excess >= 0 or segment.next_offset <= log_start_offset:
+    expired = 0
+    for count, segment in enumerate(segments, 1):
+        if segment.next_offset > high_watermark:
+            break
+        is_deleted = segment.next_offset <= log_start_offset
+        if not segment.size:
+            # Emptied by compaction: it goes with the next that has records. Or it is the active one, and stays.
+            if is_deleted and count < len(segments):
+                expired = count
             continue
-        if oldest_kept is None or segment.age_timestamp >= oldest_kept:
-            return count
-    return len(segments)
+        excess -= segment.size
+        is_old = oldest_kept is not None and not (excess >= 0 or is_deleted) and segment.age_timestamp < oldest_kept
+        if not (excess >= 0 or is_deleted or is_old):
+            break
+        expired = count
+    return expired
 
 
 def _excess(segments: Sequence[Aged], settings: LogSettings) -> int:

@@ -64,6 +64,26 @@ class Tree:
         self.changed: Callable[[Iterable[str]], None] | None = None
         """Told of the keys that each commit has changed, by whomever."""
 
+    def copy(self) -> "Tree":
+        """A copy of what there is; nobody watches it."""
+        other = Tree()
+        other._nodes = dict(self._nodes)
+        other._names = {key: set(names) for key, names in self._names.items()}
+        other._commits = self._commits
+        return other
+
+    def restore(self, earlier: "Tree", *, renumber: bool) -> None:
+        """Be as an earlier copy, without what was ephemeral. Commits count on from there, or from far above.
+
+        Nobody is told: every session has ended.
+        """
+        copy = earlier.copy()
+        self._nodes, self._names = copy._nodes, copy._names
+        self._commits = copy._commits + ((1 << 32) if renumber else 0)
+        for key in [key for key, node in self._nodes.items() if node.owner]:
+            self._set(key, None)
+        self._before = {}
+
     def get(self, key: str) -> Versioned | None:
         node = self._nodes.get(key)
         return None if node is None or node.value is None else Versioned(node.value, node.version, node.created)

@@ -32,6 +32,7 @@ class Told:
     def __init__(self) -> None:
         self.applied: list[tuple[str, list[int] | None]] = []
         self.removed: list[UUID] = []
+        self.aside: list[UUID] = []
         self.gone: list[set[int]] = []
         self.configs: list[tuple[str, str]] = []
 
@@ -40,6 +41,9 @@ class Told:
 
     def remove_topic(self, topic: Topic) -> None:
         self.removed.append(topic.id)
+
+    def set_topic_aside(self, topic: Topic) -> None:
+        self.aside.append(topic.id)
 
     def brokers_changed(self, gone: AbstractSet[int]) -> None:
         self.gone.append(set(gone))
@@ -71,6 +75,7 @@ class Setting:
         self.source.put_topic(changed)
 
     def remove(self, gone: Topic) -> None:
+        self.source.note_deleted(gone.id)
         self.source.remove_topic(gone.name)
         self.feed.remove_topic(gone)
 
@@ -176,14 +181,16 @@ def test_a_snapshot_that_was_replaced_by_another_is_begun_anew(monkeypatch: pyte
     run_virtual(main)
 
 
-def test_what_a_whole_snapshot_does_not_name_is_gone() -> None:
+def test_what_a_whole_snapshot_does_not_name_is_deleted_only_if_it_is_known_to_be() -> None:
     async def main() -> None:
-        kept, gone = topic("kept", 1), topic("gone", 2)
-        setting = Setting(kept, gone)
+        kept, gone, lost = topic("kept", 1), topic("gone", 2), topic("lost", 3)
+        setting = Setting(kept, gone, lost)
         await setting.follow()
         setting.reign(8, kept)
+        setting.source.note_deleted(gone.id)
         await setting.follow()
-        assert setting.told.removed == [gone.id]
+        assert (setting.told.removed, setting.told.aside) == ([gone.id], [lost.id])
+        assert list(setting.known()) == ["kept"]
 
     run_virtual(main)
 
@@ -194,7 +201,13 @@ def test_a_topic_that_was_made_anew_under_its_name_is_another_one() -> None:
         await setting.follow()
         setting.reign(8, topic("t", 2))
         await setting.follow()
-        assert setting.told.removed == [UUID(int=1)]
+        assert (setting.told.removed, setting.told.aside) == ([], [UUID(int=1)])
+        setting.reign(9, topic("t", 3))
+        setting.source.note_deleted(UUID(int=2))
+        await setting.follow()
+        assert setting.told.removed == [UUID(int=2)]
+        setting.reign(10, topic("t", 2))
+        await setting.follow()
         assert [each.id for each in setting.image.topics()] == [UUID(int=2)]
 
     run_virtual(main)

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from headrace.coordinator import loading
+from headrace.coordinator.classic import base
 from headrace.coordinator.expiry import expire, forget_topic
 from headrace.coordinator.loading import Phase
 from headrace.coordinator.partitions import OFFSETS_TOPIC, partition_of
@@ -173,6 +174,29 @@ def test_offsets_expire_when_their_group_was_empty_for_long_enough(world: World)
     world.kill()
     assert fetch(world) == -1
     assert world.ask(ApiKey.LIST_GROUPS, 5).groups == ()
+
+
+def test_what_a_group_reads_is_looked_up_once_for_all_of_its_offsets(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined = lone_member(world, protocols=[{"name": "range", "metadata": subscription("another")}])
+    member = {"generation_id_or_member_epoch": joined.generation_id, "member_id": joined.member_id}
+    for number in range(20):
+        world.topic(f"t{number}")
+        assert commit(world, 7, topic=f"t{number}", **member) is ErrorCode.none
+    parsed = []
+
+    def parse(metadata: bytes) -> set[str] | None:
+        parsed.append(metadata)
+        return set()
+
+    monkeypatch.setattr(base, "subscribed_topics", parse)
+    waiting = start_join(world, version=3)
+    group = world.groups.shard("g").groups["g"]
+    assert group.state_name == "PreparingRebalance", "what members read may change with every join"
+    assert world.run(expire(world.groups, world.clock.now_ms())) == 0
+    assert len(set(parsed)) == len(parsed) == 2, "of each subscription once"
+    waiting.cancel()
 
 
 def test_a_commits_own_retention_comes_before_the_brokers(world: World) -> None:

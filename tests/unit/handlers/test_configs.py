@@ -46,7 +46,7 @@ def test_a_topic_is_described_in_every_version(version: int) -> None:
     broker.topic("t", cleanup_policy="compact,delete")
     result = describe(broker, TOPIC, "t", version, include_synonyms=True, include_documentation=True)
     configs = {config.name: config for config in result.configs}
-    assert (result.error_code, result.resource_name, configs.keys()) == (ErrorCode.none, "t", IN_USE)
+    assert (result.error_code, result.resource_name, set(configs)) == (ErrorCode.none, "t", IN_USE)
     policy, retention, size = (configs[n] for n in ("cleanup.policy", "retention.ms", "segment.bytes"))
     assert (policy.value, policy.config_source) == ("compact,delete", 1)
     assert (retention.value, retention.config_source) == ("7200000", 4)

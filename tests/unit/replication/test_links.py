@@ -14,7 +14,7 @@ from headrace.replication.throttle import Throttle
 from headrace.testing.disk import PowerLost
 from tests.intake import RULES
 
-from .links import FOLLOWER, LEADER, Pair, append, readable
+from .links import FOLLOWER, LEADER, TOPIC_ID, Pair, append, readable
 
 LONGEST = 30.0
 
@@ -255,3 +255,30 @@ def test_a_checkpoint_that_cannot_be_written_holds_up_no_other_partition(number:
     append(pair.leaders[0], b"d")
     pair.exchange(3)
     assert pair.followers[0].log.log_end_offset == (3 if is_offline else 4)
+
+
+def test_a_follower_whose_log_failed_tells_no_position() -> None:
+    pair = Pair()
+    pair.elect(1)
+    append(pair.leaders[0], b"a")
+    pair.exchange()
+    pair.followers[0].log.fail("the disk is broken")
+    pair.outflow.close()
+    pair.connect()
+    pair.elect(2, (LEADER,))
+    pair.exchange()
+    assert pair.proposed == []
+
+
+def test_a_follower_that_withdrew_is_not_asked_into_the_isr_for_what_it_had() -> None:
+    pair = Pair()
+    pair.elect(1)
+    append(pair.leaders[0], b"a")
+    pair.exchange()
+    pair.inflow.remove((TOPIC_ID.bytes, 0))
+    pair.ask()
+    leader = pair.leaders[0]
+    leader.lead(LEADER, replace(leader.state, isr=(LEADER,), partition_epoch=2), pair.clock.monotonic())
+    pair.clock.advance(1_000)
+    assert leader.consider(FOLLOWER, now=pair.clock.monotonic(), propose=lambda isr: pair.propose_isr(leader, isr))
+    assert pair.proposed == []

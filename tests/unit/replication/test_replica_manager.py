@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from headrace.protocol.batch import check_batch
 from headrace.protocol.errors import CodedError
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.storage.core import Health
 from headrace.storage.flusher import Flusher, RunInThread
 from headrace.storage.manager import LogManager
 from headrace.testing.clock import SimulatedClock
@@ -100,3 +102,88 @@ def test_a_full_log_goes_on_soon_after_there_is_space() -> None:
     held.disk.capacity = 1 << 30
     asyncio.run(held.replicas.flush_due())
     assert held.append(partition) == 1
+
+
+class Followed:
+    """What is followed, as the `Following` of a broker in a cluster is told."""
+
+    def __init__(self) -> None:
+        self.leaders: dict[Any, int] = {}
+
+    def follow(self, key: Any, partition: Partition, leader: int) -> None:
+        self.leaders[key] = leader
+        partition.on_settled = lambda: None
+
+    def leave(self, key: Any) -> None:
+        self.leaders.pop(key, None)
+
+
+ELSEWHERE = PartitionState(replicas=(1, 2), isr=(1, 2), leader=2)
+TOPIC = Topic(name="t", id=uuid.UUID(int=9), partitions=(ELSEWHERE,))
+
+
+def without_its_directory() -> tuple[Held, Partition, Followed]:
+    """A broker among others that starts and finds the directory of a log gone; broker 2 leads, and it is in the ISR."""
+    held = Held()
+    held.replicas.apply_topic(TOPIC)
+    asyncio.run(held.replicas.checkpoint())
+    held.disk.kill()
+    held.disk.rmtree("/data/t-0")
+    held = Held(held.disk)
+    followed = held.replicas.following = Followed()
+    held.replicas.apply_topic(TOPIC)
+    return held, held.replicas.partition("t", 0), followed
+
+
+def changed(**values: Any) -> Topic:
+    state = replace(ELSEWHERE, partition_epoch=1, **values)
+    return replace(TOPIC, partitions=(state,))
+
+
+def test_a_log_that_lost_what_it_held_follows_and_does_not_lead() -> None:
+    held, partition, followed = without_its_directory()
+    assert partition.log.health is Health.REFETCHING
+    assert list(followed.leaders.values()) == [2]
+    held.replicas.apply_topic(changed(leader=1, leader_epoch=1))
+    assert not partition.is_leader
+    assert followed.leaders == {}
+
+
+def test_a_log_that_lost_what_it_held_is_one_like_others_once_nobody_counts_on_it() -> None:
+    held, partition, _ = without_its_directory()
+    held.replicas.apply_topic(changed(isr=(2,)))
+    assert partition.log.health is Health.ONLINE
+    held.disk.kill()
+    again = Held(held.disk)
+    again.replicas.apply_topic(changed(isr=(2,)))
+    assert again.replicas.partition("t", 0).log.health is Health.ONLINE
+
+
+def test_faults_of_logs_are_reported_until_they_are_gone() -> None:
+    held, partition, _ = without_its_directory()
+    reports: list[list[tuple[str, int, str]]] = []
+
+    async def report(faulty: Any) -> None:
+        reports.append([(entry.topic, entry.partition, entry.fault) for entry in faulty])
+
+    held.replicas.report_faults = report
+    asyncio.run(held.replicas.look_after_logs())
+    held.replicas.apply_topic(changed(isr=(2,)))
+    asyncio.run(held.replicas.look_after_logs())
+    partition.log.fail("the disk is broken")
+    asyncio.run(held.replicas.look_after_logs())
+    assert reports == [[("t", 0, "lost")], [], [("t", 0, "failed")]]
+
+
+def test_who_leads_with_a_log_that_fails_steps_down_and_a_follower_is_left() -> None:
+    held = Held()
+    followed = held.replicas.following = Followed()
+    held.replicas.apply_topic(replace(TOPIC, partitions=(replace(ELSEWHERE, leader=1), ELSEWHERE)))
+    led, other = held.replicas.partition("t", 0), held.replicas.partition("t", 1)
+    assert led.is_leader
+    assert len(followed.leaders) == 1
+    led.log.fail("the disk is broken")
+    other.log.fail("the disk is broken")
+    asyncio.run(held.replicas.look_after_logs())
+    assert not led.is_leader
+    assert followed.leaders == {}

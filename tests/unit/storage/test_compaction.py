@@ -1,6 +1,7 @@
 """Compaction keeps the latest record of every key, every offset, and its head in a crash."""
 
 import random
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,6 +10,8 @@ import pytest
 from headrace.protocol.batch import read_header
 from headrace.protocol.records import Record, decode_records, encode_batch, encode_marker
 from headrace.storage import compaction
+from headrace.storage.scan import BLOCK as SCAN_BLOCK
+from headrace.storage.scan import BadBatch
 from headrace.testing.disk import PowerLost
 from tests.unreadable import unreadable
 
@@ -168,6 +171,90 @@ def test_a_cleaning_with_few_keys_goes_on_where_it_stopped() -> None:
     assert sorted(contents(store).values()) == [
         (f"key-{n % 7}", str(n)) for n in sorted(range(43, 50), key=lambda n: n % 7)
     ]
+
+
+def test_a_batch_with_more_keys_than_fit_is_cleaned_in_parts() -> None:
+    store = Store(replace(COMPACT, segment_bytes=100_000))
+    for version in ("old", "new"):
+        write(store, *[(f"key-{number}", version) for number in range(100)])
+    store.log.configure(COMPACT)
+    end_segment(store)
+    rounds = 0
+    while clean(store, most_keys=30) and rounds < 20:
+        rounds += 1
+    assert 4 <= rounds < 20
+    assert contents(store) == {100 + number: (f"key-{number}", "new") for number in range(100)}
+
+
+def test_a_tombstone_waits_until_the_map_has_reached_it() -> None:
+    """Its time begins when all older records of its key are gone, else readers might miss it and keep those."""
+    store = store_of([("a", "1")], [("b", "1"), ("a", None)])
+    assert clean(store, most_keys=1)
+    store.clock.advance(2 * DAY)
+    write(store, ("a", None))
+    end_segment(store)
+    while clean(store, most_keys=1):
+        assert [key for key, value in contents(store).values() if key == "a" and value is None]
+    assert ("a", "1") not in contents(store).values()
+
+
+def filled(store: Store, batches: Sequence[Sequence[tuple[str, str | None]]]) -> Store:
+    """A store with these batches in one finished segment."""
+    store.log.configure(replace(COMPACT, segment_bytes=1 << 30))
+    for batch in batches:
+        write(store, *batch)
+    store.log.configure(COMPACT)
+    end_segment(store)
+    return store
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [[(str(number), "") for number in range(30_000)]],
+        [[(f"{start + number:020d}", "x") for number in range(100)] for start in range(0, 30_000, 100)],
+        [[(str(number) * 100_000, "x")] for number in range(1, 10)] * 3,
+    ],
+    ids=["one large batch", "many keys", "large keys"],
+)
+def test_the_keys_of_a_segment_take_no_more_memory_than_they_may(
+    batches: Sequence[Sequence[tuple[str, str | None]]],
+) -> None:
+    store = filled(Store(COMPACT), batches)
+    plan = compaction.plan(store.disk, store.log, now_ms=store.clock.now_ms(), last_stable_offset=stable(store))
+    assert plan is not None
+    most_keys = 2_000
+    largest = max(len(batch) for batch in read_all(store.log))
+    tracemalloc.start()
+    try:
+        latest, _ = compaction._map_keys(plan, most_keys)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(latest) <= most_keys
+    assert peak < most_keys * compaction.BYTES_PER_KEY + 2 * largest + 3 * SCAN_BLOCK
+
+
+def test_a_cleaning_that_fails_leaves_nothing_behind() -> None:
+    store = filled(Store(COMPACT), [[("a", "1")], [("b", "2")]])
+    end_segment(store)
+    store.disk.damage(f"/data/events-0/{store.log.inactive_segments()[-1].base_offset:020d}.log", 100, b"\xff")
+    before = sorted(store.disk.listdir("/data/events-0"))
+    with pytest.raises(BadBatch, match="CRC"):
+        clean(store)
+    assert sorted(store.disk.listdir("/data/events-0")) == before
+    assert store.log.offline is None
+
+
+def test_records_that_lie_outside_of_their_batch_are_damage() -> None:
+    """Such a record would hide every later one of its key."""
+    store = Store(COMPACT)
+    batch = encode_batch([Record(0, 1, b"a", b"1"), Record(500, 1, b"a", b"2")], base_offset=None, last_offset=1)
+    append(store.log, batch)
+    write(store, ("a", "3"))
+    end_segment(store)
+    with pytest.raises(BadBatch, match="outside"):
+        clean(store)
 
 
 def test_aborted_records_do_not_hide_committed_ones() -> None:

@@ -120,7 +120,7 @@ def test_running_out_of_descriptors_is_no_damage() -> None:
     store = Store()
     append(store.log)
     store.restart()
-    store.disk.fail(errno.EMFILE, kind="open")
+    store.disk.fail(errno.EMFILE, kind="open", times=2)
     refused(store)
     assert store.log.offline is None
     assert append(store.log).base_offset == 1

@@ -4,8 +4,10 @@ import errno
 import uuid
 from collections.abc import Callable
 
+import pytest
+
 from headrace.storage.flusher import Flusher
-from headrace.storage.log import Log
+from headrace.storage.log import Log, SyncTicket
 
 from .support import SMALL, Store, append
 
@@ -132,3 +134,42 @@ def test_a_callback_may_ask_for_the_next_sync() -> None:
     bench.worker.run()
     bench.worker.run()
     assert (bench.done, log.synced_offset) == (["a", "b"], 2)
+
+
+def test_a_log_whose_sync_cannot_be_begun_is_offline_and_the_others_are_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    other = bench.store.manager.load("other", 0, uuid.uuid4(), SMALL)
+    append(bench.store.log)
+    append(other)
+    broken = bench.store.log
+    real = Log.begin_sync
+
+    def begin_sync(log: Log) -> SyncTicket | None:
+        if log is broken:
+            raise RuntimeError("a fault that nobody has foreseen")
+        return real(log)
+
+    monkeypatch.setattr(Log, "begin_sync", begin_sync)
+    bench.request(broken, "broken")
+    assert bench.done == ["broken"]
+    assert broken.offline is not None
+    bench.request(other, "other")
+    bench.worker.run()
+    assert bench.done == ["broken", "other"]
+    assert (other.synced_offset, bench.flusher.is_idle) == (1, True)
+
+
+def test_one_who_fails_at_hearing_of_a_sync_keeps_nobody_else_from_it() -> None:
+    bench = Bench()
+    append(bench.store.log)
+
+    def fail() -> None:
+        raise RuntimeError("a fault that nobody has foreseen")
+
+    bench.flusher.request(bench.store.log, fail)
+    bench.request(bench.store.log, "a")
+    bench.worker.run()
+    if bench.worker.work:
+        bench.worker.run()
+    assert bench.done == ["a"]
+    assert bench.flusher.is_idle

@@ -2,15 +2,18 @@
 
 import errno
 import uuid
+from contextlib import suppress
+from random import Random
 
 import pytest
 
+from headrace.storage.core import Health
 from headrace.storage.disk import DirectoryLocked, StorageError
-from headrace.storage.log import LogSettings
+from headrace.storage.log import Log, LogSettings
 from headrace.storage.manager import LogManager, WrongDirectory
 from headrace.storage.settings import DAY_MS
 from headrace.testing.clock import SimulatedClock
-from headrace.testing.disk import SimulatedDisk
+from headrace.testing.disk import PowerLost, SimulatedDisk
 
 from .support import TOPIC_ID, Store, append, idempotent, read_all, sync
 
@@ -147,6 +150,38 @@ def test_a_deleted_partition_is_set_aside_then_removed() -> None:
     assert not store.disk.exists(f"/data/{aside[0]}")
 
 
+def test_a_log_that_is_set_aside_keeps_every_record_under_another_name() -> None:
+    store = Store()
+    append(store.log)
+    assert store.manager.set_aside("events", [0, 7]) == [f"events-0.{TOPIC_ID.hex}-stray"]
+    store.manager.delete_files(store.clock.now_ms() + 10**9)
+    store.disk.crash()
+    assert store.disk.content(f"/data/events-0.{TOPIC_ID.hex}-stray/{0:020}.log")
+    assert store.manager.get("events", 0) is None
+
+
+def test_a_start_deletes_logs_of_topics_that_were_deleted_and_keeps_others_that_nobody_knows() -> None:
+    store = Store()
+    store.manager.load("gone", 0, uuid.UUID(int=5), LogSettings())
+    store.manager.close({})
+    again = opened(store.disk)
+    again.was_deleted = lambda topic_id: topic_id == uuid.UUID(int=5)
+    assert [name.partition(".")[0] for name in again.set_strays_aside()] == ["events-0"]
+    again.delete_files(store.clock.now_ms())
+    assert [name.partition(".")[0] for name in store.disk.listdir("/data") if "-0" in name] == ["events-0"]
+
+
+def test_a_topic_that_was_made_anew_takes_the_place_of_its_deleted_logs() -> None:
+    store = Store()
+    append(store.log)
+    store.manager.close({})
+    again = opened(store.disk)
+    again.was_deleted = lambda topic_id: topic_id == TOPIC_ID
+    assert again.load("events", 0, uuid.UUID(int=6), LogSettings()).log_end_offset == 0
+    again.delete_files(store.clock.now_ms())
+    assert [name for name in store.disk.listdir("/data") if "-stray" in name or "-delete" in name] == []
+
+
 def test_a_deletion_cut_short_is_finished_by_the_next_start() -> None:
     store = Store()
     append(store.log)
@@ -267,3 +302,79 @@ def test_a_lost_partition_metadata_is_written_again() -> None:
     store.disk.unlink("/data/events-0/partition.metadata")
     assert len(read_all(store.start())) == 1
     assert store.disk.exists("/data/events-0/partition.metadata")
+
+
+def lost(store: Store) -> None:
+    """The log's directory goes while the broker is stopped."""
+    append(store.log)
+    store.manager.close({("events", 0): 1})
+    store.disk.rmtree("/data/events-0")
+
+
+def refetching(disk: SimulatedDisk) -> tuple[LogManager, Log]:
+    again = opened(disk)
+    return again, again.load("events", 0, TOPIC_ID, LogSettings(), replicated=True)
+
+
+def test_a_replicated_log_whose_directory_is_lost_begins_anew_and_says_so_at_every_start() -> None:
+    store = Store()
+    lost(store)
+    for _ in range(3):
+        again, log = refetching(store.disk)
+        assert (log.health, log.log_end_offset) == (Health.REFETCHING, 0)
+        again.checkpoint({})
+        store.disk.kill()
+    again, log = refetching(store.disk)
+    append(log)
+    log.refetched()
+    store.disk.crash()
+    assert refetching(store.disk)[1].health is Health.ONLINE
+
+
+def test_a_replicated_log_whose_directory_was_emptied_begins_anew_and_says_so() -> None:
+    store = Store()
+    append(store.log)
+    store.manager.close({("events", 0): 1})
+    for path in store.disk.paths("/data/events-0"):
+        store.disk.unlink(path)
+    for _ in range(2):
+        _, log = refetching(store.disk)
+        assert (log.health, log.log_end_offset) == (Health.REFETCHING, 0)
+        store.disk.kill()
+
+
+def test_wherever_power_is_lost_the_loss_of_a_directory_is_not_forgotten() -> None:
+    for step in range(60):
+        store = Store()
+        lost(store)
+        store.disk.sync_directory("/data")
+        store.disk.lose_power(step)
+        with suppress(PowerLost):
+            refetching(store.disk)
+        store.disk.crash(Random(step))
+        again, log = refetching(store.disk)
+        assert log.health is Health.REFETCHING, step
+        again.release()
+
+
+def test_a_new_log_is_not_taken_for_a_lost_one() -> None:
+    store = Store()
+    store.manager.checkpoint({})
+    store.disk.kill()
+    again, log = refetching(store.disk)
+    assert log.health is Health.ONLINE
+    assert again.load("new", 0, TOPIC_ID, LogSettings(), replicated=True).health is Health.ONLINE
+    again.checkpoint({})
+    store.disk.crash()
+    again = opened(store.disk)
+    assert again.load("new", 0, TOPIC_ID, LogSettings(), replicated=True).health is Health.ONLINE
+
+
+def test_without_checkpoints_a_log_that_is_not_there_may_have_been_lost() -> None:
+    store = Store()
+    lost(store)
+    store.disk.unlink("/data/recovery-point-offset-checkpoint")
+    again, log = refetching(store.disk)
+    assert log.health is Health.REFETCHING
+    again.set_strays_aside()
+    assert again.load("new", 0, TOPIC_ID, LogSettings(), replicated=True).health is Health.ONLINE

@@ -51,6 +51,22 @@ def test_what_lies_before_the_start_goes_whatever_the_policy() -> None:
     assert expired(9000, retention_ms=500, cleanup_policy=frozenset()) == 0
 
 
+def test_a_segment_that_compaction_emptied_holds_nothing_back() -> None:
+    policy = LogSettings(cleanup_policy=frozenset({"compact", "delete"}), retention_ms=500)
+
+    def count(*sizes: int, now_ms: int, start: int = 0) -> int:
+        segments = [Aged(10 * n, size, 1000 * n if size else 10**9) for n, size in enumerate(sizes, 1)]
+        return count_expired(segments, policy, now_ms=now_ms, log_start_offset=start, high_watermark=100)
+
+    assert count(0, 100, 100, now_ms=2501) == 2
+    assert count(0, 100, 100, now_ms=2500) == 0
+    assert count(100, 0, 100, now_ms=2501) == 1
+    assert count(0, 0, 100, now_ms=9000) == 3
+    assert count(0, 0, now_ms=9000) == 0
+    assert count(0, 100, 0, now_ms=1501, start=10) == 1
+    assert count(0, 0, now_ms=0, start=20) == 1
+
+
 def old_store() -> Store:
     store = Store()
     for _ in range(30):

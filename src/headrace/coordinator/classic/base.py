@@ -1,7 +1,7 @@
 """What a classic group is between events: its state, its generation, its record; and the questions asked of it."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Container
+from typing import Any, Final
 
 from headrace.coordinator.effects import Effect, Reply, Write
 from headrace.coordinator.group import GroupType
@@ -14,6 +14,16 @@ from .settings import ClassicSettings
 from .states import TRANSITIONS, Event, State
 from .subscription import CONSUMER, subscribed_topics
 from .turn import Turn, join_refused, session_alarm, sync_answer
+
+
+class _Everything:
+    """Holds every topic."""
+
+    def __contains__(self, topic: object) -> bool:
+        return True
+
+
+_EVERYTHING: Final = _Everything()
 
 
 class ClassicBase:
@@ -44,7 +54,7 @@ class ClassicBase:
         self._delay_again = False
         """Whether a member came during the initial delay, which then goes on."""
         self._delay_left_ms = 0
-        self._subscribed: tuple[int, set[str] | None] | None = None
+        self._subscribed: tuple[int, Container[str]] | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -152,23 +162,16 @@ class ClassicBase:
         if not self.is_empty:
             raise CodedError(ErrorCode.non_empty_group)
 
-    def is_subscribed(self, topic: str) -> bool:
-        """Whether a member reads this topic; what consumers cannot tell us counts as yes."""
+    def subscribed_topics(self) -> Container[str]:
+        """The topics that members read; all, where consumers cannot tell us."""
         if self.protocol_type != CONSUMER:
-            return False
-        topics = self._subscribed_topics()
-        return True if topics is None else topic in topics
-
-    def _subscribed_topics(self) -> set[str] | None:
+            return ()
         if self._subscribed is not None and self._subscribed[0] == self.generation:
             return self._subscribed[1]
-        found: set[str] | None = set()
-        for member in self.roster.members.values():
-            topics = subscribed_topics(member.metadata(self.protocol_name))
-            if topics is None or found is None:
-                found = None
-                break
-            found |= topics
+        told = {member.metadata(self.protocol_name) for member in self.roster.members.values()}
+        topics = [subscribed_topics(metadata) for metadata in told]
+        known = [each for each in topics if each is not None]
+        found: Container[str] = set[str]().union(*known) if len(known) == len(topics) else _EVERYTHING
         if self.state in (State.COMPLETING_REBALANCE, State.STABLE):
             self._subscribed = (self.generation, found)
         return found
@@ -180,9 +183,9 @@ class ClassicBase:
         if self.is_empty:
             # Later than Kafka where a consumer without membership goes on to commit: its offsets are in use.
             return max(commit_timestamp, self.state_timestamp)
-        if self.protocol_type == CONSUMER and self.state is State.STABLE and self._subscribed_topics() is not None:
-            return commit_timestamp
-        return None
+        if self.protocol_type != CONSUMER or self.state is not State.STABLE:
+            return None
+        return None if self.subscribed_topics() is _EVERYTHING else commit_timestamp
 
     def describe(self) -> dict[str, Any]:
         """The group in the words of DescribeGroups; what members are assigned is known only of a stable one."""

@@ -26,8 +26,10 @@ from .records import (
     TargetMember,
     encode,
 )
+from .resolver import Resolver
 from .settings import ConsumerSettings
 from .state import GroupState
+from .subscriptions import racks_of
 
 SESSION: Final = "session"
 REBALANCE: Final = "rebalance"
@@ -74,6 +76,7 @@ class Core:
         group_id: str,
         *,
         image: ClusterImage,
+        resolver: Resolver,
         settings: Callable[[], ConsumerSettings],
         new_id: Callable[[], str],
         new_classic: Callable[[str], ClassicGroup],
@@ -83,6 +86,7 @@ class Core:
         self.successor: ClassicGroup | None = None
         """The classic group that this one has become."""
         self._image = image
+        self._resolver = resolver
         self._settings = settings
         self._new_id = new_id
         self._new_classic = new_classic
@@ -90,6 +94,8 @@ class Core:
         """Classic members that were told to join again."""
         self._hashed_version: int | None = None
         """The version of the image that `state.metadata_hash` was made from, by this process."""
+        self._hashed: tuple[int, dict[int, str]] | None = None
+        """What it was made from: the version of the topics, and the racks of brokers."""
         self._resolved_version: int | None = None
         self._resolve_after_ms = 0
         self._assign_after_ms = 0
@@ -149,9 +155,13 @@ class Core:
         return regex_changed or old.subscribed_topic_names != new.subscribed_topic_names
 
     def _resolve_new(self, decision: Decision, regex: str | None) -> None:
+        """What matches at once is there at once; what is still looked for comes with a later heartbeat."""
         if regex and regex not in self.state.resolved:
-            topics = subscriptions.resolve(regex, self._image)
-            decision.apply(ResolvedRegex(regex, topics, self._image.version))
+            topics = self._resolver.topics(regex)
+            if topics is not None:
+                decision.apply(ResolvedRegex(regex, topics, self._image.version))
+            else:
+                self._resolved_version = None
 
     def _drop_unused_regexes(self, decision: Decision) -> None:
         for regex in self.state.resolved.keys() - self.state.regexes():
@@ -160,29 +170,44 @@ class Core:
     def _refresh(self, decision: Decision, *, bump: bool) -> None:
         """A new epoch where it is asked for, or where topics that the group is subscribed to changed."""
         resolved = self._resolve_again(decision)
-        if not bump and not resolved and self._hashed_version == self._image.version:
+        if not bump and not resolved and self._is_hashed():
             return
-        self._hashed_version = self._image.version
-        metadata_hash = subscriptions.metadata_hash(self.state.subscribed_names(), self._image)
+        metadata_hash = self._hash()
         if bump or resolved or metadata_hash != self.state.metadata_hash:
             decision.apply(GroupEpoch(self.state.epoch + 1, metadata_hash))
 
+    def _is_hashed(self) -> bool:
+        """Whether `state.metadata_hash` is of what an assignor sees now. Elections do not change that."""
+        image = self._image
+        if self._hashed_version != image.version and self._hashed == (image.topics_version, racks_of(image)):
+            self._hashed_version = image.version
+        return self._hashed_version == image.version
+
+    def _hash(self) -> int:
+        image = self._image
+        self._hashed_version, self._hashed = image.version, (image.topics_version, racks_of(image))
+        return subscriptions.metadata_hash(self.state.subscribed_names(), image)
+
     def _resolve_again(self, decision: Decision) -> bool:
         """Looks for topics that match, after topics changed, and the less often the more there are."""
-        version = self._image.version
+        version = self._image.topics_version
         if self._resolved_version == version or decision.now_ms < self._resolve_after_ms:
             return False
-        self._resolved_version = version
-        changed = False
+        changed, all_found = False, True
         for regex in self.state.regexes():
-            self._resolve_after_ms = decision.now_ms + min(max(_RESOLVE_MIN_MS, len(self._image)), _RESOLVE_MAX_MS)
             try:
-                topics = subscriptions.resolve(regex, self._image)
+                topics = self._resolver.topics(regex)
             except CodedError:  # written by a broker that served more: the group goes on with what it found
                 continue
-            if topics != self.state.resolved.get(regex):
-                decision.apply(ResolvedRegex(regex, topics, version))
+            if topics is None:
+                all_found = False
+            elif topics != self.state.resolved.get(regex):
+                decision.apply(ResolvedRegex(regex, topics, self._image.version))
                 changed = True
+        if all_found:
+            self._resolved_version = version
+            if self.state.regexes():
+                self._resolve_after_ms = decision.now_ms + min(max(_RESOLVE_MIN_MS, len(self._image)), _RESOLVE_MAX_MS)
         return changed
 
     def _assign(self, decision: Decision) -> None:
@@ -251,9 +276,7 @@ class Core:
         if self._downgrade(decision):
             return
         self._drop_unused_regexes(decision)
-        self._hashed_version = self._image.version
-        metadata_hash = subscriptions.metadata_hash(self.state.subscribed_names(), self._image)
-        decision.apply(GroupEpoch(self.state.epoch + 1, metadata_hash))
+        decision.apply(GroupEpoch(self.state.epoch + 1, self._hash()))
         if not self.state.members:
             decision.apply(TargetEpoch(self.state.epoch))
 

@@ -17,7 +17,7 @@ A heartbeat takes up to four steps, each of which is left out where nothing chan
 | Dead        | it was deleted                                                |
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -202,16 +202,16 @@ class ConsumerGroup(ClassicMembers):
         _check_member_epoch(self._known(member_id or ""), member_epoch)
 
     def check_offset_delete(self) -> None:
-        """Single offsets may be deleted, except those of topics that members read (see `is_subscribed`)."""
+        """Single offsets may be deleted, except those of topics that members read (see `subscribed_topics`)."""
 
     def check_delete(self) -> None:
         """`CodedError` unless the group may be deleted."""
         if not self.is_empty:
             raise CodedError(ErrorCode.non_empty_group)
 
-    def is_subscribed(self, topic: str) -> bool:
-        """Whether a member reads, or may be reading, this topic."""
-        return topic in self.state.subscribed_names()
+    def subscribed_topics(self) -> Container[str]:
+        """The topics that members read, or may be reading."""
+        return self.state.subscribed_names()
 
     def offsets_idle_since(self, commit_timestamp: int) -> int | None:
         """Offsets grow old from the time that they were committed, unless a member reads their topic."""

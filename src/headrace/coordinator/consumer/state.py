@@ -31,6 +31,10 @@ class GroupState:
         """Member ids by instance id."""
         self.owners: dict[tuple[UUID, int], str] = {}
         """Who holds each partition, including those it was asked to give up and has not."""
+        self._names: Counter[str] = Counter()
+        """How many members are subscribed to each topic by its name."""
+        self._regexes: Counter[str] = Counter()
+        """How many are subscribed by each expression."""
 
     def apply(self, change: Change) -> None:
         """Make a change."""
@@ -68,17 +72,13 @@ class GroupState:
     def is_held(self, topic: UUID, index: int) -> bool:
         return (topic, index) in self.owners
 
-    def subscribers_of(self, regex: str) -> int:
-        return sum(member.subscribed_topic_regex == regex for member in self.members.values())
-
-    def regexes(self) -> set[str]:
+    def regexes(self) -> list[str]:
         """The expressions that members are subscribed to."""
-        return {member.subscribed_topic_regex for member in self.members.values() if member.subscribed_topic_regex}
+        return list(self._regexes)
 
     def subscribed_names(self) -> set[str]:
         """Every topic name that a member is subscribed to, one by one or by an expression."""
-        names = set[str]().union(*(member.subscribed_topic_names for member in self.members.values()))
-        return names.union(*(self.resolved.get(regex, frozenset()) for regex in self.regexes()))
+        return set(self._names).union(*(self.resolved.get(regex, frozenset()) for regex in self._regexes))
 
     def preferred_assignor(self) -> str | None:
         """The assignor that most members ask for."""
@@ -92,6 +92,7 @@ class GroupState:
             self._drop_instance(old)
             if member.instance_id is not None:
                 self.static_members[member.instance_id] = member.id
+        self._note_subscription(old, member)
         if (
             old is None
             or old.assigned is not member.assigned
@@ -103,8 +104,20 @@ class GroupState:
 
     def _forget(self, member_id: str) -> None:
         old = self.members.pop(member_id, None)
+        self._note_subscription(old, None)
         self._release(old)
         self._drop_instance(old)
+
+    def _note_subscription(self, old: Member | None, new: Member | None) -> None:
+        before, now = _subscription(old), _subscription(new)
+        if before == now:
+            return
+        for counts, gone, come in zip((self._names, self._regexes), before, now, strict=True):
+            counts.update(come)
+            counts.subtract(gone)
+            for name in gone:
+                if not counts[name]:
+                    del counts[name]
 
     def _release(self, old: Member | None) -> None:
         """Another may hold a partition already: compaction keeps what it got, not that this one let go before."""
@@ -118,6 +131,14 @@ class GroupState:
     def _drop_instance(self, old: Member | None) -> None:
         if old is not None and old.instance_id is not None and self.static_members.get(old.instance_id) == old.id:
             del self.static_members[old.instance_id]
+
+
+def _subscription(member: Member | None) -> tuple[frozenset[str], frozenset[str]]:
+    """The names and the expressions that a member is subscribed to."""
+    if member is None:
+        return frozenset(), frozenset()
+    regex = member.subscribed_topic_regex
+    return member.subscribed_topic_names, frozenset({regex} if regex else ())
 
 
 def _with_subscription(member: Member, told: Member) -> Member:

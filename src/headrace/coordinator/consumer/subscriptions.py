@@ -1,23 +1,19 @@
 """From what members are subscribed to, to topics as an assignor sees them."""
 
 from collections.abc import Iterable, Mapping
-from hashlib import blake2b
+from typing import Final
 from uuid import UUID
 
 from headrace.cluster.image import ClusterImage, Topic
 
 from ..assignors import TopicShape
 from .member import Member
-from .regex import matcher
 
 Resolved = Mapping[str, frozenset[str]]
 """The topics that match each expression."""
 
 
-def resolve(regex: str, image: ClusterImage) -> frozenset[str]:
-    """The topics whose whole name matches. As in Kafka the cluster's own are no exception: clients leave them out."""
-    matches = matcher(regex).matches
-    return frozenset(topic.name for topic in image.topics() if matches(topic.name))
+_HASH: Final = 2**64 - 1
 
 
 def subscribed_names(member: Member, resolved: Resolved) -> frozenset[str]:
@@ -35,7 +31,7 @@ def topic_ids(names: Iterable[str], image: ClusterImage) -> frozenset[UUID]:
 
 def shapes(ids: Iterable[UUID], image: ClusterImage) -> dict[UUID, TopicShape]:
     """Topics as an assignor sees them."""
-    racks = _racks(image)
+    racks = racks_of(image)
     topics = (image.topic_by_id(topic_id) for topic_id in ids)
     return {
         topic.id: TopicShape(partitions=len(topic.partitions), racks=_partition_racks(topic, racks))
@@ -46,19 +42,21 @@ def shapes(ids: Iterable[UUID], image: ClusterImage) -> dict[UUID, TopicShape]:
 
 def metadata_hash(names: Iterable[str], image: ClusterImage) -> int:
     """A number that changes with what an assignor sees of these topics: ids, partition counts and racks."""
-    racks = _racks(image)
-    topics = [topic for topic in map(image.topic, sorted(names)) if topic is not None]
-    if not topics:
-        return 0
-    hasher = blake2b(digest_size=8)
-    for topic in topics:
-        hasher.update(topic.id.bytes + len(topic.partitions).to_bytes(4))
-        for partition in _partition_racks(topic, racks):
-            hasher.update(repr(sorted(partition)).encode())
-    return int.from_bytes(hasher.digest())
+    racks = racks_of(image)
+    topics = [topic for topic in map(image.topic, names) if topic is not None]
+    if not racks:
+        return sum([hash((topic.id.int, len(topic.partitions))) for topic in topics]) & _HASH
+    return sum([_hash_with_racks(topic, racks) for topic in topics]) & _HASH
 
 
-def _racks(image: ClusterImage) -> dict[int, str]:
+def _hash_with_racks(topic: Topic, racks: Mapping[int, str]) -> int:
+    """Texts hash differently in each process: their bytes do not."""
+    shown = tuple([int.from_bytes(repr(sorted(each)).encode()) for each in _partition_racks(topic, racks)])
+    return hash((topic.id.int, len(topic.partitions), shown))
+
+
+def racks_of(image: ClusterImage) -> dict[int, str]:
+    """The racks of those brokers that have one."""
     return {broker.id: broker.rack for broker in image.brokers.values() if broker.rack}
 
 

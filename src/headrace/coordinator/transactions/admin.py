@@ -8,6 +8,7 @@ from headrace.coordinator.turns import in_turns
 from headrace.net.peers import PeerUnreachable
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.patterns import Pattern, PatternError
 from headrace.replication.transactions import TopicPartition
 
 from .model import Transaction
@@ -46,8 +47,15 @@ async def list_transactions(
         if (not asked or transaction.state in wanted)
         and (not producers or transaction.producer_id in producers)
         and (longer_than_ms < 0 or _has_lasted(transaction, now_ms) > longer_than_ms)
-        and (expression is None or expression.matches(transaction.transactional_id))
+        and (expression is None or _matches(expression, transaction.transactional_id))
     ]
+
+
+def _matches(expression: Pattern, transactional_id: str) -> bool:
+    try:
+        return expression.matches(transactional_id)
+    except PatternError as error:
+        raise CodedError(ErrorCode.invalid_regular_expression, str(error)) from error
 
 
 def _has_lasted(transaction: Transaction, now_ms: int) -> int:

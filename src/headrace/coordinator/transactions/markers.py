@@ -167,6 +167,8 @@ class MarkerSender:
             return await self._ask(broker, batch)
         except PeerUnreachable as error:
             log.info("markers could not be sent", broker=broker, reason=str(error))
+        except Exception:
+            log.exception("markers could not be sent", broker=broker)
         return {}
 
     async def _ask(self, broker: int, batch: Mapping[Job, Sequence[TopicPartition]]) -> dict[Job, Marked]:
@@ -180,7 +182,12 @@ class MarkerSender:
 
     async def _mark_here(self, job: Job, where: TopicPartition) -> None:
         """Write a marker on a partition that this broker leads; one that waits for its followers delays no other."""
-        self._settle(job, [where], {where: await self._append(*where, job.marker)})
+        try:
+            code = await self._append(*where, job.marker)
+        except Exception:
+            log.exception("a marker could not be written", partition=where, producer=job.marker)
+            code = ErrorCode.unknown_server_error
+        self._settle(job, [where], {where: code})
 
     def _settle(self, job: Job, asked: Sequence[TopicPartition], results: Marked) -> None:
         again = []

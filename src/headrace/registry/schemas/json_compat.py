@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
+from headrace.protocol.patterns import PatternError, pattern
+
 from ..errors import InvalidSchemaError
 from .json_schema import Documents, JsonModel, Place, inside
 from .json_shape import Shape, shape_of
@@ -310,8 +312,8 @@ def _is_open(shape: Shape, additional: str, unevaluated: str) -> bool:
 
 def _cover(shape: Shape, name: str) -> Place | None:
     """The schema that a property nobody named must fit; None where every such property is refused."""
-    for pattern, schema in _map(shape, "patternProperties").items():
-        if _matches(pattern, name):
+    for expression, schema in _map(shape, "patternProperties").items():
+        if _matches(expression, name):
             return inside(shape.place, schema)
     return _rest(shape, "additionalProperties", "unevaluatedProperties")
 
@@ -326,10 +328,11 @@ def _rest(shape: Shape, additional: str, unevaluated: str) -> Place | None:
     return None
 
 
-def _matches(pattern: str, name: str) -> bool:
+def _matches(expression: str, name: str) -> bool:
+    """Whether a property's name matches an expression; one that cannot be served matches nothing."""
     try:
-        return re.search(pattern, name) is not None
-    except re.error:
+        return pattern(expression).finds(name)
+    except PatternError:
         return False
 
 

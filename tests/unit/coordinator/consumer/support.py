@@ -1,5 +1,6 @@
 """A group with a log and a clock, and members that speak to it."""
 
+import asyncio
 from collections.abc import Mapping
 from itertools import count
 from typing import Any
@@ -9,6 +10,7 @@ from headrace.cluster.image import BrokerNode, ClusterImage, PartitionState, Top
 from headrace.coordinator.classic import ClassicGroup, ClassicSettings
 from headrace.coordinator.consumer import CONSUMER_KEYS, ConsumerGroup, ConsumerSettings, HeartbeatRequest
 from headrace.coordinator.consumer.records import key_type
+from headrace.coordinator.consumer.resolver import Resolver
 from headrace.coordinator.effects import Alarm, Effect, Reply, Write
 from headrace.protocol.errors import ErrorCode
 
@@ -56,6 +58,7 @@ class Host:
         return ConsumerGroup(
             GROUP,
             image=self.image,
+            resolver=Resolver(self.image, asyncio.run),
             settings=lambda: self.settings,
             new_id=self.new_id,
             new_classic=self.new_classic,

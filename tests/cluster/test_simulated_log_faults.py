@@ -1,0 +1,216 @@
+"""Logs that fail, are lost, or find no space: who is counted on then, who leads, and how it all comes back."""
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable, Sequence
+
+from headrace.protocol.api import ApiKey
+from headrace.replication.partition import Partition
+from headrace.storage.core import Health
+from headrace.testing.loop import run_virtual
+
+from .runs import TOPIC, Plan, Run
+
+Story = Callable[[Run], Awaitable[None]]
+DIRECTORY = f"/data/{TOPIC}-0"
+FIRST_SEGMENT = f"{DIRECTORY}/{0:020d}.log"
+PATIENT = {"replica.lag.time.max.ms": "600000"}
+"""With this nobody leaves an ISR because it lags."""
+
+
+def told(
+    story: Story, *, replicas: Sequence[int] = (0, 1, 2), least_isr: int = 2, settings: dict[str, str] | None = None
+) -> None:
+    """Lets a story happen to a cluster with one synced partition; it ends with all in sync and nothing lost."""
+
+    async def main() -> None:
+        run = Run(Plan(seed=1, partitions=1, settings=settings or {}))
+        await run.cluster.start()
+        configs = {"flush.messages": "1", "min.insync.replicas": str(least_isr)}
+        await run.client.create_topic(TOPIC, assignments=[list(replicas)], configs=configs)
+        for value in ("a", "b", "c"):
+            await run.write_until_acknowledged(value)
+        await story(run)
+        await run.write_until_acknowledged("z")
+        await run.cluster.until(run.cluster.is_whole, "every partition is whole")
+        found = await run.reckon()
+        assert not found, "\n".join(found)
+        await run.end()
+
+    run_virtual(main, 1, longest=3600)
+
+
+def held(run: Run, broker: int) -> Partition:
+    return run.cluster[broker].broker.replicas.partition(TOPIC, 0)
+
+
+async def in_sync(run: Run, *brokers: int) -> None:
+    await run.cluster.until(lambda: set(run.cluster.state(TOPIC).isr) == set(brokers), f"{brokers} are in sync")
+
+
+async def led_by(run: Run, broker: int) -> None:
+    await run.cluster.until(lambda: run.cluster.state(TOPIC).leader == broker, f"{broker} leads")
+
+
+async def elect_uncleanly(run: Run) -> None:
+    values = {"election_type": 1, "topic_partitions": [{"topic": TOPIC, "partitions": [0]}], "timeout": 5_000}
+    await run.client.ask_anyone(ApiKey.ELECT_LEADERS, 2, values)
+
+
+def damage(run: Run, broker: int) -> None:
+    """Bit rot in what a stopped broker has synced, which its next start after a crash finds."""
+    disk = run.cluster[broker].disk
+    disk.damage(FIRST_SEGMENT, 20, b"\xff" * 40)
+    disk.unlink("/data/.kafka_cleanshutdown")
+
+
+def lose(run: Run, broker: int, *more: str) -> None:
+    """What an operator removes from the disk of a stopped broker."""
+    disk = run.cluster[broker].disk
+    disk.rmtree(DIRECTORY)
+    for name in more:
+        disk.unlink(f"/data/{name}")
+
+
+def test_a_damaged_log_is_never_in_sync_and_comes_back_when_it_is_removed() -> None:
+    async def story(run: Run) -> None:
+        machine = run.cluster[2]
+        await machine.stop()
+        damage(run, 2)
+        await machine.start()
+        assert held(run, 2).log.health is Health.FAILED
+        for number in range(5):
+            await run.write_until_acknowledged(f"without 2: {number}")
+            await asyncio.sleep(5)
+            assert 2 not in run.cluster.state(TOPIC).isr
+        await machine.stop()
+        lose(run, 2)
+        await machine.start()
+        await in_sync(run, 0, 1, 2)
+        assert held(run, 2).log.health is Health.ONLINE
+
+    told(story)
+
+
+def test_the_last_in_sync_replica_does_not_lead_with_a_damaged_log() -> None:
+    """Nobody does, until it is elected uncleanly or the damage is undone; and it is not forgotten who is in sync."""
+
+    async def story(run: Run) -> None:
+        run.cluster[0].kill()
+        await led_by(run, 2)
+        await run.write_until_acknowledged("only on 2")
+        await run.cluster[2].stop()
+        good = run.cluster[2].disk.content(FIRST_SEGMENT)
+        damage(run, 2)
+        await run.cluster[2].start()
+        await run.cluster[0].start()
+        await run.cluster.until(lambda: run.cluster.state(TOPIC).leader == -1, "nobody leads")
+        assert run.cluster.state(TOPIC).isr == (2,)
+        assert not held(run, 2).is_leader
+        await run.cluster[2].stop()
+        run.cluster[2].disk.damage(FIRST_SEGMENT, 0, good)
+        await run.cluster[2].start()
+        await led_by(run, 2)
+
+    told(story, replicas=(0, 2), least_isr=1)
+
+
+def test_the_last_in_sync_replica_does_not_lead_when_its_directory_is_lost() -> None:
+    async def story(run: Run) -> None:
+        run.cluster[0].kill()
+        await led_by(run, 2)
+        await run.cluster[2].stop()
+        lose(run, 2)
+        sending = asyncio.ensure_future(run.write_until_acknowledged("while nobody can lead", seconds=600))
+        await run.cluster[2].start()
+        await run.cluster.until(lambda: run.cluster.state(TOPIC).leader == -1, "nobody leads")
+        assert not held(run, 2).is_leader
+        await run.cluster[0].start()
+        await elect_uncleanly(run)
+        await led_by(run, 0)
+        await sending
+
+    told(story, replicas=(0, 2), least_isr=1)
+
+
+def test_a_lost_directory_is_noticed_although_the_checkpoints_are_lost_with_it() -> None:
+    async def story(run: Run) -> None:
+        run.cluster[0].kill()
+        await led_by(run, 2)
+        await run.cluster[2].stop()
+        lose(run, 2, "recovery-point-offset-checkpoint", "replication-offset-checkpoint")
+        await run.cluster[2].start()
+        await run.cluster.until(lambda: run.cluster.state(TOPIC).leader == -1, "nobody leads")
+        await run.cluster[0].start()
+        await elect_uncleanly(run)
+        await led_by(run, 0)
+
+    told(story, replicas=(0, 2), least_isr=1)
+
+
+def test_a_loss_is_remembered_until_the_controller_has_taken_account_of_it() -> None:
+    """The broker dies, with an empty log, before it can report that it lost the full one."""
+
+    async def story(run: Run) -> None:
+        run.cluster[0].kill()
+        await led_by(run, 2)
+        await run.cluster[2].stop()
+        lose(run, 2)
+        run.cluster[1].pause()
+        starting = asyncio.ensure_future(run.cluster[2].start())
+        marker = f"{DIRECTORY}/refetching"
+        await run.cluster.until(lambda: run.cluster[2].disk.exists(marker), "the loss is written down")
+        run.cluster[2].kill()
+        await asyncio.gather(starting, return_exceptions=True)
+        run.cluster[1].resume()
+        await run.cluster[2].start()
+        await run.cluster.until(lambda: run.cluster.state(TOPIC).leader == -1, "nobody leads")
+        assert not held(run, 2).is_leader
+        await run.cluster[0].start()
+        await elect_uncleanly(run)
+        await led_by(run, 0)
+
+    told(story, replicas=(0, 2), least_isr=1)
+
+
+def test_a_preferred_leader_that_lost_its_directory_fetches_it_when_all_start_anew() -> None:
+    async def story(run: Run) -> None:
+        await run.cluster.stop()
+        lose(run, 0)
+        await asyncio.gather(*(machine.start() for machine in run.cluster))
+        await run.write_until_acknowledged("after")
+        await in_sync(run, 0, 1, 2)
+
+    told(story)
+
+
+def test_a_followers_failed_log_leaves_the_isr_at_once_and_the_next_controller_knows_of_it() -> None:
+    async def story(run: Run) -> None:
+        cluster = run.cluster
+        cluster[2].disk.fail(errno.EIO, kind="append", path=DIRECTORY)
+        await run.write_until_acknowledged("d")
+        await in_sync(run, 0, 1)
+        controller = cluster.controller()
+        assert controller is not None
+        controller.expire()
+        await cluster.until(lambda: cluster.controller() is not None, "there is a controller")
+        for number in range(5):
+            await run.write_until_acknowledged(f"without 2: {number}")
+            await asyncio.sleep(5)
+            assert 2 not in cluster.state(TOPIC).isr
+        await cluster[2].stop()
+        await cluster[2].start()
+
+    told(story, settings=PATIENT)
+
+
+def test_a_failed_leader_hands_over_and_follows_after_its_next_start() -> None:
+    async def story(run: Run) -> None:
+        run.cluster[0].disk.fail(errno.EIO, kind="datasync", path=DIRECTORY)
+        await run.write_until_acknowledged("d")
+        assert run.cluster.state(TOPIC).leader != 0
+        await in_sync(run, 1, 2)
+        await run.cluster[0].stop()
+        await run.cluster[0].start()
+
+    told(story, settings=PATIENT)
