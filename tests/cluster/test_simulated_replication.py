@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from functools import partial
 from random import Random
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.protocol.records import Record, encode_batch
+from headrace.server.broker import Broker
 from headrace.testing.loop import VirtualClock, run_virtual
 
 from .runs import TOPIC, Plan, Run, different_replicas
@@ -134,3 +136,29 @@ def test_one_failed_checkpoint_on_a_follower_does_not_end_replication() -> None:
         await run.end()
 
     run_virtual(main, 1, longest=600)
+
+
+def has_committed(broker: Broker, topic: str) -> bool:
+    return broker.replicas.partition(topic, 0).high_watermark > 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_written_to_a_new_topic_is_readable_at_once(seed: int) -> None:
+    """Whoever hears first of the topic, its followers or its leader: nobody has to wait for a poll to end."""
+
+    async def main() -> None:
+        run = Run(Plan(seed=seed))
+        cluster, loop = run.cluster, asyncio.get_running_loop()
+        await cluster.start()
+        for number in range(30):
+            topic, replicas = f"t{number}", [(number + replica) % 3 for replica in range(3)]
+            await run.client.create_topic(topic, assignments=[replicas])
+            leader = await run.client.leader(topic, 0)
+            code, _ = await run.client.produce(leader, topic, 0, b"first", acks=1, timeout_ms=5_000)
+            assert code is ErrorCode.none
+            written = loop.time()
+            await cluster.until(partial(has_committed, cluster[replicas[0]].broker, topic), "it is readable")
+            assert loop.time() - written < 0.1, "in virtual time nothing takes long but waiting"
+        await run.end()
+
+    run_virtual(main, seed, longest=600)

@@ -85,6 +85,7 @@ class Replica:
         self.knows = -1
         self.leader: int | None = None
         self.outflows: dict[int, Outflow] = {}
+        self.awaited: dict[tuple[bytes, int], dict[Outflow, None]] = {}
         self.inflow = self._new_inflow()
 
     def _new_inflow(self) -> Inflow:
@@ -115,6 +116,8 @@ class Replica:
             self.inflow.remove(KEY)
             self.leader = None
             partition.lead(self.id, state, self.world.clock.monotonic())
+            for outflow in self.awaited.pop(KEY, ()):
+                outflow.led(KEY)
             return
         partition.follow(state)
         if state.leader != self.leader:

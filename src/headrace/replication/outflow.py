@@ -27,6 +27,9 @@ Answer: TypeAlias = tuple[Progress, Range | None]
 class Holder(Protocol):
     """Who finds partitions."""
 
+    awaited: dict[Key, dict["Outflow", None]]
+    """Who has asked for partitions that are not led here yet: to be told when they are, with `led`."""
+
     def partition_by_id(self, topic_id: bytes, index: int) -> Partition:
         """The partition, or the `CodedError` that says why not."""
         ...
@@ -100,9 +103,11 @@ class Outflow:
         key = (position.topic_id, position.partition)
         if key not in self._asking:
             return
+        partition = self._find(key)
+        if partition is None or self._is_early(partition, position):
+            self._await(key)
+            return
         try:
-            partition = self._holder.partition_by_id(*key)
-            self._watch(key, partition)
             diverges = partition.acknowledge(
                 self.broker, self._broker_epoch, position, now=self._now(), propose=self._propose(partition)
             )
@@ -118,6 +123,35 @@ class Outflow:
             self._moved[key] = None
         if position.offset == partition.log.log_end_offset:
             self._ready.pop(key, None)
+
+    def _find(self, key: Key) -> Partition | None:
+        try:
+            partition = self._holder.partition_by_id(*key)
+        except CodedError:
+            return None
+        self._watch(key, partition)
+        return partition
+
+    def _is_early(self, partition: Partition, position: Position) -> bool:
+        """Whether the follower has heard before this broker that it leads the partition, or who its replicas are."""
+        if partition.leader_epoch != position.leader_epoch:
+            return partition.leader_epoch < position.leader_epoch
+        return not partition.is_leader or partition.followers is None or self.broker not in partition.followers
+
+    def _await(self, key: Key) -> None:
+        """Let the follower wait until the partition is led here: a refusal would cost it a pause."""
+        self._agreed.pop(key, None)
+        self._ready.pop(key, None)
+        self._holder.awaited.setdefault(key, {})[self] = None
+
+    def led(self, key: Key) -> None:
+        """A partition that was waited for has been taken up here."""
+        position = self._asking.get(key)
+        if position is not None:
+            self._ready[key] = None
+            self._settle(position)
+            if self.is_ready and self.wake is not None:
+                self.wake()
 
     def _agrees(self, key: Key, partition: Partition) -> bool:
         """Whether the follower may be told the high watermark: before, it could lie beyond where its log diverges."""
@@ -138,11 +172,14 @@ class Outflow:
             kept.pop(key, None)
         if (partition := self._watched.pop(key, None)) is not None:
             partition.outflows.pop(self, None)
+        waiting = self._holder.awaited.get(key)
+        if waiting is not None and waiting.pop(self, self) is None and not waiting:
+            del self._holder.awaited[key]
 
     def close(self) -> None:
         """The link is gone."""
         self.wake = None
-        for key in list(self._watched):
+        for key in [*self._watched, *(self._asking.keys() - self._watched.keys())]:
             self._forget(key)
 
     def appended(self, key: Key) -> None:

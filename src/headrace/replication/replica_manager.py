@@ -27,6 +27,7 @@ from headrace.storage.manager import LogManager
 
 from .inflow import Key
 from .isr import IsrChange, IsrKeeper
+from .outflow import Outflow
 from .partition import Partition
 from .transactions import TransactionMarker, TransactionVerifier, check_operator_marker
 
@@ -78,6 +79,8 @@ class ReplicaManager:
         self._flusher = flusher
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._names: dict[bytes, str] = {}
+        self.awaited: dict[Key, dict[Outflow, None]] = {}
+        """Followers that have asked for partitions which are not led here yet."""
         self.following: Following | None = None
         """None where there is nobody to follow: on a lone broker."""
         self.isr: IsrKeeper | None = None
@@ -169,6 +172,8 @@ class ReplicaManager:
                 else:
                     partition.configure(settings, rules)
                     self._assume(partition, state)
+                for outflow in self.awaited.pop((topic.id.bytes, index), ()):
+                    outflow.led((topic.id.bytes, index))
             except (CodedError, StorageError, OSError) as error:
                 failure = failure or error
                 if partition is None:

@@ -56,6 +56,7 @@ class Pair:
         self.followers = self._held_by(FOLLOWER, partitions)
         self.later: list[Callable[[], None]] = []
         self.proposed: list[frozenset[int]] = []
+        self.awaited: dict[tuple[bytes, int], dict[Outflow, None]] = {}
         self.connect(throttle)
 
     def _held_by(self, broker: int, partitions: int) -> list[Partition]:

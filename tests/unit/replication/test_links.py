@@ -282,3 +282,49 @@ def test_a_follower_that_withdrew_is_not_asked_into_the_isr_for_what_it_had() ->
     pair.clock.advance(1_000)
     assert leader.consider(FOLLOWER, now=pair.clock.monotonic(), propose=lambda isr: pair.propose_isr(leader, isr))
     assert pair.proposed == []
+
+
+def test_a_follower_that_hears_first_who_leads_waits_until_the_leader_has_heard_it_too() -> None:
+    pair = Pair()
+    leader, follower = pair.leaders[0], pair.followers[0]
+    state = replace(leader.state, leader=LEADER, leader_epoch=1, partition_epoch=1)
+    follower.follow(state)
+    pair.inflow.add((leader.topic_id, 0), follower)
+    pair.ask()
+    assert not pair.outflow.is_ready, "it is not refused"
+    leader.lead(LEADER, state, 0.0)
+    append(leader, b"at once")
+    assert leader.high_watermark == 0
+    for outflow in pair.awaited.pop((leader.topic_id, 0)):
+        outflow.led((leader.topic_id, 0))
+    pair.answer()
+    pair.ask()
+    assert leader.high_watermark == 1
+    assert not pair.later, "it had nothing to ask for again later"
+
+
+def test_a_follower_that_leaves_is_not_waited_with_any_more() -> None:
+    pair = Pair()
+    leader, follower = pair.leaders[0], pair.followers[0]
+    follower.follow(replace(leader.state, leader=LEADER, leader_epoch=1, partition_epoch=1))
+    pair.inflow.add((leader.topic_id, 0), follower)
+    pair.ask()
+    assert pair.awaited
+    pair.inflow.remove((leader.topic_id, 0))
+    pair.ask()
+    assert not pair.awaited
+
+
+def test_who_waits_for_a_leader_counts_neither_as_caught_up_nor_as_agreeing() -> None:
+    pair = Pair()
+    pair.elect(1)
+    pair.exchange(2)
+    leader, follower = pair.leaders[0], pair.followers[0]
+    later = replace(leader.state, leader_epoch=2, partition_epoch=2)
+    follower.follow(later)
+    pair.inflow.add((leader.topic_id, 0), follower)
+    pair.ask()
+    pair.clock.advance(60_000)
+    leader.lead(LEADER, later, 0.0)
+    append(leader, b"a")
+    assert laggards(pair) == [frozenset({LEADER})]

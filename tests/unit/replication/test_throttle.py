@@ -64,6 +64,7 @@ class Rig:
     def __post_init__(self) -> None:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
+        self.awaited: dict[tuple[bytes, int], dict[Outflow, None]] = {}
         now = self.clock.monotonic
         limits = self.limits
         self.inflow = Inflow(
