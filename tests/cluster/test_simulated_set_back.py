@@ -3,9 +3,15 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import pytest
+
+from headrace.cluster.lineage import MARK_SECONDS
+from headrace.cluster.membership import IdInUse
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
+from headrace.testing.cluster import Machine
 from headrace.testing.loop import run_virtual
+from headrace.testing.tree import Tree
 
 from .runs import TOPIC, Plan, Run
 
@@ -31,14 +37,119 @@ def directories(run: Run, topic: str = TOPIC) -> list[list[str]]:
 def test_logs_of_topics_that_a_store_set_back_does_not_know_are_kept() -> None:
     async def story(run: Run) -> None:
         await asyncio.sleep(5)
-        backup = run.cluster.ensemble.backup()
+        backup = run.cluster.ensemble.tree.snapshot()
         await run.client.create_topic(TOPIC, assignments=[[0, 1, 2]])
         await run.write_until_acknowledged("a")
         await run.cluster.until(run.cluster.is_whole, "every partition is whole")
-        run.cluster.ensemble.restore(backup)
+        run.cluster.ensemble.set_back(backup)
         await run.cluster.until(lambda: directories(run) == [["stray"]] * 3, "the logs are set aside")
         await asyncio.sleep(600)
         assert directories(run) == [["stray"]] * 3
+
+    told(story)
+
+
+async def whole_and_nothing_lost(run: Run) -> None:
+    await run.write_until_acknowledged("z")
+    await run.cluster.until(run.cluster.is_whole, "every partition is whole")
+    found = await run.reckon()
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("renumber", [False, True])
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_replica_that_only_an_old_store_takes_for_in_sync_does_not_lead(restart: bool, renumber: bool) -> None:
+    async def story(run: Run) -> None:
+        cluster = run.cluster
+        await run.client.create_topic(TOPIC, assignments=[[0, 1, 2]])
+        await run.write_until_acknowledged("a")
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        await asyncio.sleep(MARK_SECONDS / 2)
+        backup = cluster.ensemble.tree.snapshot()
+        cluster[0].kill()
+        await asyncio.sleep(MARK_SECONDS)
+        for value in "bcd":
+            await run.write_until_acknowledged(value)
+        cluster.ensemble.set_back(backup, renumber=renumber)
+        assert 0 in cluster.state(TOPIC).isr
+        if restart:
+            cluster[1].kill()
+            cluster[2].kill()
+        await cluster[0].start()
+        await asyncio.gather(*(machine.start() for machine in cluster if not machine.is_up))
+        await whole_and_nothing_lost(run)
+
+    told(story)
+
+
+def test_leaders_after_a_set_back_have_epochs_that_no_log_has_seen() -> None:
+    async def story(run: Run) -> None:
+        cluster = run.cluster
+        await run.client.create_topic(TOPIC, assignments=[[0, 1, 2]])
+        backup = cluster.ensemble.tree.snapshot()
+        await asyncio.sleep(MARK_SECONDS + 1)
+        for number in range(4):
+            await run.write_until_acknowledged(f"{number}")
+            await cluster.leader(TOPIC).stop()
+            await asyncio.gather(*(machine.start() for machine in cluster if not machine.is_up))
+            await cluster.until(cluster.is_whole, "every partition is whole")
+        known = cluster.state(TOPIC).leader_epoch
+        cluster.ensemble.set_back(backup)
+        assert cluster.state(TOPIC).leader_epoch < known
+        await cluster.until(lambda: cluster.state(TOPIC).leader_epoch > known, "a new leader epoch")
+        await whole_and_nothing_lost(run)
+
+    told(story)
+
+
+def test_brokers_wait_for_their_own_store_where_they_find_an_empty_one() -> None:
+    async def story(run: Run) -> None:
+        cluster = run.cluster
+        await run.client.create_topic(TOPIC, assignments=[[0, 1, 2]])
+        await run.write_until_acknowledged("a")
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        backup = cluster.ensemble.tree.snapshot()
+        cluster.ensemble.set_back(Tree().snapshot())
+        await asyncio.sleep(60)
+        assert cluster.registered() == []
+        assert directories(run) == [["0"]] * 3
+        cluster.ensemble.set_back(backup)
+        await whole_and_nothing_lost(run)
+
+    told(story)
+
+
+def test_a_broker_with_a_copy_of_a_live_ones_directory_does_not_take_its_place() -> None:
+    async def story(run: Run) -> None:
+        cluster = run.cluster
+        await run.client.create_topic(TOPIC, assignments=[[0, 1, 2]])
+        epoch = cluster.epoch_of(1)
+        copy = Machine(cluster, 1, name="copy")
+        copy.disk = cluster[1].disk.copy()
+        with pytest.raises(IdInUse, match="a copy of this data directory"):
+            await copy.start()
+        assert cluster.epoch_of(1) == epoch
+        await whole_and_nothing_lost(run)
+
+    told(story)
+
+
+def test_a_directory_that_is_older_than_what_the_cluster_has_seen_of_it_is_not_counted_on() -> None:
+    async def story(run: Run) -> None:
+        cluster = run.cluster
+        await run.client.create_topic(TOPIC, assignments=[[0, 1, 2]])
+        await run.write_until_acknowledged("a")
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        await cluster[2].stop()
+        snapshot = cluster[2].disk.copy()
+        await cluster[2].start()
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        await run.write_until_acknowledged("b")
+        for machine in cluster:
+            await machine.stop()
+        cluster[2].disk = snapshot
+        await asyncio.gather(*(machine.start() for machine in cluster))
+        await whole_and_nothing_lost(run)
 
     told(story)
 

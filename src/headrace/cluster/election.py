@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -48,9 +48,12 @@ class LogEnd(NamedTuple):
     epoch: int
     """The leader epoch of its last record; -1 where it has none."""
     offset: int
+    latest_epoch: int = -1
+    """The latest epoch it knows of, which may have no records yet."""
 
-
-EMPTY: Final = LogEnd(-1, 0)
+    @property
+    def is_empty(self) -> bool:
+        return self.epoch < 0 and self.offset == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +117,14 @@ def _without_isr(state: PartitionState, rules: Rules, alive: AbstractSet[int]) -
 # Where nobody is left that surely holds everything
 
 
+def after_set_back(state: PartitionState) -> PartitionState:
+    """The state when the store may be older than what replicas have done: any of them may hold what was acknowledged,
+    and nobody leads before all have told.
+    """
+    unknown = replace(state, isr=(), elr=(), last_known_elr=state.replicas, emptied=())
+    return _bumped(_led(unknown, NO_LEADER))
+
+
 def awaits_recovery(state: PartitionState, rules: Rules, alive: AbstractSet[int]) -> bool:
     """Whether the ends of logs can give it a leader, when all who have to tell theirs do so."""
     if state.leader != NO_LEADER or not alive.isdisjoint((*state.isr, *state.elr)):
@@ -132,7 +143,7 @@ def recovered(
         return None
     if rules.recovery is Recovery.BALANCED and not _have_told(state, ends):
         return None
-    return _led_by_choice(state, longest(state, alive, ends))
+    return _led_by_choice(state, longest(state, alive, ends), ends)
 
 
 def _have_told(state: PartitionState, ends: Mapping[int, LogEnd]) -> bool:
@@ -140,7 +151,7 @@ def _have_told(state: PartitionState, ends: Mapping[int, LogEnd]) -> bool:
 
     An empty log in a new directory tells nothing: the disk that it had before may turn up again.
     """
-    return all(r in ends and (r not in state.emptied or ends[r] > EMPTY) for r in state.last_known_elr)
+    return all(r in ends and (r not in state.emptied or not ends[r].is_empty) for r in state.last_known_elr)
 
 
 def longest(state: PartitionState, alive: AbstractSet[int], ends: Mapping[int, LogEnd]) -> int | None:
@@ -159,14 +170,17 @@ def led_uncleanly(
     if state.leader in alive:
         return None
     if replica is not None:
-        return _led_by_choice(state, replica if replica in alive and replica in state.replicas else None)
-    return _led_by_choice(state, longest(state, alive, ends))
+        return _led_by_choice(state, replica if replica in alive and replica in state.replicas else None, ends)
+    return _led_by_choice(state, longest(state, alive, ends), ends)
 
 
-def _led_by_choice(state: PartitionState, leader: int | None) -> PartitionState | None:
+def _led_by_choice(state: PartitionState, leader: int | None, ends: Mapping[int, LogEnd]) -> PartitionState | None:
+    """In an epoch that no log has seen: where the store was set back logs know later ones than it does."""
     if leader is None:
         return None
-    return _bumped(_led(replace(state, isr=(leader,), elr=(), last_known_elr=(), emptied=()), leader))
+    epoch = max([state.leader_epoch, *(max(end.epoch, end.latest_epoch) for end in ends.values())])
+    chosen = replace(state, isr=(leader,), elr=(), last_known_elr=(), emptied=(), leader_epoch=epoch)
+    return _bumped(_led(chosen, leader))
 
 
 def preferred(state: PartitionState, alive: AbstractSet[int]) -> PartitionState | None:

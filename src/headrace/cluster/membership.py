@@ -2,8 +2,10 @@
 
 One task does all of it, so that its steps never overlap:
 
-1.  Register. A key that the same data directory left behind is replaced: its process is gone, as the directory is
-    locked by this one.
+1.  Register, in the store of this cluster and no other. A key that the same data directory left behind is replaced if
+    it was served at the same place: its process is gone, as the directory is locked by this one. Else a copy of the
+    directory may be served elsewhere, and the key stays until its session ends. With each registration the mark of
+    this broker is compared and renewed (`lineage`).
 2.  See who the controller is. Where there is none, try to be: the commit that creates `/controller` also raises
     `/controller_epoch`, so exactly one wins, and every earlier controller is fenced.
 3.  Rule while elected, until the session ends or the reign does.
@@ -15,6 +17,9 @@ first, then registers anew, with a new epoch.
 import asyncio
 import json
 from collections.abc import Coroutine
+from dataclasses import replace
+from math import inf
+from random import Random
 from typing import Any, Final, Protocol
 
 import structlog
@@ -22,9 +27,12 @@ import structlog
 from headrace.protocol.errors import CodedError
 
 from .fenced import Deposed
+from .identity import CLUSTER_ID
+from .lineage import MARK_SECONDS, Memory, Verdict, look
 from .registration import (
     CONTROLLER,
     CONTROLLER_EPOCH,
+    Loss,
     Registration,
     decode_registration,
     encode_registration,
@@ -47,14 +55,29 @@ from .store import (
 )
 
 RETRY_SECONDS: Final = 0.5
+COPY_SESSIONS: Final = 2
+"""Sessions that a start waits for the end of another one with the same directory: of this broker before a reboot."""
 LEAVE_SECONDS: Final = 2.0
 """How long the store may take to note that this broker leaves; after that its session says so, later."""
 
 log = structlog.get_logger(__name__)
 
 
+class WrongCluster(StoreError):  # noqa: N818 - named for the state found
+    """The store is not of the cluster that this broker belongs to."""
+
+
 class IdInUse(Exception):  # noqa: N818 - named for the state found
     """Another broker of the same number is alive."""
+
+
+class Identity(Memory, Protocol):
+    """What a broker's data directory knows, and says with each registration."""
+
+    @property
+    def loss(self) -> Loss: ...
+    @property
+    def saw_set_back(self) -> bool: ...
 
 
 class Member(Protocol):
@@ -66,6 +89,10 @@ class Member(Protocol):
 
     def step_down(self) -> None:
         """Lead nothing any more, at once: the session is lost."""
+        ...
+
+    def store_set_back(self) -> None:
+        """The store is older than what this broker knows: nothing that it knows of partitions' states counts."""
         ...
 
     def controller_is(self, broker: int | None, epoch: int) -> None:
@@ -80,9 +107,22 @@ class Member(Protocol):
 class Membership:
     """Keeps this broker in the cluster."""
 
-    def __init__(self, store: SharedStore, registration: Registration, member: Member) -> None:
+    def __init__(
+        self,
+        store: SharedStore,
+        registration: Registration,
+        member: Member,
+        *,
+        cluster_id: str,
+        memory: Identity,
+        rng: Random,
+    ) -> None:
         self._store = store
         self.registration = registration
+        self._cluster_id = cluster_id
+        self._memory = memory
+        self._rng = rng
+        self._marking = asyncio.Lock()
         self._member = member
         self._id = registration.node.id
         self._presuming: asyncio.TimerHandle | None = None
@@ -156,41 +196,105 @@ class Membership:
     # Registering
 
     async def _register(self, *, may_wait: bool) -> int:
-        key = registration_key(self._id)
-        value = encode_registration(self.registration)
+        patience = self._store.session_seconds * (inf if may_wait else COPY_SESSIONS)
+        deadline = asyncio.get_running_loop().time() + patience
+        told = ""
         while True:
             try:
-                return await self._try_to_register(key, value, may_wait=may_wait)
+                return await self._try_to_register(may_wait=asyncio.get_running_loop().time() < deadline)
             except (Conflict, StoreError) as error:
+                if isinstance(error, WrongCluster) and str(error) != told:
+                    told = str(error)
+                    log.error("the broker cannot be in its cluster", reason=told)
                 log.info("the broker is not registered yet", reason=repr(error))
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _try_to_register(self, key: str, value: bytes, *, may_wait: bool) -> int:
+    async def _try_to_register(self, *, may_wait: bool) -> int:
+        key = registration_key(self._id)
         stored = await self._store.get(key)
         # What was lost before this is not the session that the key will live in; what is lost after it may be.
         self._ended.clear()
-        operations: list[Operation] = [Create(key, value, ephemeral=True)]
-        if stored is not None:
-            if not self._is_ours(stored):
-                if not may_wait:
-                    raise IdInUse(self._in_use(stored))
-                raise AlreadyExists(key)
-            operations.insert(0, Delete(key, stored.version))
-        await self._store.commit(operations)
+        await self._check_cluster()
+        if stored is not None and not self._is_ours(stored):
+            if not may_wait or not self._is_same_directory(stored):
+                raise IdInUse(self._in_use(stored))
+            raise AlreadyExists(key)
+        async with self._marking:
+            await self._commit_registration(key, stored)
         created = await self._store.get(key)
         if created is None or not self._is_ours(created):
             raise NotFound(key)
         return created.created
 
+    async def _commit_registration(self, key: str, before: Versioned | None) -> None:
+        marking = await look(self._store, self._id, self._memory, self._rng)
+        if marking.verdict is not Verdict.TOGETHER:
+            self._heed(marking.verdict)
+        memory = self._memory
+        self.registration = replace(
+            self.registration, loss=memory.loss, saw_set_back=memory.saw_set_back, lineage=memory.lineage
+        )
+        operations: list[Operation] = [Create(key, encode_registration(self.registration), ephemeral=True)]
+        if before is not None:
+            operations.insert(0, Delete(key, before.version))
+        await self._store.commit([*operations, marking.renewal])
+        memory.settle_mark()
+
+    def _heed(self, verdict: Verdict) -> None:
+        """Written down before the new mark can be in the store, which would tell nothing of it any more."""
+        self._memory.note_verdict(verdict)
+        if verdict is Verdict.STORE_SET_BACK:
+            log.error("the metadata store is older than what this broker has seen of it; was it put back from a copy?")
+            self._member.store_set_back()
+        else:
+            log.error(
+                "this broker's data directory is older than what the cluster has seen of it: nothing in it counts"
+            )
+
+    async def _check_cluster(self) -> None:
+        """A store that has lost everything, or is another's, is not the one to register in."""
+        stored = await self._store.get(CLUSTER_ID)
+        found = None if stored is None else stored.value.decode()
+        if found != self._cluster_id:
+            raise WrongCluster(
+                f"this broker is of cluster {self._cluster_id}, and the metadata store of "
+                f"{'none: it has lost everything' if found is None else f'cluster {found}'}; put the store back"
+            )
+
     def _is_ours(self, stored: Versioned) -> bool:
+        return (
+            self._is_same_directory(stored)
+            and decode_registration(registration_key(self._id), stored).place == self.registration.place
+        )
+
+    def _is_same_directory(self, stored: Versioned) -> bool:
         return decode_registration(registration_key(self._id), stored).directory == self.registration.directory
 
     def _in_use(self, stored: Versioned) -> str:
-        node = decode_registration(registration_key(self._id), stored).node
+        found = decode_registration(registration_key(self._id), stored)
+        node = found.node
+        if found.directory == self.registration.directory:
+            return (
+                f"broker {self._id} is alive at {node.host}:{node.port} with a copy of this data directory; "
+                "stop one of them, and give the other a directory of its own"
+            )
         return (
             f"broker {self._id} is alive at {node.host}:{node.port}; give this one another --id, "
             "or stop that one (after a crash its session takes a few seconds to end)"
         )
+
+    async def keep_marked(self) -> None:
+        """Renew this broker's mark in the store, until cancelled."""
+        while True:
+            await asyncio.sleep(MARK_SECONDS)
+            async with self._marking:
+                try:
+                    marking = await look(self._store, self._id, self._memory, self._rng)
+                    if marking.verdict is Verdict.TOGETHER:
+                        await self._store.commit([marking.renewal])
+                        self._memory.settle_mark()
+                except (Conflict, StoreError) as error:
+                    log.info("the broker's mark in the store could not be renewed", reason=repr(error))
 
     # The controller
 

@@ -12,6 +12,7 @@ import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from random import Random
 from typing import Any, Final
 from uuid import UUID
 
@@ -25,6 +26,7 @@ from .election import Rules
 from .feed import Feed, Place
 from .image import ClusterImage, PartitionState, Topic
 from .leaders import Offline
+from .lineage import Lineage, load_lineage
 from .log_faults import Fault, FaultyLog, LogKey
 from .recovery import AskEnds, LogRecovery
 from .registration import ACCOUNTED, BROKERS, Loss, Registration, decode_registration, registration_key
@@ -62,8 +64,10 @@ class Overseer:
         image: ClusterImage,
         feed: Feed,
         ask_ends: AskEnds,
+        rng: Random,
     ) -> None:
         self._broker_id = broker_id
+        self._rng = rng
         self._store = store
         self.controller = controller
         self.image = image
@@ -75,6 +79,7 @@ class Overseer:
         self._accounted: dict[int, int] = {}
         """The epochs of the brokers whose coming has had its consequences."""
         self._accounted_version: int | None = None
+        self._lineage = Lineage()
         self._settled = asyncio.Event()
         """Set when brokers were accounted for, and when the reign is over."""
         self._is_over = False
@@ -114,6 +119,7 @@ class Overseer:
         await self.controller.load()
         self.feed.begin()
         await self._load_accounted()
+        self._lineage = await load_lineage(self._store)
         while True:
             names, changed = await self._store.watch_children(BROKERS)
             await self._take_up(await self._registrations(names))
@@ -164,6 +170,7 @@ class Overseer:
         if came or gone or not self.is_ready:
             log.info("brokers changed", alive=sorted(found), came=sorted(came), gone=sorted(gone))
             self._forgive(gone.union(came))
+            await self._heed_set_back(came.values())
             await self._settle_partitions(came)
             await self._save_accounted(epochs)
             self.is_ready = True
@@ -178,12 +185,27 @@ class Overseer:
         for broker in gone:
             self._unsettled.pop(broker, None)
 
+    async def _heed_set_back(self, came: Iterable[Registration]) -> None:
+        """Where a broker has seen a newer store than this one, nothing it says of partitions can be relied on."""
+        witnesses = sorted(r.node.id for r in came if r.saw_set_back and self._lineage.is_news(r.lineage))
+        if not witnesses:
+            return
+        log.error(
+            "the metadata store was set back: nobody leads a partition before all its replicas have told how far their "
+            "logs reach; changes of topics and settings since then are lost",
+            seen_by=witnesses,
+        )
+        await self._leaders.change_all(lambda state, _rules, _offline: election.after_set_back(state))
+        operation, lineage = self._lineage.extension(self._rng)
+        await self.controller.commit([operation])
+        self._lineage = lineage
+
     async def _settle_partitions(self, came: Mapping[int, Registration]) -> None:
         """Leaders for what the living hold. Who has come anew was gone: it is in no ISR unless it is the last."""
         alive = self._alive
         stayed = alive - came.keys()
         emptied = frozenset(broker for broker, r in came.items() if r.loss is Loss.EVERYTHING)
-        losers = frozenset(broker for broker, r in came.items() if r.loss is not Loss.NOTHING)
+        losers = frozenset(broker for broker, r in came.items() if r.loss is not Loss.NOTHING or r.saw_set_back)
 
         def settle(state: PartitionState, rules: Rules, offline: Offline) -> PartitionState | None:
             after = state
@@ -224,7 +246,7 @@ class Overseer:
                     await self._settled.wait()
         except TimeoutError:
             raise CodedError(ErrorCode.stale_broker_epoch) from None
-        return await self.feed.poll(broker, place, POLL_SECONDS)
+        return await self.feed.poll(broker, place, POLL_SECONDS) | {"lineage": self._lineage.latest}
 
     def _knows(self, broker: int, broker_epoch: int) -> bool:
         if self._is_over:

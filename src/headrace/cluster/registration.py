@@ -34,8 +34,14 @@ class Registration:
     node: BrokerNode
     directory: str
     """The id of its data directory: two brokers of one number have different ones."""
+    place: str = ""
+    """Where that directory is served: one who registers with another place serves a copy of it, or has moved."""
     loss: Loss = Loss.NOTHING
     """What it may have lost since it was last registered."""
+    saw_set_back: bool = False
+    """Whether the store is older than what this broker has seen of it."""
+    lineage: str = ""
+    """The latest id of the store's lineage that this broker has heard of."""
 
 
 def registration_key(broker: int) -> str:
@@ -49,7 +55,10 @@ def encode_registration(registration: Registration) -> bytes:
         "port": node.port,
         "rack": node.rack,
         "directory": registration.directory,
+        "place": registration.place,
         "loss": registration.loss.value,
+        "saw_set_back": registration.saw_set_back,
+        "lineage": registration.lineage,
     }
     return json.dumps(record, separators=(",", ":")).encode()
 
@@ -65,6 +74,13 @@ def decode_registration(key: str, stored: Versioned) -> Registration:
             rack=record["rack"],
             epoch=stored.created,
         )
-        return Registration(node=node, directory=record["directory"], loss=Loss(record["loss"]))
+        return Registration(
+            node=node,
+            directory=record["directory"],
+            place=record["place"],
+            loss=Loss(record["loss"]),
+            saw_set_back=record["saw_set_back"],
+            lineage=record["lineage"],
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"the record {key} in the metadata store cannot be read ({error!r})") from error

@@ -80,6 +80,11 @@ class Subscriber:
         self._image.is_whole = False
         self._beginnings += 1
 
+    def forget_controllers(self) -> None:
+        """Controllers may count their epochs from a lower one: the store that knows them was set back."""
+        self._newest_epoch = -1
+        self.forget_place()
+
     async def take(self, answer: Mapping[str, Any], asked: Place) -> None:
         """One answer of the feed, to what was asked at a place.
 

@@ -6,6 +6,7 @@ Also the broker's house-keeping of logs: flushes by time, retention, checkpoints
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
 
@@ -31,6 +32,8 @@ from .outflow import Outflow
 from .partition import Partition
 from .transactions import TransactionMarker, TransactionVerifier, check_operator_marker
 
+UNKNOWN_EPOCH = -1
+"""The partition epoch of a state that any other replaces."""
 NO_PARTITIONS: dict[int, Partition] = {}
 ENOUGH_SPACE = 64 * 1024 * 1024
 """Free bytes that a disk must have before logs that were full are written to again; less where it is small."""
@@ -134,8 +137,8 @@ class ReplicaManager:
         is_still = partition.leader_epoch >= leader_epoch and partition.state.leader == NO_LEADER
         if not partition.may_lead or not is_still:
             return None
-        offset, epoch = partition.position
-        return LogEnd(epoch, offset)
+        offset, latest_epoch = partition.position
+        return LogEnd(partition.log.last_record_epoch(), offset, latest_epoch)
 
     def name_of(self, topic_id: bytes) -> str | None:
         """The name of a topic that is held here, by its id."""
@@ -156,14 +159,17 @@ class ReplicaManager:
         self._names[topic.id.bytes] = topic.name
         settings = log_settings(topic, self._config)
         rules = intake_settings(topic, self._config)
-        moved_away = []
+        moved_away: list[Partition] = []
+        unlisted: list[Partition] = []
         failure: Exception | None = None
         for index in range(len(topic.partitions)) if changed is None else changed:
             state = topic.partitions[index]
             partition = held.get(index)
             if self.broker_id not in state.replicas:
                 self._unopened.pop((topic.name, index), None)
-                if partition is not None and state.partition_epoch >= partition.state.partition_epoch:
+                if partition is not None and partition.state.partition_epoch == UNKNOWN_EPOCH:
+                    unlisted.append(partition)
+                elif partition is not None and state.partition_epoch >= partition.state.partition_epoch:
                     moved_away.append(partition)
                 continue
             try:
@@ -179,8 +185,16 @@ class ReplicaManager:
                 if partition is None:
                     self._unopened[topic.name, index] = (topic, state)
         self._drop(topic, moved_away, self._logs.delete)
+        self._set_unlisted_aside(topic, unlisted)
         if failure is not None:
             raise failure
+
+    def _set_unlisted_aside(self, topic: Topic, partitions: Sequence[Partition]) -> None:
+        """Logs that an older state of the cluster does not know to be here may be the best there are."""
+        self._drop(topic, partitions, self._logs.set_aside)
+        for partition in partitions:
+            reason = "the metadata store was set back, and does not place it here"
+            logger.error("a log is set aside", topic=topic.name, partition=partition.index, reason=reason)
 
     def _open(self, topic: Topic, index: int, settings: LogSettings, rules: IntakeSettings) -> Partition:
         state = topic.partitions[index]
@@ -240,6 +254,16 @@ class ReplicaManager:
                 partition.follow(partition.state)
                 if self.leadership is not None:
                     self.leadership.leads_no_more(partition)
+
+    def forget_states(self) -> None:
+        """Take any state for a newer one, and until one comes lead and follow nobody: what is known is of another
+        history than what the cluster will say.
+        """
+        self.step_down()
+        for partition in self.hosted():
+            partition.follow(replace(partition.state, leader=NO_LEADER, partition_epoch=UNKNOWN_EPOCH))
+            if self.following is not None:
+                self.following.leave((partition.topic_id, partition.index))
 
     def apply_state(self, change: IsrChange, granted: Granted) -> None:
         """The controller's answer to a wish for an ISR, which may come before the news of it.

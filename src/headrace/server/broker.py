@@ -42,7 +42,7 @@ from headrace.storage.manager import LogManager
 
 from . import compiled
 from .authentication import Authenticator
-from .clustered import FOLLOWERS_SECONDS, Clustered, Identification, cluster_secret
+from .clustered import FOLLOWERS_SECONDS, Clustered, cluster_secret
 from .connection import Connection, Parts, Serve
 from .context import Context
 from .descriptors import divide, raise_limit
@@ -53,6 +53,7 @@ from .handlers.fetch import FetchHandler, FileCaps
 from .handlers.fetch_sessions import FetchSessions
 from .handlers.produce import ProduceHandler
 from .housekeeping import Housekeeping
+from .identification import Identification
 from .listener import Caps, Listener
 from .registry_reader import RegistryReader
 from .schema_book import SchemaBook

@@ -1,8 +1,7 @@
 """The parts that only a broker of a cluster has: its registration, links to the others, followers and followed."""
 
 import asyncio
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from typing import Any, Final
 
@@ -10,7 +9,7 @@ import structlog
 
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
 from headrace.cluster.membership import IdInUse
-from headrace.cluster.registration import SECRET, Loss, Registration
+from headrace.cluster.registration import SECRET, Registration
 from headrace.cluster.store import AlreadyExists, Create, MetadataStore, SharedStore, StoreError
 from headrace.config import BrokerConfig
 from headrace.net.peers import Purpose
@@ -20,8 +19,6 @@ from headrace.replication.fetcher import Fetchers, Terms
 from headrace.replication.isr import IsrKeeper
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.throttle import Throttle
-from headrace.storage.disk import Disk, StorageError
-from headrace.storage.manager import LogManager
 
 from .authentication import Authenticator
 from .connection import Connection, Parts
@@ -32,60 +29,16 @@ from .forwarding import Forwarded, Forwarder
 from .handlers import HANDLERS
 from .handlers.peer import PeerGate, PeerHandler
 from .handlers.replicate import ReplicateHandler
+from .identification import Identification
 from .membership import ClusterMember, MemberParts
 from .peers import Identity, LinkedPeers
 from .world import World
 
-IDENTITY_FILE: Final = "headrace.identity"
 REPLICATE_SECONDS: Final = 10.0
 FOLLOWERS_SECONDS: Final = 0.5
 LEAVE_SECONDS: Final = 10.0
 
 log = structlog.get_logger(__name__)
-
-
-class Identification:
-    """The file in which a data directory says which one it is, and what it may have lost.
-
-    What was lost stays written there until the cluster has taken account of it, however often the broker starts.
-    """
-
-    def __init__(self, disk: Disk, logs: LogManager, boot_id: str, rng: Random) -> None:
-        self._disk = disk
-        self._boot_id = boot_id
-        self._path = f"{logs.data_directory}/{IDENTITY_FILE}"
-        known = self._read()
-        self.directory = known.get("directory") or f"{rng.getrandbits(128):032x}"
-        self.loss = _loss(known, boot_id, was_closed=logs.was_closed)
-        self._write(self.loss)
-
-    def confirm(self) -> None:
-        """Everyone knows what was lost: from now on this directory can be trusted again."""
-        if self.loss is not Loss.NOTHING:
-            self._write(Loss.NOTHING)
-
-    def _read(self) -> dict[str, str]:
-        try:
-            known: dict[str, str] = json.loads(self._disk.read(self._path))
-        except StorageError as error:
-            if not error.is_missing:
-                raise
-            return {}
-        return known
-
-    def _write(self, loss: Loss) -> None:
-        values = {"directory": self.directory, "boot": self._boot_id, "loss": loss.value}
-        self._disk.write_atomically(self._path, json.dumps(values).encode())
-
-
-def _loss(known: Mapping[str, str], boot_id: str, *, was_closed: bool) -> Loss:
-    """A directory that was never brought to rest, and whose machine has started since, has lost what was not synced."""
-    if not known:
-        return Loss.EVERYTHING
-    before = Loss(known.get("loss", Loss.NOTHING.value))
-    if before is Loss.NOTHING and known.get("boot") != boot_id and not was_closed:
-        return Loss.UNSYNCED
-    return before
 
 
 async def cluster_secret(store: MetadataStore, rng: Random) -> bytes:
@@ -137,9 +90,11 @@ class Clustered:
             rng=world.rng,
             topic_removed=topic_removed,
             registered=self._tell_again,
-            accounted_for=identification.confirm,
+            identification=identification,
         )
-        registration = Registration(node=node, directory=identification.directory, loss=identification.loss)
+        registration = Registration(
+            node=node, directory=identification.directory, place=identification.place(node.host, node.port)
+        )
         self.member = ClusterMember(parts, registration)
         self.control = ClusterControl(self.member, image, self.peers, store)
         self._tasks = Tasks(on_fatal)
@@ -201,6 +156,7 @@ class Clustered:
             keep("membership", self.member.stay, is_fatal=self._is_fatal),
             keep("metadata feed", self.member.follow_feed, is_fatal=self._is_fatal),
         ]
+        keep("marks in the store", self.member.keep_marked)
         ready = asyncio.ensure_future(self.member.is_ready.wait())
         waiting: list[asyncio.Future[Any]] = [ready, *self._belonging]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -5,7 +5,7 @@ for ISRs, and is the controller itself when elected.
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -25,7 +25,6 @@ from headrace.cluster.pulse import BEATS
 from headrace.cluster.recovery import ASK_SECONDS, WantedLog
 from headrace.cluster.registration import (
     CONTROLLER_EPOCH,
-    Loss,
     Registration,
     decode_registration,
     registration_key,
@@ -42,6 +41,7 @@ from headrace.replication.isr import IsrChange
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.disk import StorageError
 
+from .identification import Identification
 from .peers import LinkedPeers
 
 FEED_TIMEOUT: Final = 15.0
@@ -66,8 +66,7 @@ class MemberParts:
     topic_removed: Callable[[Topic], None]
     registered: Callable[[], None]
     """Called with each registration of this broker."""
-    accounted_for: Callable[[], None]
-    """Called once what its first registration means to partitions is known to everyone."""
+    identification: Identification
 
 
 class ClusterMember:
@@ -100,7 +99,16 @@ class ClusterMember:
         self.is_ready = asyncio.Event()
         """Set once everything in the cluster is known here."""
         self.session_seconds = parts.store.session_seconds
-        self._membership = Membership(parts.store, registration, self)
+        self._is_accounted_for = False
+        """Whether everyone knows what this broker's registration means to partitions."""
+        self._membership = Membership(
+            parts.store,
+            registration,
+            self,
+            cluster_id=parts.image.cluster_id,
+            memory=parts.identification,
+            rng=parts.rng,
+        )
 
     def find(self, broker: int) -> BrokerNode | None:
         """Where a broker is. The controller is known before the feed tells of anyone."""
@@ -112,6 +120,10 @@ class ClusterMember:
     async def stay(self) -> None:
         """Be a member until cancelled; raises `IdInUse` when another broker has this one's number."""
         await self._membership.run()
+
+    async def keep_marked(self) -> None:
+        """Renew this broker's mark in the store until cancelled."""
+        await self._membership.keep_marked()
 
     async def resign(self, patience: float) -> None:
         """Before stopping: let others lead."""
@@ -156,7 +168,7 @@ class ClusterMember:
 
     def registered(self, epoch: int) -> None:
         self.epoch = epoch
-        self.is_apart = False
+        self.is_apart = self._is_accounted_for = False
         self._subscriber.forget_place()
         self._parts.registered()
         log.info("registered in the cluster", broker=self._id, epoch=epoch)
@@ -165,6 +177,10 @@ class ClusterMember:
         self.is_apart = True
         self._parts.replicas.step_down()
         self._subscriber.forget_place()
+
+    def store_set_back(self) -> None:
+        self._parts.replicas.forget_states()
+        self._subscriber.forget_controllers()
 
     def controller_is(self, broker: int | None, epoch: int) -> None:
         if (broker, epoch) == self._controller:
@@ -201,6 +217,7 @@ class ClusterMember:
             image=image,
             feed=feed,
             ask_ends=self._ask_ends,
+            rng=parts.rng,
         )
         self.overseer = overseer
         try:
@@ -236,9 +253,10 @@ class ClusterMember:
                 continue
             failure = ""
             await self._take(answer, place)
-            if self._subscriber.is_current and not self.is_ready.is_set():
-                self._parts.accounted_for()
-                self._membership.registration = replace(self._membership.registration, loss=Loss.NOTHING)
+            if self._subscriber.is_current and not self._is_accounted_for:
+                self._is_accounted_for = True
+                self._parts.identification.note_lineage(answer["lineage"])
+                self._parts.identification.confirm()
                 self.is_ready.set()
             if self._left_out:
                 raise RuntimeError(f"{len(self._left_out)} topic(s) could not be taken up, as {min(self._left_out)}")

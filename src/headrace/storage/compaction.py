@@ -11,9 +11,9 @@ Offsets never change: a batch that loses records keeps its base offset and its l
     writes into its batch when it may go: the base timestamp becomes that time, and a bit in the attributes says so.
 
 A batch that nobody can read stays as it is. The active segment is never touched, nor anything at or beyond the last
-stable offset. The map of latest offsets is bounded; where it is full the cleaning ends, also within a segment or a batch,
-and what comes after stays as it is for the next one. Of a batch only its bytes are in memory as a whole, never all its
-records.
+stable offset. The map of latest offsets is bounded; where it is full the cleaning ends, also within a segment or a
+batch, and what comes after stays as it is for the next one. Of a batch only its bytes are in memory as a whole, never
+all its records.
 
 A producer's last batch stays as an empty one, so that its sequence is not forgotten; its last marker stays where that
 alone tells its epoch. Other markers stay as long as a batch of their transaction does, and then for

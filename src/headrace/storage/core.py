@@ -272,6 +272,13 @@ class LogCore:
     def latest_epoch(self) -> int | None:
         return self._load_epochs().latest
 
+    def last_record_epoch(self) -> int:
+        """The epoch of the last record: one that was begun after it says nothing of what the log holds. -1 for none."""
+        latest = self.latest_epoch()
+        if self.log_start_offset < self.log_end_offset:
+            return self.epoch_at(self.log_end_offset - 1)
+        return -1 if latest is None else latest
+
     def epoch_at(self, offset: int) -> int:
         """The epoch that an offset was written in; -1 when it is not known."""
         return self._load_epochs().at(offset)

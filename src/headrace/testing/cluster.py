@@ -53,9 +53,9 @@ SETTINGS: Final = {
 class Machine:
     """A machine of the cluster and the broker on it, through all its lives."""
 
-    def __init__(self, cluster: "SimulatedCluster", broker_id: int) -> None:
+    def __init__(self, cluster: "SimulatedCluster", broker_id: int, *, name: str | None = None) -> None:
         self.id = broker_id
-        self.name = f"b{broker_id}"
+        self.name = name or f"b{broker_id}"
         self.host = cluster.network.host(self.name)
         self.disk = SimulatedDisk()
         self.is_up = False

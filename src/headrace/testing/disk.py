@@ -209,6 +209,19 @@ class SimulatedDisk:
         self._power_left: int | None = None
         self._pending_error: BaseException | None = None
 
+    def copy(self) -> "SimulatedDisk":
+        """A disk of its own with the same contents, all of them safe: a copy of the directories, or a snapshot."""
+        other = SimulatedDisk(self.capacity)
+        for path, node in self._names.items():
+            copied = None
+            if node is not None:
+                copied = Inode()
+                copied.data = bytearray(node.data)
+                copied.synced_size = len(copied.data)
+            other._names[path] = copied
+        other._safe_names = dict(other._names)
+        return other
+
     # Faults
 
     def fail(

@@ -397,24 +397,9 @@ class SimulatedEnsemble:
             else:
                 self.drop(store)
 
-    def backup(self) -> Tree:
-        """A copy of everything, for `restore`."""
-        return self.tree.copy()
-
-    def restore(self, backup: Tree, *, renumber: bool = False) -> None:
-        """The servers are put back from an old copy: what was committed since is gone, and so is every session.
-
-        With `renumber` their commits are numbered from far above, as ZooKeeper's are after an election.
-        """
-        self.tree.restore(backup, renumber=renumber)
-        self._expire_all()
-
-    def set_back(self, snapshot: Snapshot) -> None:
+    def set_back(self, snapshot: Snapshot, *, renumber: bool = False) -> None:
         """The servers have lost their data and are restored from a backup: every session is over."""
-        self.tree.set_back(snapshot)
-        self._expire_all()
-
-    def _expire_all(self) -> None:
+        self.tree.set_back(snapshot, renumber=renumber)
         for store in list(self._lines):
             self.expire(store)
 

@@ -64,26 +64,6 @@ class Tree:
         self.changed: Callable[[Iterable[str]], None] | None = None
         """Told of the keys that each commit has changed, by whomever."""
 
-    def copy(self) -> "Tree":
-        """A copy of what there is; nobody watches it."""
-        other = Tree()
-        other._nodes = dict(self._nodes)
-        other._names = {key: set(names) for key, names in self._names.items()}
-        other._commits = self._commits
-        return other
-
-    def restore(self, earlier: "Tree", *, renumber: bool) -> None:
-        """Be as an earlier copy, without what was ephemeral. Commits count on from there, or from far above.
-
-        Nobody is told: every session has ended.
-        """
-        copy = earlier.copy()
-        self._nodes, self._names = copy._nodes, copy._names
-        self._commits = copy._commits + ((1 << 32) if renumber else 0)
-        for key in [key for key, node in self._nodes.items() if node.owner]:
-            self._set(key, None)
-        self._before = {}
-
     def get(self, key: str) -> Versioned | None:
         node = self._nodes.get(key)
         return None if node is None or node.value is None else Versioned(node.value, node.version, node.created)
@@ -126,15 +106,17 @@ class Tree:
         """All values that do not go with a session, as of now."""
         return Snapshot(self._commits, {key: node for key, node in self._nodes.items() if not node.owner})
 
-    def set_back(self, snapshot: "Snapshot") -> None:
-        """Be what a snapshot holds, commits being counted from there, as after a restore from a backup."""
+    def set_back(self, snapshot: "Snapshot", *, renumber: bool = False) -> None:
+        """Be what a snapshot holds, as after a restore from a backup. Commits are counted from there, or with
+        `renumber` from far above, as ZooKeeper's are after an election.
+        """
         kept = snapshot.nodes
         for key in sorted((key for key in self._nodes if key not in kept), reverse=True):
             self._set(key, None)
         for key, node in sorted(kept.items()):
             if self._nodes.get(key) is not node:
                 self._set(key, node)
-        self._commits = snapshot.commits
+        self._commits = snapshot.commits + ((1 << 32) if renumber else 0)
         self._fire()
 
     def _do(self, operation: Operation, session: int) -> None:

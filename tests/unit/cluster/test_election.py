@@ -149,7 +149,7 @@ def test_after_a_power_loss_of_all_who_held_everything_all_of_them_are_asked(
     after = election.recovered(lost, rules, {0, 1, 2}, ends | {2: LogEnd(3, 11)})
     assert after is not None
     assert (shown(after), after.last_known_elr) == ((1, "1", ""), ())
-    assert (after.leader_epoch, after.partition_epoch) == (lost.leader_epoch + 1, lost.partition_epoch + 1)
+    assert (after.leader_epoch, after.partition_epoch) == (max(lost.leader_epoch, 3) + 1, lost.partition_epoch + 1)
 
 
 def test_those_who_had_left_the_isr_need_not_be_asked_and_may_win() -> None:
@@ -173,6 +173,15 @@ def test_an_empty_directory_tells_nothing_until_its_log_is_there_again() -> None
     assert election.recovered(lost, STRICT, {0, 1, 2}, ends | {2: LogEnd(-1, 0)}) is None
     assert shown(election.recovered(lost, STRICT, {0, 1, 2}, ends | {2: LogEnd(3, 12)})) == (2, "2", "")
     assert shown(election.recovered(lost, UNCLEAN, {0, 1, 2}, ends | {2: LogEnd(-1, 0)})) == (0, "0", "")
+
+
+def test_after_the_store_was_set_back_all_replicas_are_asked_and_no_known_epoch_is_used_again() -> None:
+    unknown = election.after_set_back(state(0, "01", leader_epoch=3))
+    assert (shown(unknown), unknown.last_known_elr) == ((NO_LEADER, "", ""), (0, 1, 2))
+    ends = {0: LogEnd(3, 10), 1: LogEnd(7, 8), 2: LogEnd(3, 9, latest_epoch=9)}
+    after = election.recovered(unknown, STRICT, {0, 1, 2}, ends)
+    assert after is not None
+    assert (after.leader, after.leader_epoch) == (1, 10)
 
 
 def test_only_an_operator_recovers_what_is_to_be_recovered_by_nobody_else() -> None:

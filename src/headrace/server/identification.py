@@ -1,0 +1,96 @@
+"""The file in which a data directory says which one it is, what it may have lost, and what it knows of the store."""
+
+import json
+from collections.abc import Mapping
+from random import Random
+from typing import Any, Final
+
+from headrace.cluster.lineage import Mark, Verdict
+from headrace.cluster.registration import Loss
+from headrace.storage.disk import Disk, StorageError
+from headrace.storage.manager import LogManager
+
+IDENTITY_FILE: Final = "headrace.identity"
+
+
+class Identification:
+    """What a data directory knows of itself and of the store. A `cluster.lineage.Memory`.
+
+    What was lost, and that the store was set back, stays written there until the cluster has taken account of it,
+    however often the broker starts.
+    """
+
+    def __init__(self, disk: Disk, logs: LogManager, boot_id: str, rng: Random) -> None:
+        self._disk = disk
+        self._path = f"{logs.data_directory}/{IDENTITY_FILE}"
+        known = self._read()
+        self.boot_id = boot_id
+        self.data_directory = logs.data_directory
+        self.directory: str = known.get("directory") or f"{rng.getrandbits(128):032x}"
+        self.loss = _loss(known, boot_id, was_closed=logs.was_closed)
+        self.saw_set_back: bool = known.get("saw_set_back", False)
+        self.lineage: str = known.get("lineage", "")
+        self.marks = tuple(Mark(*mark) for mark in known.get("marks", ()))
+        self._write()
+
+    def place(self, host: str, port: int) -> str:
+        """Where this directory is served: who registers with the same place has taken over from a process that is dead,
+        as it holds the lock of the directory.
+        """
+        return f"{self.boot_id} {self.data_directory} {host}:{port}"
+
+    def confirm(self) -> None:
+        """Everyone knows what was lost: from now on this directory can be trusted again."""
+        if self.loss is not Loss.NOTHING or self.saw_set_back:
+            self.loss, self.saw_set_back = Loss.NOTHING, False
+            self._write()
+
+    def expect_mark(self, mark: Mark) -> None:
+        self.marks = (*self.marks, mark)
+        self._write()
+
+    def settle_mark(self) -> None:
+        self.marks = self.marks[-1:]
+        self._write()
+
+    def note_lineage(self, lineage: str) -> None:
+        if lineage != self.lineage:
+            self.lineage = lineage
+            self._write()
+
+    def note_verdict(self, verdict: Verdict) -> None:
+        if verdict is Verdict.STORE_SET_BACK:
+            self.saw_set_back = True
+        elif verdict is Verdict.DIRECTORY_SET_BACK:
+            self.loss = Loss.EVERYTHING
+        self._write()
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            known: dict[str, Any] = json.loads(self._disk.read(self._path))
+        except StorageError as error:
+            if not error.is_missing:
+                raise
+            return {}
+        return known
+
+    def _write(self) -> None:
+        values = {
+            "directory": self.directory,
+            "boot": self.boot_id,
+            "loss": self.loss.value,
+            "saw_set_back": self.saw_set_back,
+            "lineage": self.lineage,
+            "marks": self.marks,
+        }
+        self._disk.write_atomically(self._path, json.dumps(values).encode())
+
+
+def _loss(known: Mapping[str, Any], boot_id: str, *, was_closed: bool) -> Loss:
+    """A directory that was never brought to rest, and whose machine has started since, has lost what was not synced."""
+    if not known:
+        return Loss.EVERYTHING
+    before = Loss(known.get("loss", Loss.NOTHING.value))
+    if before is Loss.NOTHING and known.get("boot") != boot_id and not was_closed:
+        return Loss.UNSYNCED
+    return before
