@@ -46,17 +46,20 @@ def _is_speech(event: int) -> bool:
 class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no types
     """The bridge from kazoo's thread to the loop: the one place where the two meet."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, connect_seconds: float, answered: Answered) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, connect_seconds: float, answered: Answered, now: Callable[[], float]
+    ) -> None:
         super().__init__()
         self.loop = loop
+        self._now = now
         self.answered = answered
         self._connect_seconds = connect_seconds
         self._news: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._is_woken = False
         self._link: Any = None
-        self.heard_at = loop.time()
-        """When a server last said something."""
-        self._hearing_is_posted = False
+        self.heard_at = now()
+        """When a server last said something, noted by kazoo's thread: the loop may be late to hear of it, and others
+        count this broker's session from when it came."""
 
     def start(self) -> None:
         self._running = True
@@ -94,15 +97,6 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has
             except Exception as error:
                 self.loop.call_exception_handler({"message": "told of ZooKeeper's news", "exception": error})
 
-    def _post_hearing(self) -> None:
-        if not self._hearing_is_posted:
-            self._hearing_is_posted = True
-            self.post(self._note_hearing)
-
-    def _note_hearing(self) -> None:
-        self._hearing_is_posted = False
-        self.heard_at = self.loop.time()
-
     def select(self, readers: list[Any], writers: list[Any], _: list[Any], timeout: float | None = None) -> Any:
         """As kazoo's, which makes and closes an epoll for each byte it waits for, at twice the time per request."""
         poll = select.poll()
@@ -112,7 +106,7 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has
             poll.register(one, select.POLLOUT)
         ready = dict(poll.poll(None if timeout is None else timeout * 1000))
         if self._link in readers and _is_speech(ready.get(self._link.fileno(), _ENDED)):
-            self._post_hearing()
+            self.heard_at = self._now()
         return [r for r in readers if r.fileno() in ready], [w for w in writers if w.fileno() in ready], []
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:

@@ -25,6 +25,8 @@ from kazoo.exceptions import (
 from kazoo.protocol.serialization import GetChildren, GetData
 from kazoo.retry import KazooRetry
 
+from headrace.net.clock import Clock, SystemClock
+
 from .kazoo_loop import Answer, LoopClient, LoopHandler, Result
 from .store import ANY_VERSION, Check, Session, StoreError
 from .znodes import MultiRead, Place, Step, explained, requests
@@ -61,12 +63,13 @@ Fired = Callable[[object], None]
 class Keeper:
     """One session at a time, over one connection at a time; both are numbered."""
 
-    def __init__(self, place: Place, session_timeout: float, patience: float) -> None:
+    def __init__(self, place: Place, session_timeout: float, patience: float, clock: Clock | None = None) -> None:
         hosts = place.hosts.count(",") + 1
         self._place = place
         self._patience = patience
         self._loop = asyncio.get_running_loop()
-        self._handler = LoopHandler(self._loop, max(session_timeout / (2 * hosts), 0.25), self._take_answer)
+        self._now = (clock or SystemClock()).monotonic
+        self._handler = LoopHandler(self._loop, max(session_timeout / (2 * hosts), 0.25), self._take_answer, self._now)
         self._client = LoopClient(
             place.hosts,
             timeout=session_timeout,
@@ -203,7 +206,7 @@ class Keeper:
 
     def silence(self) -> float:
         """The seconds since a server said anything, be it that it is still there."""
-        return self._loop.time() - self._handler.heard_at
+        return self._now() - self._handler.heard_at
 
     # A server that fell silent is left while there is time to keep the session with another one. kazoo notices it only
     # where no request is sent meanwhile, so it is done here; pings see to it that something is heard in a third of a

@@ -1,12 +1,14 @@
 """A session with a server that falls silent, or closes: noticed in time, and counted from its last word."""
 
 import asyncio
+import socket
 import struct
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
 
+from headrace.cluster.kazoo_loop import LoopHandler
 from headrace.cluster.keeper import Keeper
 from headrace.cluster.store import Session, StoreError
 from headrace.cluster.znodes import Place
@@ -178,3 +180,20 @@ def test_the_end_of_a_connection_does_not_count_as_a_word_of_the_server() -> Non
             assert at.silence >= quiet
 
     asyncio.run(run())
+
+
+def test_a_word_of_a_server_counts_from_when_it_came_however_late_the_loop_hears_of_it() -> None:
+    """Counted from when the loop had time for it, others would lead while this broker still does."""
+    loop = asyncio.new_event_loop()
+    seconds = [1.0]
+    handler = LoopHandler(loop, 1.0, lambda *_: None, lambda: seconds[0])
+    link, server = socket.socketpair()
+    with link, server:
+        handler._link = link
+        server.send(b"still here")
+        seconds[0] = 5.0
+        handler.select([link], [], [], 1.0)
+        seconds[0] = 9.0
+        loop.run_until_complete(asyncio.sleep(0))
+        assert handler.heard_at == 5.0
+    loop.close()
