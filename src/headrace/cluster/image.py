@@ -109,10 +109,6 @@ class ClusterImage:
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
         return self._by_id.get(topic_id)
 
-    def is_deleted(self, topic_id: UUID) -> bool:
-        """Whether a topic that was there once is known to be no more. One that is only not known yet is not deleted."""
-        return self.is_whole and topic_id not in self._by_id
-
     def names(self) -> KeysView[str]:
         """The names of all topics, in the order of their coming."""
         return self._by_name.keys()

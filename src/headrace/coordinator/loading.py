@@ -44,6 +44,10 @@ class LogShard(ABC):
         self.phase = Phase.ACTIVE if is_new else Phase.LOADING
         self._end = partition.log.log_end_offset
         """What is before this offset is known here."""
+        self.failures = 0
+        """How often in a row the log could not be read."""
+        self.failure = ""
+        """Why, the last time."""
 
     @abstractmethod
     def close(self) -> None:
@@ -79,6 +83,8 @@ class LogShard(ABC):
         except Exception as error:  # whatever its records are, they must not keep the others from loading
             if self.phase is Phase.LOADING:
                 self.phase = Phase.FAILED
+            self.failures += 1
+            self.failure = str(error)
             is_foreseen = isinstance(error, CodedError | StorageError | BadRecord)
             name = self.partition.log.name
             words = f"{self.contents} could not be loaded"
@@ -86,6 +92,7 @@ class LogShard(ABC):
             return
         if self.phase is Phase.LOADING:
             self.phase = Phase.ACTIVE
+            self.failures = 0
             self._is_loaded()
 
     async def _read_log(self, end: int) -> None:

@@ -58,8 +58,11 @@ class GroupCoordinator:
         clock: Clock,
         scheduler: Scheduler,
         new_id: Callable[[], str],
+        serving: asyncio.Event | None = None,
     ) -> None:
+        """`serving` is set once clients are served; before that no member can be late."""
         self.settings = settings
+        self._serving = serving
         self._broker_id = broker_id
         self._image = image
         self._replicas = replicas
@@ -74,7 +77,7 @@ class GroupCoordinator:
             controller=controller,
             replicas=replicas,
             clock=clock,
-            make=lambda partition: Shard(partition, clock, scheduler, self._make_group),
+            make=lambda partition: Shard(partition, clock, scheduler, self._make_group, self._is_serving),
             loaded=_log_loaded,
             spawn=self.errands.spawn,
         )
@@ -89,6 +92,16 @@ class GroupCoordinator:
     def start(self) -> None:
         """Begin to load every group that is here."""
         self.shards.start()
+        if self._serving is not None and not self._serving.is_set():
+            self.errands.spawn(self._begin_when_serving(self._serving))
+
+    def _is_serving(self) -> bool:
+        return self._serving is None or self._serving.is_set()
+
+    async def _begin_when_serving(self, serving: asyncio.Event) -> None:
+        await serving.wait()
+        for shard in self.shards.active():
+            shard.begin()
 
     async def close(self) -> None:
         """Answer everyone who waits, and load no more."""

@@ -41,8 +41,16 @@ class Shard(LogShard):
 
     contents = "groups"
 
-    def __init__(self, partition: Partition, clock: Clock, scheduler: Scheduler, make_group: MakeGroup) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        clock: Clock,
+        scheduler: Scheduler,
+        make_group: MakeGroup,
+        is_serving: Callable[[], bool] = lambda: True,
+    ) -> None:
         super().__init__(partition)
+        self._is_serving = is_serving
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
         self.pending = PendingOffsets()
@@ -68,6 +76,11 @@ class Shard(LogShard):
         self._forget_deleted()
 
     def _is_loaded(self) -> None:
+        if self._is_serving():
+            self.begin()
+
+    def begin(self) -> None:
+        """Let the time of members run, who can be heard from now on."""
         for group in list(self.groups.values()):
             if self.phase is Phase.ACTIVE:
                 self.carry_out(group, group.on_loaded(self.now_ms()))

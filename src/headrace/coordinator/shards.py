@@ -6,7 +6,7 @@ partitions are served.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from headrace.cluster.control import Control
 from headrace.cluster.controller import TopicSpec
@@ -18,6 +18,9 @@ from headrace.replication.replica_manager import ReplicaManager
 
 from .loading import LogShard, Phase
 from .partitions import partition_of
+
+LONGEST_REST: Final = 60.0
+"""Seconds after which a log that could not be read is tried again at the latest."""
 
 AnyShard = TypeVar("AnyShard", bound=LogShard)
 
@@ -50,6 +53,8 @@ class Shards(Generic[AnyShard]):
         self._loaded = loaded
         self._spawn = spawn
         self._shards: dict[int, AnyShard] = {}
+        self._rests: dict[AnyShard, float] = {}
+        """Until when those that could not be read are left alone."""
 
     def start(self) -> None:
         """Begin to load every shard that is here, the smallest first."""
@@ -65,6 +70,7 @@ class Shards(Generic[AnyShard]):
         for shard in self._shards.values():
             shard.close()
         self._shards.clear()
+        self._rests.clear()
 
     def leads(self, partition: Partition) -> None:
         """This broker has come to lead a partition: if it is one of the topic's, it is read."""
@@ -74,6 +80,7 @@ class Shards(Generic[AnyShard]):
     def leads_no_more(self, partition: Partition) -> None:
         """Another broker speaks for a partition now: those who wait here are told to ask there."""
         if partition.topic == self._spec.name and (shard := self._shards.pop(partition.index, None)) is not None:
+            self._rests.pop(shard, None)
             shard.close()
 
     def of(self, name: str) -> AnyShard:
@@ -90,8 +97,9 @@ class Shards(Generic[AnyShard]):
             shard = self._open(partition)
             self._load(shard)
         if shard.phase is Phase.FAILED:
-            if partition.log.offline is not None:
-                raise CodedError(ErrorCode.coordinator_not_available, partition.log.offline)
+            if not self._may_revive(shard):
+                reason = partition.log.offline or f"its log could not be read: {shard.failure}"
+                raise CodedError(ErrorCode.coordinator_not_available, reason)
             self._revive(shard)
         if shard.phase is Phase.LOADING:
             raise CodedError(ErrorCode.coordinator_load_in_progress)
@@ -122,7 +130,7 @@ class Shards(Generic[AnyShard]):
     def revive(self) -> None:
         """Read those that failed again, where they can be read."""
         for shard in self._shards.values():
-            if shard.phase is Phase.FAILED and shard.partition.log.offline is None:
+            if shard.phase is Phase.FAILED and self._may_revive(shard):
                 self._revive(shard)
 
     async def leader(self, name: str) -> int:
@@ -151,22 +159,34 @@ class Shards(Generic[AnyShard]):
     def _open(self, partition: Partition) -> AnyShard:
         former = self._shards.get(partition.index)
         if former is not None:
+            self._rests.pop(former, None)
             former.close()
         shard = self._shards[partition.index] = self._make(partition)
         return shard
 
     def _load(self, shard: AnyShard) -> None:
         if shard.phase is Phase.LOADING:
-            self._spawn(shard.load())
+            self._spawn(self._read(shard))
+
+    def _may_revive(self, shard: AnyShard) -> bool:
+        """Whether a log that could not be read, or not be written, is read again: one with a record that nobody can
+        read is not read with every request."""
+        return shard.partition.log.offline is None and self._clock.monotonic() >= self._rests.get(shard, 0.0)
 
     def _revive(self, shard: AnyShard) -> None:
         shard.phase = Phase.LOADING
-        self._spawn(shard.load())
+        self._spawn(self._read(shard))
+
+    async def _read(self, shard: AnyShard) -> None:
+        await shard.load()
+        self._rests.pop(shard, None)
+        if shard.phase is Phase.FAILED and shard.failures:
+            self._rests[shard] = self._clock.monotonic() + min(2.0**shard.failures, LONGEST_REST)
 
     async def _load_all(self, shards: Sequence[AnyShard]) -> None:
         started = self._clock.monotonic()
         for shard in shards:
-            await shard.load()
+            await self._read(shard)
         self._loaded(shards, round(self._clock.monotonic() - started, 3))
 
     async def _create_topic(self) -> Topic:

@@ -274,6 +274,7 @@ class Broker:
             replicas=self._replicas,
             clock=self._clock,
             scheduler=loop,
+            serving=None if clustered is None else clustered.member.is_ready,
             new_id=lambda: str(UUID(int=rng.getrandbits(128), version=4)),
         )
         self._groups.start()

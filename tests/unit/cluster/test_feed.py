@@ -377,23 +377,22 @@ def test_an_answer_holds_few_changes_of_large_topics(monkeypatch: pytest.MonkeyP
     run_virtual(main)
 
 
-def test_no_topic_is_deleted_before_a_snapshot_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_is_whole_between_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_module, "MOST_SENT", 1)
 
     async def main() -> None:
         setting = Setting(topic("a", 1), topic("b", 2))
-        subscriber, known = setting.subscriber, []
+        subscriber, whole = setting.subscriber, []
         for _ in range(3):
-            known.append(setting.image.is_deleted(UUID(int=3)))
+            whole.append(setting.image.is_whole)
             await subscriber.take(await setting.ask(), subscriber.place)
-        assert (known, setting.image.is_deleted(UUID(int=3))) == ([False] * 3, True)
+        assert (whole, setting.image.is_whole) == ([False] * 3, True)
         setting.reign(8, topic("a", 1), topic("c", 3))
         for _ in range(3):
             await subscriber.take(await setting.ask(), subscriber.place)
-            known.append(setting.image.is_deleted(UUID(int=2)))
-        assert known[3:] == [False, False, True]
-        assert not setting.image.is_deleted(UUID(int=3))
+            whole.append(setting.image.is_whole)
+        assert whole[3:] == [False, False, True]
         subscriber.forget_place()
-        assert not setting.image.is_deleted(UUID(int=2))
+        assert not setting.image.is_whole
 
     run_virtual(main, seed=1)

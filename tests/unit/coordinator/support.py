@@ -86,6 +86,8 @@ class World:
         self.scheduler = ManualScheduler(self.clock)
         self.disk = SimulatedDisk()
         self.holds_syncs = False
+        self.serving: asyncio.Event | None = None
+        """Where it is there, members are not late before it is set."""
         self._held: list[Work] = []
         self._numbers = iter(range(1, 10**9))
         self.store = self.run(SqliteStore.open(":memory:"))
@@ -126,6 +128,7 @@ class World:
             clock=self.clock,
             scheduler=self.scheduler,
             new_id=lambda: str(next(self._numbers)),
+            serving=self.serving,
         )
         self.groups.start()
         self.transactions = TransactionCoordinator(

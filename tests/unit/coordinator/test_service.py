@@ -11,6 +11,7 @@ from headrace.coordinator.classic import base
 from headrace.coordinator.expiry import expire, forget_topic
 from headrace.coordinator.loading import Phase
 from headrace.coordinator.partitions import OFFSETS_TOPIC, partition_of
+from headrace.coordinator.shard import Shard
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 
@@ -210,6 +211,28 @@ def test_a_commits_own_retention_comes_before_the_brokers(world: World) -> None:
     assert fetch(world) == -1
 
 
+@pytest.mark.parametrize("group_type", ["classic", "consumer"])
+def test_no_member_is_late_before_it_can_be_heard(world: World, group_type: str) -> None:
+    world.topic("t")
+    if group_type == "classic":
+        lone_member(world)
+    else:
+        find(world)
+        beat = {"group_id": "g", "member_id": "m", "member_epoch": 0, "rebalance_timeout": timedelta(minutes=1)}
+        beat |= {"subscribed_topic_names": ["t"], "topic_partitions": []}
+        assert world.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **beat).error_code is ErrorCode.none
+    world.serving = asyncio.Event()
+    world.kill()
+    world.advance(10 * 60_000)
+    assert not world.groups.shard("g").groups["g"].is_empty, "the broker takes long to start"
+    world.serving.set()
+    world.settle()
+    world.advance(4_000)
+    assert not world.groups.shard("g").groups["g"].is_empty
+    world.advance(60_000)
+    assert world.groups.shard("g").groups["g"].is_empty, "it was not heard for as long as its session lasts"
+
+
 def test_closing_answers_everyone_who_waits(world: World) -> None:
     lone_member(world)
     waiting = start_join(world, version=3)
@@ -231,8 +254,32 @@ def test_a_shard_with_records_that_nobody_can_read_does_not_hold_up_the_others(w
     world.kill()
     assert fetch(world, group_id=group_in(1)) == 7
     answer = world.ask(ApiKey.OFFSET_FETCH, 9, groups=[{"group_id": group_in(0), "topics": None}])
-    assert answer.groups[0].error_code is ErrorCode.coordinator_load_in_progress
+    assert answer.groups[0].error_code is ErrorCode.coordinator_not_available
     assert world.groups.shards.active() == [world.groups.shard(group_in(1))]
+
+
+def test_a_log_that_cannot_be_read_is_not_read_with_every_request(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.topic("t")
+    find(world)
+    assert commit(world, 7, group_id=group_in(0)) is ErrorCode.none
+    world.groups.shard(group_in(0)).append([(b"\0\2\0\1\xff", b"not a group, under a name that is not text")])
+    world.settle()
+    loads: list[float] = []
+    load = Shard.load
+
+    async def note(shard: Shard) -> None:
+        loads.append(world.clock.monotonic())
+        await load(shard)
+
+    monkeypatch.setattr(Shard, "load", note)
+    world.kill()
+    for _ in range(1_000):
+        world.ask(ApiKey.OFFSET_FETCH, 9, groups=[{"group_id": group_in(0), "topics": None}])
+        world.settle()
+        world.advance(100)
+    assert 5 <= len(loads) <= 8, "after 2, 4, 8, … seconds"
 
 
 def test_a_shard_that_was_closed_before_it_was_loaded_stays_closed(world: World) -> None:

@@ -46,16 +46,16 @@ class AppendMarker(Protocol):
 
 
 def is_gone(image: ClusterImage, where: TopicPartition, topic_id: UUID | None) -> bool:
-    """Whether a partition needs no marker any more, because its topic was deleted.
+    """Whether a partition needs no marker any more, because its topic is known to have been deleted.
 
-    Who leads a partition of `__transaction_state` has an image at least as new as the one by which the partitions in
-    its records were added, once that image is whole. So what it then does not know has been deleted.
+    Records of Kafka's have no ids. Who leads a partition of `__transaction_state` has an image at least as new as the
+    one by which the partitions in its records were added, once that image is whole: what it then does not know is gone.
     """
     topic, index = where
     found = image.topic(topic)
     if found is not None and (index < len(found.partitions) or found.id == topic_id):
         return False
-    return image.is_whole if topic_id is None else image.is_deleted(topic_id)
+    return image.is_whole if topic_id is None else image.was_deleted(topic_id)
 
 
 class Job:
