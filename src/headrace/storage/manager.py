@@ -52,6 +52,8 @@ class LogManager:
         self._logs: dict[Partition, Log] = {}
         self._topic_ids: dict[Partition, uuid.UUID] = {}
         self._directories: set[str] = set()
+        self._strays: set[str] = set()
+        """Directories that were set aside because the metadata did not know their topics."""
         self._doomed: list[tuple[int, str]] = []
         self._recovery_points: dict[Partition, int] = {}
         self._high_watermarks: dict[Partition, int] = {}
@@ -157,6 +159,7 @@ class LogManager:
         self._cleaner_offsets = self._read_offsets(checkpoints.CLEANER_OFFSETS) or {}
         names = self._disk.listdir(self.data_directory)
         self._directories = {name for name in names if _partition_of(name)}
+        self._strays = {name for name in names if name.endswith(_STRAY_SUFFIX)}
         self._doomed = [(0, name) for name in names if name.endswith(_DELETE_SUFFIX)]
 
     def _read_offsets(self, name: str) -> dict[Partition, int] | None:
@@ -198,6 +201,7 @@ class LogManager:
         directory = self._path(name)
         if name in self._directories and not self._belongs(directory, topic_id):
             self._dispose([key])
+        came_back = name not in self._directories and self._took_back(key, topic_id)
         if name not in self._directories:
             self._make_directory(name, topic_id, refetching=replicated and self._was_held(key))
         state = open_log(self._disk, self._clock, directory, settings, self._expected(key, replicated=replicated))
@@ -214,6 +218,8 @@ class LogManager:
             on_start_moved=self._write_log_starts,
             files=self.files,
         )
+        if came_back:
+            log.findings.append(f"{directory} had been set aside, and is its topic's again")
         log.first_dirty_offset = min(self._cleaner_offsets.get(key, 0), log.log_end_offset)
         self._logs[key] = log
         self._topic_ids[key] = topic_id
@@ -241,6 +247,28 @@ class LogManager:
         if found is None:
             self._disk.write_atomically(path, checkpoints.encode_partition_metadata(topic_id))
         return found is None or found == topic_id
+
+    def _took_back(self, key: Partition, topic_id: uuid.UUID) -> bool:
+        """Whether the log was set aside when the metadata did not know its topic, and has its name again now.
+
+        Not where the checkpoints still know the partition: its directory was lost later, and is not the one set aside.
+        """
+        if key in self._recovery_points:
+            return False
+        name = _directory_of(key)
+        for stray in sorted(self._strays, reverse=True):
+            if _name_before(stray, _STRAY_SUFFIX) == name and self._is_of(self._path(stray), topic_id):
+                self._write_outdated()
+                self._disk.rename(self._path(stray), self._path(name))
+                self._disk.sync_directory(self.data_directory)
+                self._strays.discard(stray)
+                self._directories.add(name)
+                return True
+        return False
+
+    def _is_of(self, directory: str, topic_id: uuid.UUID) -> bool:
+        found = self._read(f"{directory}/{PARTITION_METADATA}")
+        return checkpoints.decode_partition_metadata(found) == topic_id
 
     def _make_directory(self, name: str, topic_id: uuid.UUID, *, refetching: bool) -> None:
         """Checkpoints of an earlier directory of this name must be gone before the new one can be mistaken for it.
@@ -392,6 +420,8 @@ class LogManager:
             number = (number + 1) % (1 << 128)
         self._disk.rename(self._path(name), self._path(target))
         self._directories.discard(name)
+        if suffix == _STRAY_SUFFIX:
+            self._strays.add(target)
         return target
 
     def delete_files(self, now_ms: int) -> None:
@@ -468,6 +498,11 @@ def _partition_of(name: str) -> Partition | None:
 
 def _directory_of(key: Partition) -> str:
     return f"{key[0]}-{key[1]}"
+
+
+def _name_before(aside: str, suffix: str) -> str:
+    """The name of a directory before it was set aside; what was cut from it is missing."""
+    return aside.removesuffix(suffix).rpartition(".")[0]
 
 
 def _aside_name(name: str, unique: int, suffix: str) -> str:

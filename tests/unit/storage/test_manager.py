@@ -253,6 +253,41 @@ def test_strays_are_set_aside_and_never_deleted() -> None:
     assert store.disk.content("/data/backup-2024/notes") == b"mine"
 
 
+def test_a_log_that_was_set_aside_is_back_when_its_topic_is() -> None:
+    store = Store()
+    for _ in range(3):
+        append(store.log)
+    store.manager.close({("events", 0): 3})
+    without = opened(store.disk)
+    assert without.set_strays_aside()
+    other = without.load("events", 0, uuid.UUID(int=5), store.settings)
+    assert other.log_end_offset == 0, "another topic of the name has nothing of it"
+    without.close({})
+    again = opened(store.disk)
+    log = again.load("events", 0, TOPIC_ID, store.settings)
+    assert (log.offline, log.log_end_offset) == (None, 3)
+    assert "is its topic's again" in log.findings[-1]
+    assert len([name for name in store.disk.listdir("/data") if name.endswith("-stray")]) == 1, "the other topic's"
+
+
+def test_a_log_that_was_set_aside_long_ago_does_not_stand_in_for_one_that_is_lost() -> None:
+    store = Store()
+    append(store.log)
+    store.manager.close({("events", 0): 1})
+    without = opened(store.disk)
+    (stray,) = without.set_strays_aside()
+    without.close({})
+    copy = {path: store.disk.content(path) for path in store.disk.paths() if path.startswith(f"/data/{stray}/")}
+    log = store.start()
+    append(log)
+    store.manager.close({("events", 0): 2})
+    store.disk.rmtree("/data/events-0")
+    store.disk.mkdir(f"/data/{stray}")
+    for path, content in copy.items():
+        store.disk.write(path, content)
+    assert "held offsets up to 2" in (store.start().offline or "")
+
+
 def test_a_log_whose_directory_is_lost_does_not_start_again_at_0() -> None:
     store = Store()
     append(store.log)
