@@ -22,8 +22,10 @@ from headrace.protocol.replicate import decode_positions, encode_progress
 from headrace.replication.inflow import Inflow
 from headrace.replication.outflow import Outflow
 from headrace.replication.partition import Partition
+from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
 from headrace.storage.log import LogSettings
+from headrace.storage.log_starts import LogStartWriter
 from headrace.storage.manager import LogManager
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import SimulatedDisk
@@ -37,8 +39,12 @@ LAG_SECONDS = 10.0
 
 
 def inline(work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
-    work()
-    done(None)
+    try:
+        work()
+    except StorageError as error:
+        done(error)
+    else:
+        done(None)
 
 
 @dataclass
@@ -72,6 +78,7 @@ class Replica:
         self.epoch = self.world.next_epoch()
         self.logs = LogManager(self.disk, self.world.clock, "/data", cluster_id="here", broker_id=self.id)
         self.logs.open()
+        LogStartWriter(self.logs, Flusher(inline))
         self.partition = Partition(
             topic="t",
             topic_id=TOPIC_ID.bytes,

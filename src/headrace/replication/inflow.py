@@ -164,10 +164,9 @@ class Inflow:
             partition.truncate_to_match(EpochEnd(progress.diverging_epoch, progress.diverging_end))
             self._tell(key, partition)
         else:
-            start = partition.log.log_start_offset
             partition.append_fetched(records, progress.high_watermark, progress.log_start_offset)
             self._note_distance(key, partition, progress.high_watermark)
-            if len(records) or partition.log.log_start_offset != start:
+            if len(records):
                 self._tell(key, partition)
 
     def _note_distance(self, key: Key, partition: Partition, committed: int) -> None:
@@ -198,7 +197,7 @@ def _position(key: Key, partition: Partition) -> Position | None:
     except CodedError as error:
         log.error("a replica's position cannot be read", log=partition.log.name, reason=str(error))
         return None
-    return Position(*key, partition.leader_epoch, end, epoch, partition.log.log_start_offset)
+    return Position(*key, partition.leader_epoch, end, epoch, partition.log.stored_start_offset)
 
 
 def _is_meant(partition: Partition, progress: Progress) -> bool:

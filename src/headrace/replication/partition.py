@@ -103,6 +103,7 @@ class Partition:
         self._flusher = flusher
         self._unsynced = 0
         self.high_watermark = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
+        log.on_start_stored = self._start_stored
 
     # Roles
 
@@ -345,8 +346,8 @@ class Partition:
 
     @property
     def low_watermark(self) -> int:
-        """Where the log begins on the whole ISR: whoever of it leads next shows nothing that is below."""
-        start = self.log.log_start_offset
+        """Where the log begins on the whole ISR, and on its disks: whoever of it leads next shows nothing below."""
+        start = self.log.stored_start_offset
         return start if self.followers is None else self.followers.low_watermark(start)
 
     def delete_below(self, offset: int, done: Committed, deadline: float = inf) -> None:
@@ -359,6 +360,13 @@ class Partition:
             return
         self.deletions = self.deletions or CommitQueue()
         self.deletions.wait(self.log.log_start_offset, done, deadline)
+
+    def _start_stored(self, error: CodedError | None) -> None:
+        """The disk knows where the log starts, or cannot be told for now."""
+        if error is None and not self.is_leader and self.on_settled is not None:
+            self.on_settled()
+        if self.deletions:
+            self._end_deletions(self.deletions) if error is None else self.deletions.fail(error)
 
     def _end_deletions(self, deletions: CommitQueue) -> None:
         deletions.advance(self.low_watermark)

@@ -24,6 +24,7 @@ from headrace.storage.core import Health
 from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
 from headrace.storage.log import LogSettings
+from headrace.storage.log_starts import LogStartWriter
 from headrace.storage.manager import LogManager
 
 from .inflow import Key
@@ -80,6 +81,7 @@ class ReplicaManager:
         self._config = config
         self._logs = logs
         self._flusher = flusher
+        self._log_starts = LogStartWriter(logs, flusher)
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._names: dict[bytes, str] = {}
         self.awaited: dict[Key, dict[Outflow, None]] = {}
@@ -417,6 +419,7 @@ class ReplicaManager:
         When too many files are open, all that was written is synced, so that they can be closed. Like all
         house-keeping it pauses often, for the sake of those who are served meanwhile.
         """
+        self._log_starts.retry()
         now = self.clock.now_ms()
         full = []
         files = self._logs.files
@@ -441,7 +444,19 @@ class ReplicaManager:
                 partition.log.retain(now, partition.high_watermark)
             except CodedError as error:
                 logger.error("retention could not be applied", log=partition.log.name, reason=error.message)
+        if self._logs.must_store_starts(now):
+            await self._store_log_starts()
         self._logs.delete_files(now)
+
+    async def _store_log_starts(self) -> None:
+        write = self._logs.prepare_log_starts()
+        try:
+            await self._off_loop(write.run)
+        except StorageError as error:
+            if not error.is_full:
+                raise
+        else:
+            self._logs.finish(write)
 
     def bound_producers(self) -> None:
         """Keep the memory that producers take within `headrace.max.producer.ids`."""
@@ -477,7 +492,20 @@ class ReplicaManager:
         """Write down how far each log is synced, committed and deleted."""
         async for partition in self._unhurried():
             partition.log.save()
-        self._logs.checkpoint(self._high_watermarks())
+        write = self._logs.prepare_checkpoint(self._high_watermarks())
+        await self._off_loop(write.run)
+        self._logs.finish(write)
+
+    async def _off_loop(self, work: Callable[[], None]) -> None:
+        """Return when the worker has done it, or raise what it raised."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def finished(error: BaseException | None) -> None:
+            if not done.done():
+                done.set_result(None) if error is None else done.set_exception(error)
+
+        self._flusher.run(work, finished)
+        await done
 
     def close(self) -> None:
         """Bring every log to rest; the next start need not recover."""

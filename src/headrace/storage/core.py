@@ -86,6 +86,7 @@ class LogCore:
         "_doomed",
         "_history",
         "_on_recovery_point_lowered",
+        "_on_start_lowered",
         "_on_start_moved",
         "_refusal",
         "_ticket",
@@ -98,7 +99,9 @@ class LogCore:
         "log_start_offset",
         "name",
         "offline",
+        "on_start_stored",
         "settings",
+        "stored_start_offset",
         "synced_offset",
     )
 
@@ -112,6 +115,7 @@ class LogCore:
         state: LogState,
         *,
         on_recovery_point_lowered: Callable[[], None] = _ignore,
+        on_start_lowered: Callable[[], None] = _ignore,
         on_start_moved: Callable[[], None] = _ignore,
         files: OpenFiles | None = None,
     ) -> None:
@@ -122,6 +126,8 @@ class LogCore:
         self._chain = Chain(disk, clock, directory, state.segments, files)
         self._history = History(disk, self._chain, state.producers, state.epochs)
         self.log_start_offset = state.log_start_offset
+        self.stored_start_offset = state.log_start_offset
+        """Below it nothing comes back, whatever happens: the disk knows that the log starts here, or later."""
         self.log_end_offset = state.log_end_offset
         self.synced_offset = state.synced_offset
         self.findings = state.findings
@@ -132,7 +138,10 @@ class LogCore:
         self._dirty_since_ms: int | None = None
         self._doomed: list[Doomed] = []
         self._on_recovery_point_lowered = on_recovery_point_lowered
+        self._on_start_lowered = on_start_lowered
         self._on_start_moved = on_start_moved
+        self.on_start_stored: Callable[[CodedError | None], None] | None = None
+        """Called when the disk knows where the log starts, or why it does not."""
         self.offline: str | None = state.offline
         self.is_refetching = state.refetching
         """Whether it lost what it had held, and its cluster may still count on that: see `refetched`."""

@@ -43,6 +43,10 @@ class Flusher:
     def is_idle(self) -> bool:
         return self._round is None and not self._waiting
 
+    def run(self, work: Done, done: Callable[[BaseException | None], None]) -> None:
+        """Do something else on the worker, after what waits there; `done` is called on the loop with what it raised."""
+        self._run_in_thread(work, done)
+
     def request(self, log: Log, done: Done) -> None:
         """Sync a log soon. `done` is called on the loop when it is synced as far as it reaches now, or offline,
         or has to be asked again because no file could be opened; at once when there is nothing to sync."""

@@ -356,11 +356,12 @@ class Log(LogCore):
             try:
                 self._unlink_later(self._chain.restart(segment))
                 self.log_start_offset = self.log_end_offset = self.synced_offset = offset
+                self.stored_start_offset = offset
                 self._cut_epochs()
                 directory.sync()
             except (StorageError, BadBatch) as error:
                 self._raise_broken(error)
-        self._save(self._on_start_moved)
+        self._on_start_moved()
 
     def _prepare_restart(self, offset: int) -> Segment:
         """All that needs a descriptor or space, or may be refused: until here the log is as it was.
@@ -376,8 +377,8 @@ class Log(LogCore):
             self._history.cut(-1)
             self.unlink_doomed(None)
             if offset < self.log_start_offset:
-                self.log_start_offset = offset
-                self._on_start_moved()
+                self.log_start_offset = self.stored_start_offset = offset
+                self._on_start_lowered()
         except (StorageError, BadBatch) as error:
             self._raise_failed(error)
         return segment
@@ -388,32 +389,37 @@ class Log(LogCore):
             self._epochs_changed(epochs)
 
     def advance_start(self, offset: int) -> None:
-        """Let the log begin at an offset, as DeleteRecords asks; whole segments below it go."""
+        """Let the log begin at an offset, as DeleteRecords asks: for readers now, for good with `start_stored`."""
         if offset > self.log_start_offset:
             self._check_range(offset, offset)
             self.log_start_offset = offset
-        elif not self._doomed:
+        if self.stored_start_offset < self.log_start_offset:
+            self._on_start_moved()
+
+    def start_stored(self, offset: int) -> None:
+        """Take note that the disk knows of a start of this log: whole segments below it go."""
+        if not self.stored_start_offset < offset <= self.log_start_offset:
             return
-        if not self._start_is_stored():
+        self.stored_start_offset = offset
+        if self.offline is not None or self._closed:
             return
-        self._forget_early_epochs()
+        self._forget_early_epochs(offset)
         segments = self._chain.segments
         self._doom(sum(1 for segment in segments[1:] if segment.base_offset <= offset), now_ms=0)
+        if self.on_start_stored is not None:
+            self.on_start_stored(None)
 
-    def _start_is_stored(self) -> bool:
-        """Whether the disk knows where the log starts. Where it is full a later checkpoint tells it."""
-        try:
-            self._on_start_moved()
-        except StorageError as error:
-            if not error.is_full:
-                self._raise_failed(error)
-            return False
-        return True
+    def start_not_stored(self, error: StorageError) -> None:
+        """Take note that the disk could not be told. Where it is full, or was busy, it will be tried again."""
+        if not (error.is_full or error.is_busy):
+            self.fail(error)
+        if self.on_start_stored is not None:
+            self.on_start_stored(CodedError(ErrorCode.kafka_storage_error, str(error)))
 
-    def _forget_early_epochs(self) -> None:
-        """Only once the disk knows the log's start: until then what lies before it may come back."""
+    def _forget_early_epochs(self, offset: int) -> None:
+        """Only of what cannot come back: the disk knows that the log starts here, or the segments before are gone."""
         epochs = self._load_epochs()
-        if epochs.cut_start(self.log_start_offset):
+        if epochs.cut_start(offset):
             self._epochs_changed(epochs)
 
     def retain(self, now_ms: int, high_watermark: int) -> int:
@@ -480,8 +486,9 @@ class Log(LogCore):
                 self._disk.unlink(path)
             if in_order:
                 self._disk.sync_directory(self.directory)
-        if any(doomed.end_offset >= 0 for doomed in due) and now_ms is not None:
-            self._forget_early_epochs()
+        gone = max((doomed.end_offset for doomed in due), default=-1)
+        if gone >= 0 and now_ms is not None:
+            self._forget_early_epochs(gone)
 
     # Compaction
 

@@ -2,11 +2,16 @@
 
 import uuid
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
+
+import structlog
 
 from headrace.net.clock import Clock
+from headrace.protocol.errors import CodedError
 
 from . import checkpoints
+from .checkpoint_file import CheckpointFile
 from .checkpoints import PARTITION_METADATA, Partition
 from .disk import DirectoryLocked, Disk, Lock, StorageError, parent_of
 from .log import Log
@@ -19,9 +24,27 @@ _STRAY_SUFFIX: Final = "-stray"
 _TEMPORARY_SUFFIX: Final = ".tmp"
 _LONGEST_NAME: Final = 255
 
+logger = structlog.get_logger(__name__)
+
 
 class WrongDirectory(Exception):  # noqa: N818 - named for the state found
     """The data directory belongs to another broker or cluster."""
+
+
+class CheckpointWrite(NamedTuple):
+    """Checkpoints to be written, by whichever thread."""
+
+    steps: list[Callable[[], None]]
+    starts: dict[Log, int]
+    """Where logs start according to them."""
+
+    def run(self) -> None:
+        for step in self.steps:
+            step()
+
+
+def _ignore() -> None:
+    """Log starts that have moved are written with the next checkpoint."""
 
 
 class LogManager:
@@ -63,8 +86,13 @@ class LogManager:
         """Checkpoints that still name partitions which are gone."""
         self._is_checkpoint_lost = False
         """Whether nothing tells, until all logs of the start are loaded, which ones the directory had."""
-        self._has_new_names = False
-        """Whether there are directories whose names may not be on stable storage yet."""
+        self._names_made = self._names_synced = 0
+        """Directories that were made, and how many of them have their names on stable storage."""
+        self._checkpoints = {name: CheckpointFile(disk, self._path(name)) for name in self._checkpointed()}
+        self._moved: dict[Partition, None] = {}
+        """Logs whose start has moved since their starts were written."""
+        self.on_starts_moved: Callable[[], None] = _ignore
+        """Called when there is something for `prepare_moved_starts`."""
 
     # Opening
 
@@ -215,7 +243,8 @@ class LogManager:
             settings,
             state,
             on_recovery_point_lowered=self._write_recovery_points,
-            on_start_moved=self._write_log_starts,
+            on_start_lowered=self._write_log_starts,
+            on_start_moved=partial(self._start_moved, key),
             files=self.files,
         )
         if came_back:
@@ -286,7 +315,7 @@ class LogManager:
             self._disk.rename(made, directory)
             self._disk.sync_directory(self.data_directory)
         self._directories.add(name)
-        self._has_new_names = True
+        self._names_made += 1
 
     def _checkpointed(self) -> dict[str, dict[Partition, int]]:
         return {
@@ -310,7 +339,7 @@ class LogManager:
                 self._write_offsets(name, offsets)
 
     def _write_offsets(self, name: str, offsets: Mapping[Partition, int]) -> None:
-        self._disk.write_atomically(self._path(name), checkpoints.encode_offsets(offsets))
+        self._checkpoints[name].prepare(offsets)()
         self._outdated.discard(name)
 
     def logs(self) -> Iterator[Log]:
@@ -430,13 +459,15 @@ class LogManager:
         self._doomed = [entry for entry in self._doomed if entry[1] not in due]
         for name in due:
             self._disk.rmtree(self._path(name))
-        logs = [(key, log, log.doomed_end(now_ms)) for key, log in self._logs.items()]
-        in_order = False
-        if any(end is not None and end > self._log_starts.get(key, 0) for key, log, end in logs):
-            in_order = not self._could_write_log_starts()
-        for _, log, end in logs:
-            if end is not None:
+        in_order = self.must_store_starts(now_ms) and not self._could_write_log_starts()
+        for log in self._logs.values():
+            if log.doomed_end(now_ms) is not None:
                 log.unlink_doomed(now_ms, in_order=in_order)
+
+    def must_store_starts(self, now_ms: int) -> bool:
+        """Whether `delete_files` has to write where logs start before it unlinks anything."""
+        ends = ((log, log.doomed_end(now_ms)) for log in self._logs.values())
+        return any(end is not None and end > log.stored_start_offset for log, end in ends)
 
     def _could_write_log_starts(self) -> bool:
         try:
@@ -451,33 +482,87 @@ class LogManager:
 
     def checkpoint(self, high_watermarks: Mapping[Partition, int]) -> None:
         """Write down how far each log is synced, where it starts, and how far it is committed."""
-        self._write_recovery_points()
-        self._high_watermarks.update(high_watermarks)
-        self._write_offsets(checkpoints.HIGH_WATERMARKS, self._high_watermarks)
-        self._write_log_starts()
-        self._write_cleaner_offsets()
+        write = self.prepare_checkpoint(high_watermarks)
+        write.run()
+        self.finish(write)
 
-    def _write_cleaner_offsets(self) -> None:
+    def prepare_checkpoint(self, high_watermarks: Mapping[Partition, int]) -> CheckpointWrite:
+        """As `checkpoint`, but what is slow is left to whoever runs it, and to `finish` when it has succeeded."""
+        self._high_watermarks.update(high_watermarks)
+        steps = [
+            self._prepare_recovery_points(),
+            self._checkpoints[checkpoints.HIGH_WATERMARKS].prepare(self._high_watermarks),
+        ]
+        starts = self.prepare_log_starts()
+        steps += starts.steps
         offsets = {key: log.first_dirty_offset for key, log in self._logs.items() if log.first_dirty_offset}
         if any(self._cleaner_offsets.get(key) != offset for key, offset in offsets.items()):
             self._cleaner_offsets |= offsets
-            self._write_offsets(checkpoints.CLEANER_OFFSETS, self._cleaner_offsets)
+            steps.append(self._checkpoints[checkpoints.CLEANER_OFFSETS].prepare(self._cleaner_offsets))
+        return CheckpointWrite(steps, starts.starts)
+
+    def prepare_moved_starts(self) -> CheckpointWrite:
+        """Where the logs start whose start has moved; to be run anywhere, then `finish` or `fail` is to be called."""
+        moved, self._moved = self._moved, {}
+        return self.prepare_log_starts(moved)
+
+    def prepare_log_starts(self, keys: Iterable[Partition] | None = None) -> CheckpointWrite:
+        """As `prepare_moved_starts`, of these logs, or of all."""
+        starts: dict[Log, int] = {}
+        for key in self._logs if keys is None else keys:
+            log = self._logs.get(key)
+            if log is not None and log.offline is None and (log.log_start_offset or key in self._log_starts):
+                self._log_starts[key] = starts[log] = log.log_start_offset
+        return CheckpointWrite([self._checkpoints[checkpoints.LOG_STARTS].prepare(self._log_starts)], starts)
+
+    def finish(self, write: CheckpointWrite) -> None:
+        """Take note that checkpoints are on disk."""
+        for log, offset in write.starts.items():
+            try:
+                log.start_stored(offset)
+            except CodedError as error:
+                logger.error("log start moved, but what lies before it cannot go", log=log.name, reason=error.message)
+
+    def fail(self, write: CheckpointWrite, error: StorageError) -> None:
+        """Take note that checkpoints could not be written; starts that have moved are to be written again."""
+        for log, offset in write.starts.items():
+            if log.stored_start_offset < offset:
+                log.start_not_stored(error)
+                key = _partition_of(log.name)
+                if key is not None and log.offline is None:
+                    self._moved[key] = None
+
+    @property
+    def has_moved_starts(self) -> bool:
+        return bool(self._moved)
+
+    def _start_moved(self, key: Partition) -> None:
+        self._moved[key] = None
+        self.on_starts_moved()
 
     def _write_recovery_points(self) -> None:
+        self._prepare_recovery_points()()
+        self._outdated.discard(checkpoints.RECOVERY_POINTS)
+
+    def _prepare_recovery_points(self) -> Callable[[], None]:
         """What is named here and has no directory at the next start was lost: so names are synced first."""
-        if self._has_new_names:
-            self._disk.sync_directory(self.data_directory)
-            self._has_new_names = False
         for key, log in self._logs.items():
             if log.offline is None:
                 self._recovery_points[key] = log.synced_offset
-        self._write_offsets(checkpoints.RECOVERY_POINTS, self._recovery_points)
+        write = self._checkpoints[checkpoints.RECOVERY_POINTS].prepare(self._recovery_points)
+        made = self._names_made
+        return write if made == self._names_synced else partial(self._write_with_names, made, write)
+
+    def _write_with_names(self, made: int, write: Callable[[], None]) -> None:
+        self._disk.sync_directory(self.data_directory)
+        self._names_synced = max(self._names_synced, made)
+        write()
 
     def _write_log_starts(self) -> None:
-        for key, log in self._logs.items():
-            if log.offline is None and (log.log_start_offset or key in self._log_starts):
-                self._log_starts[key] = log.log_start_offset
-        self._write_offsets(checkpoints.LOG_STARTS, self._log_starts)
+        write = self.prepare_log_starts()
+        write.run()
+        self._outdated.discard(checkpoints.LOG_STARTS)
+        self.finish(write)
 
     def close(self, high_watermarks: Mapping[Partition, int]) -> None:
         """Sync everything, write the checkpoints and the mark of a clean shutdown, and give the directory back."""

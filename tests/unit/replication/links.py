@@ -11,8 +11,10 @@ from headrace.replication.inflow import Inflow
 from headrace.replication.outflow import Outflow
 from headrace.replication.partition import Partition
 from headrace.replication.throttle import Throttle
+from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
 from headrace.storage.log import LogSettings
+from headrace.storage.log_starts import LogStartWriter
 from headrace.storage.manager import LogManager
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import SimulatedDisk
@@ -27,8 +29,12 @@ UNBORN = PartitionState(
 
 
 def _inline(work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
-    work()
-    done(None)
+    try:
+        work()
+    except StorageError as error:
+        done(error)
+    else:
+        done(None)
 
 
 def append(partition: Partition, *values: bytes) -> None:
@@ -52,6 +58,7 @@ class Pair:
         self.clock = SimulatedClock()
         self.disks = {LEADER: SimulatedDisk(), FOLLOWER: SimulatedDisk()}
         self.rules = RULES
+        self.logs: dict[int, LogManager] = {}
         self.leaders = self._held_by(LEADER, partitions)
         self.followers = self._held_by(FOLLOWER, partitions)
         self.later: list[Callable[[], None]] = []
@@ -62,6 +69,8 @@ class Pair:
     def _held_by(self, broker: int, partitions: int) -> list[Partition]:
         logs = LogManager(self.disks[broker], self.clock, "/data", cluster_id="here", broker_id=broker)
         logs.open()
+        self.logs[broker] = logs
+        LogStartWriter(logs, Flusher(_inline))
         return [
             Partition(
                 topic="t",

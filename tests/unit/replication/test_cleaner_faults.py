@@ -37,7 +37,7 @@ class World:
 
     def __init__(self, settings: LogSettings = SETTINGS) -> None:
         self.disk, self.clock = SimulatedDisk(), SimulatedClock()
-        manager = LogManager(self.disk, self.clock, "/data", cluster_id="c", broker_id=1)
+        self.manager = manager = LogManager(self.disk, self.clock, "/data", cluster_id="c", broker_id=1)
         manager.open()
         self.logs = [manager.load("c", index, uuid.uuid4(), settings) for index in range(3)]
         self.cleaner = Cleaner(cast(ReplicaManager, self), self.disk, self.clock, self.aside)
@@ -87,6 +87,7 @@ def test_damage_is_told_once_and_looked_at_again_when_the_log_has_changed(world:
     assert world.clean() == []
     assert world.disk.operations == operations
     world.logs[0].advance_start(10)
+    world.manager.checkpoint({})
     assert world.clean() == []
     assert world.cleaner.uncleanable == {}
     assert world.logs[0].first_dirty_offset > 10

@@ -2,11 +2,13 @@
 
 import random
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from headrace.protocol.batch import BatchHeader, check_batch, read_header
 from headrace.protocol.records import Record, encode_batch
+from headrace.storage.flusher import Flusher
 from headrace.storage.log import Appended, Log, LogSettings
+from headrace.storage.log_starts import LogStartWriter
 from headrace.storage.manager import LogManager
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import Cut, SimulatedDisk
@@ -14,6 +16,16 @@ from headrace.testing.disk import Cut, SimulatedDisk
 TOPIC_ID = uuid.UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 DIRECTORY = "/data/events-0"
 SMALL = LogSettings(segment_bytes=1000, index_interval_bytes=150, producer_id_expiration_ms=10**12)
+
+
+def run_now(work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
+    """A worker that does everything at once."""
+    try:
+        work()
+    except Exception as error:
+        done(error)
+    else:
+        done(None)
 
 
 class Store:
@@ -28,6 +40,7 @@ class Store:
     def start(self) -> Log:
         self.manager = LogManager(self.disk, self.clock, "/data", cluster_id="here", broker_id=1)
         self.manager.open()
+        LogStartWriter(self.manager, Flusher(run_now))
         self.log = self.manager.load("events", 0, TOPIC_ID, self.settings)
         return self.log
 
