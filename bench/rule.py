@@ -64,7 +64,9 @@ def _records(partitions: int) -> Iterator[tuple[str, Versioned]]:
     for number in range(-(-partitions // _OF_A_TOPIC)):
         count = min(_OF_A_TOPIC, partitions - number * _OF_A_TOPIC)
         assignments = place(racks, partitions=count, replication_factor=3, start=number % _BROKERS)
-        topic = Topic(name=f"topic-{number:05}", id=UUID(int=number + 1), partitions=tuple(led_by_first(assignments)))
+        topic = Topic(
+            name=f"topic-{number:05}", id=UUID(int=number + 1), partitions=tuple(led_by_first(assignments, racks))
+        )
         for operation in creation(topic)[0]:
             assert isinstance(operation, Create)
             yield operation.key, Versioned(operation.value, 0)

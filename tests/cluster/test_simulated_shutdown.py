@@ -5,6 +5,8 @@ import asyncio
 import pytest
 
 from headrace.protocol.errors import ErrorCode
+from headrace.protocol.peer import InternalApi
+from headrace.server.membership import FEED_TIMEOUT, STALE_SECONDS
 from headrace.testing.loop import run_virtual
 
 from .runs import TOPIC, Plan, Run
@@ -104,3 +106,86 @@ def test_clients_of_a_broker_that_stops_see_nothing_worse_than_errors_that_they_
         await run.end()
 
     run_virtual(main, 33, longest=600)
+
+
+def test_a_broker_that_stops_asks_again_until_others_have_caught_up() -> None:
+    async def main() -> None:
+        run = Run(Plan(seed=5, partitions=1))
+        cluster = run.cluster
+        await cluster.start()
+        await run.client.create_topic(TOPIC, assignments=[[0, 1, 2]])
+        hold = cluster.network.hold(InternalApi.REPLICATE, asker="b1")
+        other = cluster.network.hold(InternalApi.REPLICATE, asker="b2")
+        assert await run.write("a", acks=1) is ErrorCode.none
+        await cluster.until(lambda: cluster.state(TOPIC).isr == (0,), "broker 0 is alone in the ISR")
+        stopping = asyncio.ensure_future(cluster[0].stop())
+        await asyncio.sleep(2)
+        hold.release()
+        other.release()
+        await stopping
+        assert cluster.state(TOPIC).leader in (1, 2), "nobody could lead, as it was asked too early"
+        await cluster[0].start()
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        await run.end()
+
+    run_virtual(main, 5, longest=600)
+
+
+def test_a_broker_that_stops_while_there_is_no_controller_hands_over_to_the_next_one() -> None:
+    async def main() -> None:
+        run = Run(Plan(seed=6, partitions=1))
+        cluster = run.cluster
+        await cluster.start()
+        controller = cluster.controller()
+        assert controller is not None
+        first, second = [machine for machine in cluster if machine is not controller]
+        await run.client.create_topic(TOPIC, assignments=[[first.id, second.id]])
+        await run.write_until_acknowledged("a")
+        controller.kill()
+        await cluster.until(lambda: cluster.controller() is None, "there is no controller")
+        await first.stop()
+        assert cluster.state(TOPIC).leader == second.id
+        await asyncio.gather(first.start(), controller.start())
+        await run.end()
+
+    run_virtual(main, 6, longest=600)
+
+
+def test_a_topic_of_three_replicas_can_be_made_while_one_of_three_brokers_is_down() -> None:
+    async def main() -> None:
+        run = Run(Plan(seed=7, partitions=1))
+        cluster = run.cluster
+        await cluster.start()
+        await run.client.create_topic("before", assignments=[[0, 1, 2]])
+        await cluster[1].stop()
+        await run.client.create_topic(TOPIC, partitions=1)
+        state = cluster.state(TOPIC)
+        assert (set(state.replicas), set(state.isr), state.leader != 1) == ({0, 1, 2}, {0, 2}, True)
+        await run.write_until_acknowledged("a")
+        await cluster[1].start()
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        assert not await run.reckon()
+        await run.end()
+
+    run_virtual(main, 7, longest=600)
+
+
+def test_a_broker_that_does_not_hear_the_controller_sends_clients_away() -> None:
+    async def main() -> None:
+        run = Run(Plan(seed=8, partitions=1))
+        cluster = run.cluster
+        await run.start()
+        controller = cluster.controller()
+        assert controller is not None
+        deaf = next(machine for machine in cluster if machine is not controller)
+        cluster.network.cut(deaf.name, controller.name)
+        await asyncio.sleep(STALE_SECONDS + FEED_TIMEOUT)
+        assert deaf.id in cluster.registered()
+        member = deaf.broker._clustered
+        assert member is not None
+        assert member.member.is_out_of_touch
+        cluster.network.heal()
+        await cluster.until(lambda: not member.member.is_out_of_touch, "the controller is heard again")
+        await run.end()
+
+    run_virtual(main, 8, longest=600)

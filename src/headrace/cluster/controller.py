@@ -12,6 +12,7 @@ one sync of the store. A change that was begun is finished even when the connect
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final, Protocol, TypeVar
@@ -44,7 +45,7 @@ from .fenced import Deposed
 from .identity import new_topic_id
 from .image import MOST_DELETED, BrokerNode, ClusterImage, PartitionState, Topic
 from .leaders import Leaders
-from .placement import Assignment, check_assignments, in_order, place, ring_position
+from .placement import Assignment, check_assignments, in_order, place_with_absent, ring_position
 from .producer_ids import ProducerIds
 from .store import (
     ANY_VERSION,
@@ -185,7 +186,7 @@ class Controller:
         topic = Topic(
             name=spec.name,
             id=new_topic_id(self._rng),
-            partitions=tuple(led_by_first(assignments)),
+            partitions=tuple(led_by_first(assignments, self._image.brokers)),
             configs=dict(spec.configs),
             internal=spec.name in INTERNAL,
         )
@@ -217,7 +218,7 @@ class Controller:
         async def grow() -> Topic:
             topic = self._existing(name)
             added = self._assign_more(topic, total, assignments)
-            states = (*topic.partitions, *led_by_first(added))
+            states = (*topic.partitions, *led_by_first(added, self._image.brokers))
             if validate_only:
                 return replace(topic, partitions=states)
             for end in growth_steps(len(topic.partitions), total):
@@ -466,15 +467,18 @@ class Controller:
                     "Both cannot be used at the same time.",
                 )
             _check_count(len(spec.assignments))
-            return check_assignments(in_order(spec.assignments), self._image.brokers)
+            assigned = in_order(spec.assignments)
+            return check_assignments(assigned, self._known(assigned))
         count = self._config["num.partitions"] if spec.partitions == DEFAULT else spec.partitions
         factor = spec.replication_factor
+        factor = int(self._config["default.replication.factor"]) if factor == DEFAULT else factor
         _check_count(count)
         racks = self._racks()
-        return place(
+        return place_with_absent(
             racks,
+            self._absent(factor),
             partitions=count,
-            replication_factor=self._config["default.replication.factor"] if factor == DEFAULT else factor,
+            replication_factor=factor,
             start=self._rng.randrange(len(racks)),
         )
 
@@ -491,15 +495,31 @@ class Controller:
             if len(assignments) != total - current:
                 message = f"{len(assignments)} assignment(s) for {total - current} new partition(s); give one for each"
                 raise CodedError(ErrorCode.invalid_replica_assignment, message)
-            return check_assignments(assignments, self._image.brokers, replication_factor=len(first))
+            return check_assignments(assignments, self._known(assignments), replication_factor=len(first))
         racks = self._racks()
-        return place(
+        return place_with_absent(
             racks,
+            self._absent(len(first)),
             partitions=total - current,
             replication_factor=len(first),
             start=ring_position(racks, first[0]),
             first_partition=current,
         )
+
+    def _absent(self, replication_factor: int) -> list[int]:
+        """Where too few brokers live: those that do not and hold replicas, so that they are expected back."""
+        alive = self._image.brokers.keys()
+        return [] if replication_factor <= len(alive) else sorted(self._holders() - alive)
+
+    def _known(self, assignments: Sequence[Sequence[int]]) -> AbstractSet[int]:
+        """The brokers that an assignment may name: those that live, and those that hold replicas."""
+        alive = self._image.brokers.keys()
+        return alive if all(alive >= set(replicas) for replicas in assignments) else self._holders()
+
+    def _holders(self) -> set[int]:
+        """The brokers that live, or hold replicas."""
+        states = {state.replicas for topic in self._image.topics() for state in topic.partitions}
+        return {*self._image.brokers, *(broker for replicas in states for broker in replicas)}
 
     def _racks(self) -> dict[int, str | None]:
         return {broker.id: broker.rack for broker in self._image.brokers.values()}

@@ -316,14 +316,17 @@ class Overseer:
                 raise CodedError(ErrorCode.ineligible_replica, f"broker {member} is not, or no longer, the one meant")
 
     async def shut_down(self, broker: int, broker_epoch: int) -> int:
-        """A broker wants to stop: others lead what it led. The number of partitions that only it can lead."""
+        """A broker wants to stop: others lead what it led. The number of partitions that it still leads and that others
+        who live, and stay, could lead once they are in sync.
+        """
         self._require_known(broker, broker_epoch)
         self._leaders.leaving.add(broker)
         staying = self._alive - self._leaders.leaving
         await self._leaders.change_all(
             lambda state, rules, offline: election.on_shutdown(state, rules, broker, staying - offline)
         )
-        return sum(state.leader == broker for topic in self.image.topics() for state in topic.partitions)
+        led = (s for topic in self.image.topics() for s in topic.partitions if s.leader == broker)
+        return sum(not staying.isdisjoint(state.replicas) for state in led)
 
     async def report_logs(self, broker: int, broker_epoch: int, number: int, logs: Sequence[FaultyLog]) -> None:
         """All logs that a broker cannot serve: it leaves their ISRs and leads none of them as long as it reports them.

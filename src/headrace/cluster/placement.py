@@ -39,6 +39,34 @@ def place(
     return [_replicas(ring, racks, start + index, replication_factor) for index in wanted]
 
 
+def place_with_absent(
+    brokers: Mapping[int, str | None],
+    absent: Sequence[int],
+    *,
+    partitions: int,
+    replication_factor: int,
+    start: int = 0,
+    first_partition: int = 0,
+) -> list[Assignment]:
+    """As `place`; where too few brokers live, those fill up that are absent and hold replicas of other partitions.
+
+    The living come first in each assignment, so that one of them is the preferred leader.
+    """
+    missing = replication_factor - len(brokers)
+    if missing <= 0 or missing > len(absent):
+        factor = {"partitions": partitions, "replication_factor": replication_factor}
+        return place(brokers, **factor, start=start, first_partition=first_partition)
+    living = place(
+        brokers,
+        partitions=partitions,
+        replication_factor=len(brokers),
+        start=start,
+        first_partition=first_partition,
+    )
+    filled = [[absent[(number + step) % len(absent)] for step in range(missing)] for number in range(partitions)]
+    return [(*replicas, *others) for replicas, others in zip(living, filled, strict=True)]
+
+
 def _ring(racks: Mapping[int, object]) -> list[int]:
     by_rack: dict[object, list[int]] = {}
     for broker in sorted(racks):
@@ -101,7 +129,7 @@ def check_assignments(
         if len(replicas) != count:
             raise _bad(f"number {index} has {len(replicas)} replicas where {count} are needed")
         if unknown:
-            raise _bad(f"number {index} names brokers {unknown}, alive are {sorted(known)}")
+            raise _bad(f"number {index} names brokers {unknown}, there are {sorted(known)}")
     return [tuple(replicas) for replicas in assignments]
 
 

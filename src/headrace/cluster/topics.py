@@ -7,7 +7,7 @@ one partition writes one page. Partition states are short arrays: a cluster has 
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
@@ -68,9 +68,18 @@ def collision_key(name: str) -> str:
     return name.replace(".", "_")
 
 
-def led_by_first(assignments: Iterable[tuple[int, ...]]) -> Iterable[PartitionState]:
-    """The states of new partitions: all replicas are in sync, the first leads."""
-    return [PartitionState(replicas=replicas, isr=replicas, leader=replicas[0]) for replicas in assignments]
+def led_by_first(assignments: Iterable[tuple[int, ...]], alive: Container[int]) -> Iterable[PartitionState]:
+    """The states of new partitions: all replicas that live are in sync, the first of them leads."""
+    states: list[PartitionState] = []
+    for replicas in assignments:
+        isr = tuple(r for r in replicas if r in alive)
+        if not isr:
+            raise CodedError(
+                ErrorCode.invalid_replica_assignment,
+                f"The replica assignment is invalid: none of the brokers {list(replicas)} is alive",
+            )
+        states.append(PartitionState(replicas=replicas, isr=isr, leader=isr[0]))
+    return states
 
 
 def together(states: Mapping[int, PartitionState]) -> Iterable[Mapping[int, PartitionState]]:

@@ -310,7 +310,7 @@ class Broker:
             serve_peer=None if clustered is None else clustered.service.open(context, self._authenticator),
             relay=None if clustered is None else clustered.relay(),
             ready=None if clustered is None else clustered.member.is_ready,
-            is_apart=lambda: clustered is not None and clustered.member.is_apart,
+            is_out_of_touch=lambda: clustered is not None and clustered.member.is_out_of_touch,
         )
         self._cleaner = Cleaner(
             self._replicas,

@@ -114,7 +114,7 @@ class Dispatcher:
         serve_peer: ServePeer | None = None,
         relay: Relay | None = None,
         ready: Event | None = None,
-        is_apart: Callable[[], bool] = lambda: False,
+        is_out_of_touch: Callable[[], bool] = lambda: False,
     ) -> None:
         self._loop = loop
         self._context = context
@@ -126,7 +126,7 @@ class Dispatcher:
         self._relay = relay
         self._ready = ready
         """Set once this broker knows its cluster: before, it would tell clients that there are no topics."""
-        self._is_apart = is_apart
+        self._is_out_of_touch = is_out_of_touch
         """Whether this broker has lost its cluster, and may not know any longer who leads."""
         self._routes: dict[tuple[int, int], Route] = {}
         self._tasks: set[Task[None]] = set()
@@ -247,7 +247,7 @@ class Dispatcher:
         if not slot.connection.is_closed:
             slot.answer([frame_response(info.api_key, info.version, correlation_id, body)])
             slot.connection.release()
-            if info.api_key == ApiKey.METADATA and info.peer_broker is None and self._is_apart():
+            if info.api_key == ApiKey.METADATA and info.peer_broker is None and self._is_out_of_touch():
                 # A client that has no other connection would ask here for ever, and always get the same old answer.
                 slot.connection.drain()
 

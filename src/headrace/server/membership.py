@@ -45,6 +45,8 @@ from .identification import Identification
 from .peers import LinkedPeers
 
 FEED_TIMEOUT: Final = 15.0
+STALE_SECONDS: Final = 30.0
+"""How old metadata may be before clients that ask for it are sent away to ask others."""
 ISR_TIMEOUT: Final = 10.0
 RETRY_SECONDS: Final = 0.1
 
@@ -99,6 +101,8 @@ class ClusterMember:
         self.is_ready = asyncio.Event()
         """Set once everything in the cluster is known here."""
         self.session_seconds = parts.store.session_seconds
+        self._heard_at = asyncio.get_running_loop().time()
+        """When the controller's feed was last heard, or taken up."""
         self._is_accounted_for = False
         """Whether everyone knows what this broker's registration means to partitions."""
         self._membership = Membership(
@@ -109,6 +113,13 @@ class ClusterMember:
             memory=parts.identification,
             rng=parts.rng,
         )
+
+    @property
+    def is_out_of_touch(self) -> bool:
+        """Whether what this broker knows of the cluster is old: it is not registered, or does not hear the controller,
+        as when only the links between them are cut.
+        """
+        return self.is_apart or asyncio.get_running_loop().time() - self._heard_at > STALE_SECONDS
 
     def find(self, broker: int) -> BrokerNode | None:
         """Where a broker is. The controller is known before the feed tells of anyone."""
@@ -126,25 +137,40 @@ class ClusterMember:
         await self._membership.keep_marked()
 
     async def resign(self, patience: float) -> None:
-        """Before stopping: let others lead."""
+        """Before stopping: let others lead. Asks again while there is no controller, or others have yet to catch up."""
+        reason = ""
         try:
             async with asyncio.timeout(patience):
-                await self._under_this_controller(self._resign())
-        except (OSError, CodedError, StoreError, TimeoutError) as error:
-            log.warning("the controller could not move what this broker leads", reason=str(error))
+                while reason := await self._hand_over():
+                    if not self._leads_for_others():
+                        break
+                    await asyncio.sleep(RETRY_SECONDS)
+        except TimeoutError:
+            log.warning("the controller could not move what this broker leads", reason=reason)
+
+    async def _hand_over(self) -> str:
+        """Ask the controller once to let others lead; what is in the way of that, if anything is."""
+        try:
+            left = await self._under_this_controller(self._resign())
+        except (OSError, CodedError, StoreError) as error:
+            return str(error) or type(error).__name__
+        return f"nobody else is in sync in {left} partition(s)" if left else ""
+
+    def _leads_for_others(self) -> bool:
+        """Whether it leads anything that others could lead."""
+        return any(p.is_leader and p.followers is not None for p in self._parts.replicas.hosted())
 
     async def withdraw(self) -> None:
         """Be gone from the cluster, so that nobody has to wait for the session to end."""
         await self._membership.withdraw()
 
-    async def _resign(self) -> None:
+    async def _resign(self) -> int:
+        """Ask the controller to let others lead; how many partitions are left that others could lead later."""
         ruling = self._ruling_here()
         if ruling is not None:
-            left = await ruling.shut_down(self._id, self.epoch)
-        else:
-            answer = await self._tell_controller(InternalApi.RESIGN, {"broker_epoch": self.epoch})
-            left = int(answer["left"])
-        log.info("others lead what this broker led", only_here=left)
+            return await ruling.shut_down(self._id, self.epoch)
+        answer = await self._tell_controller(InternalApi.RESIGN, {"broker_epoch": self.epoch})
+        return int(answer["left"])
 
     def stalled(self, seconds: float) -> None:
         """This process stood still for longer than its session lasts: it leads nothing until it is registered anew."""
@@ -253,6 +279,7 @@ class ClusterMember:
                 continue
             failure = ""
             await self._take(answer, place)
+            self._heard_at = asyncio.get_running_loop().time()
             if self._subscriber.is_current and not self._is_accounted_for:
                 self._is_accounted_for = True
                 self._parts.identification.note_lineage(answer["lineage"])

@@ -4,8 +4,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.cluster.placement import check_assignments, in_order, place, ring_position
+from headrace.cluster.placement import check_assignments, in_order, place, place_with_absent, ring_position
 from headrace.protocol.errors import CodedError, ErrorCode
+
+
+def test_brokers_that_are_absent_fill_up_only_where_too_few_live() -> None:
+    living: dict[int, str | None] = {0: "a", 1: "b"}
+    placed = place_with_absent(living, [7, 9], partitions=3, replication_factor=3)
+    assert [replicas[2] for replicas in placed] == [7, 9, 7]
+    assert all(set(replicas[:2]) == {0, 1} for replicas in placed)
+    assert place_with_absent(living, [7], partitions=2, replication_factor=2) == place(
+        living, partitions=2, replication_factor=2
+    )
+    with pytest.raises(CodedError) as refused:
+        place_with_absent(living, [7], partitions=1, replication_factor=4)
+    assert refused.value.code is ErrorCode.invalid_replication_factor
 
 
 def racks(brokers: int, number: int) -> dict[int, str | None]:

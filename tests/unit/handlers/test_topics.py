@@ -110,7 +110,7 @@ def test_huge_texts_make_short_messages(broker: Harness) -> None:
     [
         ({0: [1, 1]}, "twice"),
         ({0: []}, "no replicas"),
-        ({0: [7]}, "alive are [1]"),
+        ({0: [7]}, "there are [1]"),
         ({1: [1]}, "consecutive 0-based"),
         ({0: [1], 2: [1]}, "consecutive 0-based"),
         ({0: [1], 1: []}, "no replicas"),
@@ -261,7 +261,7 @@ def test_partitions_are_added_in_every_version(broker: Harness, version: int) ->
         (
             {"name": "a", "count": 3, "assignments": [{"broker_ids": [9]}]},
             ErrorCode.invalid_replica_assignment,
-            "alive are [1]",
+            "there are [1]",
         ),
     ],
 )
