@@ -232,6 +232,42 @@ def test_a_partition_that_the_coordinator_does_not_know_is_not_added_until_it_do
     run_virtual(main, seed=4)
 
 
+def test_a_coordinator_that_knows_an_older_topic_of_that_name_adds_no_partition_of_the_newer_one() -> None:
+    """Its marker would go with the older topic, and readers of the newer one wait for ever."""
+
+    async def main() -> None:
+        run = Run(Plan(seed=4, partitions=1, settings=SETTINGS))
+        await run.start()
+        cluster = run.cluster
+        producer = TransactionalProducer(cluster, "x", "fresh", newer=True, timeout_ms=10_000)
+        await producer.init()
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        coordinator = cluster.leader(TRANSACTION_TOPIC, partition_of("x", 2))
+        others = [machine.id for machine in cluster if machine is not coordinator]
+        await run.client.create_topic("fresh", partitions=1, assignments=[others])
+        older = cluster.topics()["fresh"].id
+        catches_up = hold_feed(coordinator)
+        deleting = {"topics": [{"name": "fresh", "topic_id": None}], "timeout": 1_000}
+        work = [asyncio.ensure_future(run.client.ask_anyone(ApiKey.DELETE_TOPICS, 6, deleting))]
+        await cluster.until(lambda: "fresh" not in cluster.topics(), "the topic is deleted")
+        work.append(asyncio.ensure_future(run.client.create_topic("fresh", partitions=1, assignments=[others])))
+        await cluster.until(lambda: "fresh" in cluster.topics(), "the topic is made anew")
+        assert cluster.topics()["fresh"].id != older
+        await asyncio.sleep(1)
+        producer.client.believe("fresh", 0, cluster.leader("fresh").address)
+        writing = asyncio.ensure_future(producer.transact("first", [0], commit=True))
+        await asyncio.sleep(2)
+        assert not writing.done()
+        catches_up.set()
+        await writing
+        await asyncio.gather(*work, return_exceptions=True)  # their answers waited for the coordinator, too
+        assert await committed_values(run.client, "fresh", 0) == ["first"]
+        producer.client.close()
+        await run.end()
+
+    run_virtual(main, seed=4)
+
+
 @pytest.mark.parametrize("newer", [OLDER, NEWER], ids=["older", "newer"])
 def test_no_client_ends_a_transaction_that_its_coordinator_knows(newer: bool) -> None:
     async def main() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from headrace.protocol.api import ApiKey
 from headrace.protocol.batch import HEADER_SIZE, read_header
@@ -39,10 +40,12 @@ class Verifier:
         producer_id: int,
         producer_epoch: int,
         partitions: Sequence[TopicPartition],
+        topic_ids: Mapping[str, UUID],
         *,
         add: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
         assert transactional_id == TRANSACTIONAL_ID
+        assert {topic for topic, _ in partitions} <= set(topic_ids)
         self.asked += [(producer_id, producer_epoch, partition, add) for partition in partitions]
         self.was_asked.set()
         first_takes, self.first_takes = self.first_takes, 0.0

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from uuid import UUID
 
 import pytest
 from hypothesis import settings
@@ -149,7 +150,8 @@ class TransactionMachine(RuleBasedStateMachine):
         verification = partition.verifications.begin(*producer)
         verifier = self.world.replicas.verifier
         assert verifier is not None
-        codes = await verifier.verify(client.name, *producer, [where], add=client.version == NEWER)
+        ids = {TOPIC: UUID(bytes=partition.topic_id)}
+        codes = await verifier.verify(client.name, *producer, [where], ids, add=client.version == NEWER)
         if not self._goes_on(client, codes[where]):
             return False
         if client.open is None:

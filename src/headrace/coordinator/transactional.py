@@ -7,6 +7,7 @@ coordinator; its marker, which comes through the partition's log, decides (see `
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.transactions import Verification
@@ -62,7 +63,12 @@ async def _verify(coordinator: GroupCoordinator, commit: TransactionalCommit) ->
     verification = partition.verifications.begin(commit.producer_id, commit.producer_epoch)
     key = (partition.topic, partition.index)
     answered = await coordinator.verifier.verify(
-        commit.transactional_id, commit.producer_id, commit.producer_epoch, [key], add=commit.adds_itself
+        commit.transactional_id,
+        commit.producer_id,
+        commit.producer_epoch,
+        [key],
+        {partition.topic: UUID(bytes=partition.topic_id)},
+        add=commit.adds_itself,
     )
     code = answered.get(key, ErrorCode.invalid_txn_state)
     if code is not ErrorCode.none:

@@ -95,7 +95,7 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
     ApiKey.DELETE_RECORDS: _range(0, 2),
     ApiKey.INIT_PRODUCER_ID: _range(0, 5),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: _range(2, 4),
-    ApiKey.ADD_PARTITIONS_TO_TXN: _range(0, 3, peers=5),
+    ApiKey.ADD_PARTITIONS_TO_TXN: _range(0, 3),
     ApiKey.ADD_OFFSETS_TO_TXN: _range(0, 4),
     ApiKey.END_TXN: _range(0, 5),
     ApiKey.DESCRIBE_CONFIGS: _range(1, 4),

@@ -45,6 +45,8 @@ class InternalApi(IntEnum):
     """A broker takes up what the feed has brought, and will ask on when it is done: it is there, and hears."""
     LOG_ENDS = 20_008
     """The controller asks how far logs reach, to elect where nobody is known to hold everything."""
+    VERIFY = 20_009
+    """The leader of a partition asks the coordinator of a transaction whether that is open there, or opens it."""
     REPLICATE = 20_005
     """A follower asks its leader for records; a body of its own: `protocol.replicate`."""
 

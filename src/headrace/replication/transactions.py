@@ -8,6 +8,7 @@ transaction that the coordinator does not know to be open.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
+from uuid import UUID
 
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -73,10 +74,14 @@ class TransactionVerifier(Protocol):
         producer_id: int,
         producer_epoch: int,
         partitions: Sequence[TopicPartition],
+        topic_ids: Mapping[str, UUID],
         *,
         add: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
         """For each partition whether it is part of the producer's open transaction; with `add` it becomes so.
+
+        `topic_ids` are those of the logs that are appended to: the coordinator may know an older topic of that name, or
+        a newer one, and would send its marker there.
 
         Codes are those of AddPartitionsToTxn: `none`, or TRANSACTION_ABORTABLE where the partition is not in it,
         INVALID_PRODUCER_EPOCH or PRODUCER_FENCED, INVALID_PRODUCER_ID_MAPPING, CONCURRENT_TRANSACTIONS,

@@ -12,6 +12,7 @@ from headrace.cluster.membership import IdInUse
 from headrace.cluster.registration import SECRET, Registration
 from headrace.cluster.store import AlreadyExists, Create, MetadataStore, SharedStore, StoreError
 from headrace.config import BrokerConfig
+from headrace.coordinator.transactions.verifier import serve as serve_verification
 from headrace.net.peers import Purpose
 from headrace.net.tasks import Fatal, Tasks
 from headrace.protocol.peer import InternalApi
@@ -217,6 +218,7 @@ class PeerService:
             InternalApi.BUSY: self._member.serve_busy,
             InternalApi.REPORT_LOGS: self._member.serve_report_logs,
             InternalApi.LOG_ENDS: self._member.serve_log_ends,
+            InternalApi.VERIFY: lambda message, _: serve_verification(context.transactions, message),
             InternalApi.FORWARD: Forwarded(self._me.broker_id, context, HANDLERS),
         }
         self._gate = PeerGate(self._loop, self._me, self._rng, handlers, authenticator)

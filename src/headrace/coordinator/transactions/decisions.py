@@ -131,14 +131,21 @@ def add(
 
 
 def verify(
-    known: Transaction | None, producer: Producer, partitions: Iterable[TopicPartition]
+    known: Transaction | None,
+    producer: Producer,
+    partitions: Iterable[TopicPartition],
+    topic_ids: Mapping[str, UUID],
 ) -> Mapping[TopicPartition, ErrorCode]:
-    """Of each partition whether it is part of the producer's open transaction."""
+    """Of each partition whether it is part of the producer's open transaction, and of the topic that is meant."""
     refused = _refused(known, producer)
     if refused is not None or known is None:
         return dict.fromkeys(partitions, refused or ErrorCode.invalid_producer_id_mapping)
     ours = known.partitions if known.state is State.ONGOING else frozenset()
-    return {where: ErrorCode.none if where in ours else ErrorCode.transaction_abortable for where in partitions}
+    others = {name for name, kept in known.topic_ids.items() if topic_ids.get(name, kept) != kept}
+    return {
+        where: ErrorCode.none if where in ours and where[0] not in others else ErrorCode.transaction_abortable
+        for where in partitions
+    }
 
 
 def _refused(known: Transaction | None, producer: Producer) -> ErrorCode | None:

@@ -39,6 +39,7 @@ _IDS_PER_TURN: Final = 500
 OLDER, NEWER = 0, EPOCH_BUMPING
 """The two protocols, by the transaction.version that their producers go by."""
 
+NO_IDS: Final[Mapping[str, UUID]] = {}
 Codes = Mapping[TopicPartition, ErrorCode]
 Decide = Callable[[Transaction | None, int | None], Decision]
 """From what is known, and a new producer id if one was asked for."""
@@ -140,13 +141,15 @@ class TransactionCoordinator:
         transactional_id: str,
         producer: Producer,
         partitions: Iterable[TopicPartition],
+        topic_ids: Mapping[str, UUID] = NO_IDS,
         *,
         version: int = OLDER,
         connection: int = 0,
     ) -> Codes:
         """Make partitions part of the transaction, which they begin if there is none: all of them or none.
 
-        A partition that is not known here cannot be added, whoever asks: its marker could not be sent.
+        A partition that is not known here, by the id of its topic where that is given, cannot be added, whoever asks:
+        its marker could not be sent.
         """
         check_id(transactional_id)
         asked = frozenset(partitions)
@@ -156,7 +159,7 @@ class TransactionCoordinator:
 
         def decide(known: Transaction | None, _: int | None) -> Decision:
             missing.clear()
-            missing.update(self._unknown(asked))
+            missing.update(self._unknown(asked, topic_ids))
             if missing:
                 return Decision(self._code_of_unknown())
             return decisions.add(known, producer, asked, self._topic_ids(asked), self._clock.now_ms(), version)
@@ -165,14 +168,13 @@ class TransactionCoordinator:
         others = ErrorCode.operation_not_attempted if missing else code
         return {where: code if where in missing else others for where in asked}
 
-    def _unknown(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        image = self._image
-        topics = {name: image.topic(name) for name, _ in partitions}
-        return [
-            (name, index)
-            for name, index in partitions
-            if (topic := topics[name]) is None or not 0 <= index < len(topic.partitions)
-        ]
+    def _unknown(self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, UUID]) -> list[TopicPartition]:
+        counts: dict[str, int] = {}
+        for name in {name for name, _ in partitions}:
+            topic = self._image.topic(name)
+            is_known = topic is not None and topic_ids.get(name, topic.id) == topic.id
+            counts[name] = len(topic.partitions) if topic is not None and is_known else 0
+        return [(name, index) for name, index in partitions if not 0 <= index < counts[name]]
 
     def _code_of_unknown(self) -> ErrorCode:
         """While this broker does not know all of its cluster it cannot say of anything that it does not exist."""
@@ -183,12 +185,18 @@ class TransactionCoordinator:
         topics = [self._image.topic(name) for name in {name for name, _ in partitions}]
         return {topic.name: topic.id for topic in topics if topic is not None}
 
-    async def verify(self, transactional_id: str, producer: Producer, partitions: Sequence[TopicPartition]) -> Codes:
+    async def verify(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Sequence[TopicPartition],
+        topic_ids: Mapping[str, UUID] = NO_IDS,
+    ) -> Codes:
         """Of each partition whether it is part of the producer's open transaction."""
         check_id(transactional_id)
         shard = self.shards.of(transactional_id)
         shard.check_not_fenced(transactional_id)
-        codes = decisions.verify(shard.get(transactional_id), producer, partitions)
+        codes = decisions.verify(shard.get(transactional_id), producer, partitions, topic_ids)
         await shard.committed(transactional_id)
         return codes
 

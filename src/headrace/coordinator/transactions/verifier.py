@@ -5,18 +5,48 @@ that are committed in one (KIP-890): so nothing that comes after the end of a tr
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from headrace.net.peers import Peers, PeerUnreachable, Purpose
-from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.peer import InternalApi, Message
 from headrace.replication.transactions import TopicPartition
 
 from .decisions import Producer
 from .service import NEWER, TransactionCoordinator
 
 VERIFY_SECONDS: Final = 5.0
-_VERSION: Final = 5
+
+
+class Question(NamedTuple):
+    """Whether partitions are part of a producer's open transaction; with `add` they become so."""
+
+    transactional_id: str
+    producer: Producer
+    partitions: Sequence[TopicPartition]
+    topic_ids: Mapping[str, UUID]
+    add: bool
+
+    def encoded(self) -> dict[str, Any]:
+        """For another broker."""
+        return {
+            "transactional_id": self.transactional_id,
+            "producer": self.producer,
+            "partitions": self.partitions,
+            "topic_ids": {name: topic_id.hex for name, topic_id in self.topic_ids.items()},
+            "add": self.add,
+        }
+
+    @classmethod
+    def decoded(cls, values: Mapping[str, Any]) -> "Question":
+        return cls(
+            values["transactional_id"],
+            Producer(*values["producer"]),
+            [(name, index) for name, index in values["partitions"]],
+            {name: UUID(hex=topic_id) for name, topic_id in values["topic_ids"].items()},
+            values["add"],
+        )
 
 
 class Verifier:
@@ -33,61 +63,42 @@ class Verifier:
         producer_id: int,
         producer_epoch: int,
         partitions: Sequence[TopicPartition],
+        topic_ids: Mapping[str, UUID],
         *,
         add: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
         """See `TransactionVerifier`."""
-        producer = Producer(producer_id, producer_epoch)
+        question = Question(transactional_id, Producer(producer_id, producer_epoch), partitions, topic_ids, add)
         try:
             leader = await self._coordinator.shards.leader(transactional_id)
             if leader == self._broker_id:
-                return await self._ask_here(transactional_id, producer, partitions, add)
-            return await self._ask(leader, transactional_id, producer, partitions, add)
+                return await answer(self._coordinator, question)
+            return await self._ask(leader, question)
         except PeerUnreachable:
             return dict.fromkeys(partitions, ErrorCode.network_exception)
         except CodedError as error:
             return dict.fromkeys(partitions, error.code)
 
-    async def _ask_here(
-        self, transactional_id: str, producer: Producer, partitions: Sequence[TopicPartition], add: bool
-    ) -> Mapping[TopicPartition, ErrorCode]:
-        if not add:
-            return await self._coordinator.verify(transactional_id, producer, partitions)
-        return await self._coordinator.add_partitions(transactional_id, producer, partitions, version=NEWER)
-
-    async def _ask(
-        self, leader: int, transactional_id: str, producer: Producer, partitions: Sequence[TopicPartition], add: bool
-    ) -> Mapping[TopicPartition, ErrorCode]:
+    async def _ask(self, leader: int, question: Question) -> Mapping[TopicPartition, ErrorCode]:
         if self._peers is None:
             raise CodedError(ErrorCode.not_coordinator)
-        topics: dict[str, list[int]] = {}
-        for topic, index in partitions:
-            topics.setdefault(topic, []).append(index)
-        asked = {
-            "transactional_id": transactional_id,
-            "producer_id": producer.id,
-            "producer_epoch": producer.epoch,
-            "verify_only": not add,
-            "topics": [{"name": name, "partitions": indexes} for name, indexes in topics.items()],
-        }
-        answer = await self._peers.ask(
-            leader,
-            ApiKey.ADD_PARTITIONS_TO_TXN,
-            _VERSION,
-            {"transactions": [asked]},
-            purpose=Purpose.VERIFY,
-            timeout=VERIFY_SECONDS,
+        values = question.encoded()
+        told = await self._peers.tell(
+            leader, InternalApi.VERIFY, values, purpose=Purpose.VERIFY, timeout=VERIFY_SECONDS
         )
-        return _codes(answer, partitions)
+        return dict(zip(question.partitions, map(ErrorCode, told["codes"]), strict=True))
 
 
-def _codes(answer: Any, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, ErrorCode]:
-    if answer.error_code is not ErrorCode.none:
-        return dict.fromkeys(partitions, answer.error_code)
-    found = {
-        (topic.name, result.partition_index): result.partition_error_code
-        for transaction in answer.results_by_transaction
-        for topic in transaction.topic_results
-        for result in topic.results_by_partition
-    }
-    return {where: found.get(where, ErrorCode.unknown_server_error) for where in partitions}
+async def serve(coordinator: TransactionCoordinator, message: Message) -> Message:
+    """The answer to another broker's question; `CodedError` where nobody here can answer it."""
+    question = Question.decoded(message.values)
+    codes = await answer(coordinator, question)
+    return Message({"codes": [codes[where].value for where in question.partitions]})
+
+
+async def answer(coordinator: TransactionCoordinator, question: Question) -> Mapping[TopicPartition, ErrorCode]:
+    """What the coordinator, which is here, says."""
+    transactional_id, producer, partitions, topic_ids, add = question
+    if not add:
+        return await coordinator.verify(transactional_id, producer, partitions, topic_ids)
+    return await coordinator.add_partitions(transactional_id, producer, partitions, topic_ids, version=NEWER)

@@ -8,6 +8,7 @@ asked about. Nothing else of the connection is served meanwhile, so that a produ
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from headrace.protocol.batch import HEADER_SIZE, TRANSACTIONAL_BIT, BatchHeader, read_header
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -102,8 +103,10 @@ async def ask(
         by_producer.setdefault((header.producer_id, header.producer_epoch), []).append(key)
         verifications[key] = verification
     codes: dict[TopicPartition, ErrorCode] = {}
+    ids = {partition.topic: UUID(bytes=partition.topic_id) for partition, _, _ in found}
+    add = version >= FIRST_ADDING
     for (producer_id, epoch), partitions in by_producer.items():
-        answered = await verifier.verify(transactional_id, producer_id, epoch, partitions, add=version >= FIRST_ADDING)
+        answered = await verifier.verify(transactional_id, producer_id, epoch, partitions, ids, add=add)
         for key in partitions:
             codes[key] = told(answered.get(key, ErrorCode.invalid_txn_state), version)
     for partition, header, _ in found:

@@ -1,13 +1,11 @@
-"""AddPartitionsToTxn, versions 0-5, AddOffsetsToTxn, 0-4, and EndTxn, 0-5: the life of a transaction.
+"""AddPartitionsToTxn, versions 0-3, AddOffsetsToTxn, 0-4, and EndTxn, 0-5: the life of a transaction.
 
 The rules are in `coordinator.transactions`. Answers come once what they say is committed; who ends a transaction is
 answered when its outcome is certain, and the partitions are told after that.
 
 - AddPartitionsToTxn: all partitions of a request or none; where one does not exist the others are
   OPERATION_NOT_ATTEMPTED. A broker that does not know all topics yet says COORDINATOR_LOAD_IN_PROGRESS instead.
-  v4 and v5 are for brokers, who ask for many transactions at once, or only verify; clients are not told of them, and
-  get CLUSTER_AUTHORIZATION_FAILED. v5 says TRANSACTION_ABORTABLE of a partition that is not in the transaction; v4
-  says INVALID_TXN_STATE.
+  Left out: v4 and v5, which are for brokers; ours ask with the ids of topics (see `coordinator.transactions.verifier`).
 - AddOffsetsToTxn adds the group's partition of `__consumer_offsets`. With EndTxn v5 there is no need for it.
 - EndTxn: from v5 on the producer is given a new epoch with each end (KIP-890), which tells transactions apart. Before,
   what comes on an older connection than the last end did is not carried out, and the connection closed: its client
@@ -28,8 +26,6 @@ from headrace.replication.transactions import TopicPartition
 from ..context import Context, RequestInfo
 
 _FIRST_WITH_FENCED: Final = 2
-_FIRST_BATCHED: Final = 4
-_FIRST_WITH_ABORTABLE: Final = 5
 _FIRST_WITH_EPOCHS: Final = 5
 
 Codes = Mapping[TopicPartition, ErrorCode]
@@ -43,12 +39,10 @@ def told(code: ErrorCode, version: int, first_with_fenced: int = _FIRST_WITH_FEN
 
 
 async def handle_add_partitions(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
-    if info.version >= _FIRST_BATCHED:
-        return await _add_for_brokers(ctx, request, info)
     topics = request.v3_and_below_topics or ()
     partitions = [(topic.name, index) for topic in topics for index in topic.partitions or ()]
     producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
-    found = await _add(ctx, request.v3_and_below_transactional_id, producer, partitions, info, OLDER)
+    found = await _add(ctx, request.v3_and_below_transactional_id, producer, partitions, info)
     codes = {where: told(found[where], info.version) for where in partitions}
     return {"throttle_time": 0, "results_by_topic_v3_and_below": _by_topic(codes)}
 
@@ -59,44 +53,15 @@ async def _add(
     producer: Producer,
     partitions: Sequence[TopicPartition],
     info: RequestInfo,
-    version: int,
 ) -> Codes:
     try:
         return await ctx.transactions.add_partitions(
-            transactional_id, producer, partitions, version=version, connection=info.connection
+            transactional_id, producer, partitions, version=OLDER, connection=info.connection
         )
     except LateRequest as error:
         raise ProtocolViolation(str(error)) from error
     except CodedError as error:
         return dict.fromkeys(partitions, error.code)
-
-
-async def _add_for_brokers(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
-    if info.peer_broker is None:
-        raise CodedError(ErrorCode.cluster_authorization_failed)
-    results = [
-        {
-            "transactional_id": each.transactional_id,
-            "topic_results": _by_topic(await _add_or_verify(ctx, each, info)),
-        }
-        for each in request.transactions or ()
-    ]
-    return {"throttle_time": 0, "error_code": ErrorCode.none, "results_by_transaction": results}
-
-
-async def _add_or_verify(ctx: Context, each: Any, info: RequestInfo) -> Codes:
-    partitions = [(topic.name, index) for topic in each.topics or () for index in topic.partitions or ()]
-    producer = Producer(each.producer_id, each.producer_epoch)
-    if not each.verify_only:
-        return await _add(ctx, each.transactional_id, producer, partitions, info, NEWER)
-    try:
-        codes = await ctx.transactions.verify(each.transactional_id, producer, partitions)
-    except CodedError as error:
-        return dict.fromkeys(partitions, error.code)
-    if info.version >= _FIRST_WITH_ABORTABLE:
-        return codes
-    older = {ErrorCode.transaction_abortable: ErrorCode.invalid_txn_state}
-    return {where: older.get(code, code) for where, code in codes.items()}
 
 
 def _by_topic(codes: Codes) -> list[dict[str, Any]]:
@@ -115,7 +80,7 @@ async def handle_add_offsets(ctx: Context, request: Any, info: RequestInfo) -> d
     if topic is None:
         raise CodedError(ErrorCode.coordinator_not_available)
     where = (OFFSETS_TOPIC, partition_of(request.group_id, len(topic.partitions)))
-    codes = await _add(ctx, request.transactional_id, producer, [where], info, OLDER)
+    codes = await _add(ctx, request.transactional_id, producer, [where], info)
     return {"throttle_time": 0, "error_code": told(codes[where], info.version)}
 
 

@@ -111,6 +111,14 @@ def test_a_transaction_keeps_the_ids_of_its_topics_until_everyone_knows_how_it_e
     assert decisions.complete(ending, NOW).topic_ids == {}
 
 
+def test_a_partition_of_another_topic_of_that_name_is_not_in_the_transaction() -> None:
+    transaction, producer = known(State.ONGOING), Producer(7, 5)
+    assert decisions.verify(transaction, producer, [A], IDS) == {A: ErrorCode.none}
+    assert decisions.verify(transaction, producer, [A], OTHER_IDS) == {A: ErrorCode.transaction_abortable}
+    of_kafka = replace(transaction, topic_ids={})
+    assert decisions.verify(of_kafka, producer, [A], OTHER_IDS) == {A: ErrorCode.none}
+
+
 def test_partitions_that_are_in_it_already_cost_nothing() -> None:
     assert decisions.add(known(State.ONGOING), Producer(7, 5), frozenset({A}), IDS, NOW, 0) == Decision()
 
@@ -131,13 +139,13 @@ def test_who_may_not_add_may_not_be_verified_either(
     transaction: Transaction | None, producer: Producer, code: ErrorCode
 ) -> None:
     assert decisions.add(transaction, producer, frozenset({A}), IDS, NOW, 0) == Decision(code)
-    assert decisions.verify(transaction, producer, [A, B]) == {A: code, B: code}
+    assert decisions.verify(transaction, producer, [A, B], IDS) == {A: code, B: code}
 
 
 def test_a_partition_is_verified_only_while_it_is_in_the_open_transaction() -> None:
-    both = decisions.verify(known(State.ONGOING), Producer(7, 5), [A, B])
+    both = decisions.verify(known(State.ONGOING), Producer(7, 5), [A, B], IDS)
     assert both == {A: ErrorCode.none, B: ErrorCode.transaction_abortable}
-    after = decisions.verify(known(State.COMPLETE_COMMIT), Producer(7, 5), [A])
+    after = decisions.verify(known(State.COMPLETE_COMMIT), Producer(7, 5), [A], IDS)
     assert after == {A: ErrorCode.transaction_abortable}
 
 
