@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from ctypes import addressof, c_char
 from typing import Final
 
-from headrace.kernels import records as kernel
 from headrace.kernels.native import Function
+from headrace.kernels.records import COUNT, FAULTS, SIZE, SOUND, STATE_SIZE, walk
 
 from . import compression
 from .batch import HEADER_SIZE, SMALLEST_RECORD, BatchHeader
@@ -27,8 +27,9 @@ class _Walker(threading.local):
     """The state of a walk, one for each thread."""
 
     def __init__(self) -> None:
-        self.state = array("q", bytes(8 * kernel.STATE_SIZE))
-        self.address = self.state.buffer_info()[0]
+        state = array("q", bytes(8 * STATE_SIZE))
+        self.state = state, state.buffer_info()[0]
+        """The state and its address."""
 
 
 _walker: Final = _Walker()
@@ -41,18 +42,21 @@ def use_compiled(function: Function | None) -> None:
     _compiled = function
 
 
-def check_records(body: memoryview, count: int) -> Learned:
-    """What a batch's uncompressed records say; `CodedError` (INVALID_RECORD) unless they are `count` sound ones."""
-    size = len(body)
+def check_records(data: memoryview, start: int, count: int) -> Learned:
+    """What uncompressed records, from `start` to the end of writable data, say.
+
+    `CodedError` (INVALID_RECORD) unless they are `count` sound ones.
+    """
+    size = len(data) - start
     if size < count * SMALLEST_RECORD:
         raise _invalid(f"{size} bytes cannot hold {count} records")
-    walker = _walker
-    state = walker.state
-    state[kernel.SIZE] = size
-    state[kernel.COUNT] = count
-    fault = kernel.walk(body, state) if _compiled is None else _compiled(addressof(_from_buffer(body)), walker.address)
-    if fault != kernel.SOUND:
-        raise _invalid(f"record {fault >> 4} of the batch is malformed: {kernel.FAULTS[fault & 0xF]}")
+    state, address = _walker.state
+    state[SIZE] = size
+    state[COUNT] = count
+    compiled = _compiled
+    fault = walk(data[start:], state) if compiled is None else compiled(addressof(_from_buffer(data, start)), address)
+    if fault != SOUND:
+        raise _invalid(f"record {fault >> 4} of the batch is malformed: {FAULTS[fault & 0xF]}")
     return state
 
 
@@ -63,7 +67,7 @@ def check_packed_records(batch: memoryview, header: BatchHeader, limit: int) -> 
         body = compression.unpack(header.codec, batch[HEADER_SIZE:], limit, guess=size or 0)
     except CodedError as error:
         raise _invalid(error.message) from error
-    return check_records(body, header.record_count)
+    return check_records(body, 0, header.record_count)
 
 
 def check_frame(batch: memoryview, header: BatchHeader, limit: int) -> None:

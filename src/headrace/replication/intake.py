@@ -63,7 +63,7 @@ def _check_records(batch: memoryview, header: BatchHeader, rules: IntakeSettings
     """What the records say; None for a compressed batch of which only the frame was looked at."""
     codec = header.attributes & CODEC_MASK
     if codec == NONE:
-        return check_records(batch[HEADER_SIZE:], header.record_count)
+        return check_records(batch, HEADER_SIZE, header.record_count)
     recompressed = rules.codec is not None and rules.codec != codec
     unordered = header.max_timestamp < header.base_timestamp and not rules.append_time
     if rules.reads_records or rules.compacted or recompressed or unordered:
