@@ -1,2 +1,6 @@
-"""Loops over records that are compiled: the source (`records`), how it becomes machine code (`build`, in a process of
-its own, as numba takes more time and memory than a broker may) and how a broker comes to run that code (`native`)."""
+"""Compiled loops.
+
+Programs that can afford numba compile theirs with `jit`, over arrays or over `addresses`: the columnar client and
+Spark's formats. A broker cannot, as the compiler takes more time and memory than all of it. Its one loop (`records`) is
+compiled by a process of its own (`build`), and run as bare machine code (`native`).
+"""

@@ -26,6 +26,7 @@ Function = Callable[[int, int], int]
 _HEAD: Final = Struct("<8sI32s")
 _MAGIC: Final = b"HRKERN01"
 _LARGEST: Final = 64 << 10
+_SOURCES: Final = ("records.py", "build.py", "elf.py", "native.py")
 _COMPILERS: Final = ("numba", "llvmlite")
 _OTHERS: Final = 0o022
 _mapped: Final[list[mmap.mmap]] = []
@@ -119,7 +120,7 @@ def _directory() -> Path:
 
 
 def _key() -> str:
-    sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    sources = [Path(__file__).with_name(name).read_bytes() for name in _SOURCES]
     words = (os.uname().machine, sys.platform, *sys.version_info[:2], *map(_version, _COMPILERS))
     return sha256(repr(words).encode() + b"\0".join(sources)).hexdigest()[:32]
 

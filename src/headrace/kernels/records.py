@@ -56,6 +56,8 @@ _LONG: Final = 9
 """Bytes of the longest varint of a timestamp delta: a tenth would be for deltas of 146 million years."""
 _NULL: Final = 1
 _FAR: Final = 1 << 62
+_COMPARES: Final = False
+"""Whether records are compared with those before them. It pays in compiled code alone, which has True here."""
 
 
 def varint(data: Sequence[int], at: int, end: int, most: int) -> tuple[int, int]:
@@ -107,53 +109,120 @@ def headers(data: Sequence[int], at: int, end: int) -> int:
     return at
 
 
+def word(data: Sequence[int], at: int) -> int:
+    """Eight bytes as one number, the first one lowest: one load when it is compiled."""
+    return (
+        data[at]
+        | data[at + 1] << 8
+        | data[at + 2] << 16
+        | data[at + 3] << 24
+        | data[at + 4] << 32
+        | data[at + 5] << 40
+        | data[at + 6] << 48
+        | data[at + 7] << 56
+    )
+
+
+def spread(number: int, width: int) -> int:
+    """A number as the bytes of a varint of this width (up to 3), the first one lowest."""
+    if width == 1:
+        return number
+    if width == 2:
+        return number & 0x7F | 0x80 | number >> 7 << 8
+    return number & 0x7F | 0x80 | (number >> 7 & 0x7F | 0x80) << 8 | number >> 14 << 16
+
+
 def walk(data: Sequence[int], state: MutableSequence[int]) -> int:
-    """`SOUND`, or the first fault. `state` holds `SIZE` and `COUNT`, and gets what was learned on the way."""
+    """`SOUND`, or the first fault. `state` holds `SIZE` and `COUNT`, and gets what was learned on the way.
+
+    Compiled code compares a record with the one before it, as most are alike: the same lengths in the same places, no
+    headers. The processor need not wait for a length to find the next record then, which more than doubles the speed.
+    """
     size = state[SIZE]
     count = state[COUNT]
     newest = -_FAR
     oldest = _FAR
     keyless = 0
     at = 0
+    alike = 0  # records before this place may be like the one before
+    total = mask = pattern = width = offset_shift = time_shift = value_at = value_mask = value_bytes = 0
+    long_time = has_no_key = False
     for place in range(count):
+        if place < alike and at + total <= size:
+            head = word(data, at)
+            time = head >> time_shift
+            if (
+                head & mask == pattern | spread(place << 1, width) << offset_shift
+                and (data[at + value_at] | data[at + value_at + 1] << 8) & value_mask == value_bytes
+                and data[at + total - 1] == 0
+                and time & (0x8080 if long_time else 0x80) == (0x80 if long_time else 0)
+            ):
+                delta = time & 0x7F | (time >> 1 & 0x3F80 if long_time else 0)
+                delta = (delta >> 1) ^ -(delta & 1)
+                if delta > newest:
+                    newest = delta
+                if delta < oldest:
+                    oldest = delta
+                if has_no_key:
+                    if keyless < KEYLESS_ROOM:
+                        state[KEYLESS + 1 + keyless] = place
+                    keyless += 1
+                at += total
+                continue
+        start = at
         length, at = varint(data, at, size, _SHORT)
         end = at + (length >> 1)
         if at < 0 or length & 1 or end > size or end - at < _SMALLEST:
             return place << 4 | WRONG_LENGTH
-        delta = data[at + 1]
-        at += 2
-        if delta >= 0x80:
-            delta, at = varint(data, at - 1, end, _LONG)
-            if at < 0:
-                return place << 4 | WRONG_TIMESTAMP
+        time_at = at + 1
+        delta, at = varint(data, time_at, end, _LONG)
+        if at < 0:
+            return place << 4 | WRONG_TIMESTAMP
         delta = (delta >> 1) ^ -(delta & 1)
         if delta > newest:
             newest = delta
         if delta < oldest:
             oldest = delta
+        offset_at = at
         offset, at = varint(data, at, end, _SHORT)
         if at < 0 or offset != place << 1:
             return place << 4 | WRONG_OFFSET
-        if at < end and data[at] == _NULL:
+        key_at = at
+        has_no_key = at < end and data[at] == _NULL
+        if has_no_key:
             if keyless < KEYLESS_ROOM:
                 state[KEYLESS + 1 + keyless] = place
             keyless += 1
-            at += 1
-        else:
-            at = field(data, at, end)
-            if at < 0:
-                return place << 4 | WRONG_KEY
+        at = field(data, at, end)
+        if at < 0:
+            return place << 4 | WRONG_KEY
+        value = at
         at = field(data, at, end)
         if at < 0:
             return place << 4 | WRONG_VALUE
-        if at < end and data[at] == 0:
-            at += 1
-        else:
-            at = headers(data, at, end)
-            if at < 0:
-                return place << 4 | WRONG_HEADERS
+        is_bare = at < end and data[at] == 0
+        at = at + 1 if is_bare else headers(data, at, end)
+        if at < 0:
+            return place << 4 | WRONG_HEADERS
         if at != end:
             return place << 4 | NOT_FILLED
+        alike = 0
+        if _COMPARES and is_bare and key_at - start < 8 and end - start >= 16 and value + 2 <= end:
+            width = key_at - offset_at
+            is_short = data[value] < 0x80
+            if width <= 3 and offset_at - time_at <= 2 and data[key_at] < 0x80 and (is_short or data[value + 1] < 0x80):
+                alike = 1 << 7 * width - 1
+                total = end - start
+                time_shift = 8 * (time_at - start)
+                offset_shift = 8 * (offset_at - start)
+                long_time = offset_at - time_at == 2
+                # All of the first eight bytes up to the key's length, but the attributes and the timestamp.
+                mask = -1 if key_at - start == 7 else (1 << 8 * (key_at - start + 1)) - 1
+                mask &= -1 << offset_shift | (1 << time_shift - 8) - 1
+                pattern = word(data, start) & mask ^ spread(place << 1, width) << offset_shift
+                value_at = value - start
+                value_mask = 0xFF if is_short else 0xFFFF
+                value_bytes = (data[value] | data[value + 1] << 8) & value_mask
     if at != size:
         return count << 4 | LEFT_OVER
     state[NEWEST] = newest

@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Iterator
 from ctypes import addressof, c_char
 from pathlib import Path
+from random import Random
 
 import llvmlite.binding as llvm
 import pytest
@@ -86,6 +87,42 @@ def test_compiled_code_and_its_source_agree_on_sound_and_on_damaged_batches(
     del body[len(body) - cut :]
     count = len(items) + more
     assert said(function, bytes(body), count) == source_says(bytes(body), count)
+
+
+LIKE = st.tuples(KEYS, KEYS, st.integers(2, 200), st.sampled_from([1, 64, 5_000, 1_000_000]))
+
+
+@settings(deadline=None)
+@given(LIKE, st.randoms(use_true_random=False), CHANGES)
+def test_they_agree_on_records_that_are_like_each_other(
+    function: native.Function,
+    like: tuple[bytes | None, bytes | None, int, int],
+    random: Random,
+    changes: list[tuple[int, int]],
+) -> None:
+    key, value, count, times = like
+    body = encode_batch([Record(0, random.randrange(times), key, value) for _ in range(count)])[HEADER_SIZE:]
+    assert said(function, bytes(body), count) == source_says(bytes(body), count)
+    for at, byte in changes:
+        body[at % len(body)] = byte
+    assert said(function, bytes(body), count) == source_says(bytes(body), count)
+
+
+def test_they_agree_on_each_change_of_a_byte(function: native.Function) -> None:
+    count = 66
+    body = encode_batch([Record(0, at % 3, None, b"v" * 9) for at in range(count)])[HEADER_SIZE:]
+    for at in range(len(body) - 80, len(body)):
+        for byte in (0, 1, 2, 0x7F, 0x80, 0xFF, body[at] ^ 1, body[at] ^ 0x80):
+            before, body[at] = body[at], byte
+            assert said(function, bytes(body), count) == source_says(bytes(body), count)
+            body[at] = before
+
+
+@pytest.mark.parametrize("count", [64, 65, 8_192, 8_193, 9_000])
+def test_they_agree_where_offsets_grow_longer(function: native.Function, count: int) -> None:
+    body = bytes(encode_batch([Record(0, at, b"k", b"v" * 9) for at in range(count)])[HEADER_SIZE:])
+    assert said(function, body, count) == source_says(body, count)
+    assert said(function, body, count)[0] == records.SOUND
 
 
 @settings(deadline=None)

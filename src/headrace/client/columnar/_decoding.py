@@ -13,14 +13,11 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from ._compile import (
+from headrace.kernels.addresses import (
     INT,
     INTS,
-    OUTPUT,
     TABLE,
     copy,
-    helper,
-    kernel,
     load_i64,
     load_net_i32,
     load_net_i64,
@@ -31,6 +28,9 @@ from ._compile import (
     store_32,
     store_64,
 )
+from headrace.kernels.jit import called, kernel
+
+from ._layout import OUTPUT
 
 OK: Final = 0
 CUT_SHORT: Final = 1
@@ -138,7 +138,7 @@ def read_heads(source: Any, size: Any, table: Any) -> Any:
     return row, at - source
 
 
-@helper
+@called
 def _varint(at: Any, stop: Any) -> Any:
     """The number at an address and the address after it, which is 0 when there is no number before `stop`."""
     if at >= stop:
@@ -159,13 +159,13 @@ def _varint(at: Any, stop: Any) -> Any:
     return 0, 0
 
 
-@helper
+@called
 def _clear_bit(bitmap: Any, index: Any) -> Any:
     place = bitmap + (index >> 3)
     store_8(place, load_u8(place) & ~(1 << (index & 7)))
 
 
-@helper
+@called
 def _microseconds(milliseconds: Any) -> Any:
     if milliseconds > _LATEST_MS:
         milliseconds = _LATEST_MS
@@ -174,7 +174,7 @@ def _microseconds(milliseconds: Any) -> Any:
     return milliseconds * 1000
 
 
-@helper
+@called
 def _append(column: Any, index: Any, end: Any, source: Any, size: Any) -> Any:
     """Write element `index`, whose data goes to `end` of the column; returns where the next one's goes."""
     if size > 0:
@@ -186,7 +186,7 @@ def _append(column: Any, index: Any, end: Any, source: Any, size: Any) -> Any:
     return end
 
 
-@helper
+@called
 def _record(at: Any, stop: Any, last_delta: Any) -> Any:
     """Where the parts of the record at an address are: (status, end, time delta, offset delta, key size, key at,
     value size, value at).

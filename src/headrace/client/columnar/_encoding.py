@@ -8,21 +8,10 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from ._compile import (
-    INPUT,
-    INT,
-    INTS,
-    OUTPUT,
-    copy,
-    helper,
-    kernel,
-    load_i64,
-    load_u8,
-    load_u32,
-    store_8,
-    store_32,
-    store_64,
-)
+from headrace.kernels.addresses import INT, INTS, copy, load_i64, load_u8, load_u32, store_8, store_32, store_64
+from headrace.kernels.jit import called, kernel
+
+from ._layout import INPUT, OUTPUT
 
 NO_HEADER_KEY: Final = -1
 
@@ -45,12 +34,12 @@ _MASK: Final = 0xFFFFFFFF
 _NULL: Final = -1
 
 
-@helper
+@called
 def _zigzag(value: Any) -> Any:
     return np.uint64((value << 1) ^ (value >> 63))
 
 
-@helper
+@called
 def _varint_size(value: Any) -> Any:
     rest = _zigzag(value) >> np.uint64(7)
     size = 1
@@ -60,7 +49,7 @@ def _varint_size(value: Any) -> Any:
     return size
 
 
-@helper
+@called
 def _put_varint(at: Any, value: Any) -> Any:
     """Write a number at an address; returns the address after it."""
     rest = _zigzag(value)
@@ -72,7 +61,7 @@ def _put_varint(at: Any, value: Any) -> Any:
     return at + 1
 
 
-@helper
+@called
 def _length(column: Any, index: Any) -> Any:
     """Of an element; -1 for null."""
     if column[OFFSETS] == 0:
@@ -84,19 +73,19 @@ def _length(column: Any, index: Any) -> Any:
     return _start(column, index + 1) - _start(column, index)
 
 
-@helper
+@called
 def _start(column: Any, index: Any) -> Any:
     """Where the data of an element begin."""
     place = column[OFFSETS] + column[WIDTH] * (column[FIRST] + index)
     return load_i64(place) if column[WIDTH] == 8 else load_u32(place)
 
 
-@helper
+@called
 def _field_size(length: Any) -> Any:
     return _varint_size(length) + max(length, 0)
 
 
-@helper
+@called
 def _put_field(at: Any, column: Any, index: Any, length: Any) -> Any:
     at = _put_varint(at, length)
     if length > 0:
@@ -105,7 +94,7 @@ def _put_field(at: Any, column: Any, index: Any, length: Any) -> Any:
     return at
 
 
-@helper
+@called
 def _headers_size(lists: Any, keys: Any, values: Any, row: Any, count: Any) -> Any:
     """Bytes of a row's headers; -1 when one of them has no key."""
     size = _varint_size(count)
@@ -118,7 +107,7 @@ def _headers_size(lists: Any, keys: Any, values: Any, row: Any, count: Any) -> A
     return size
 
 
-@helper
+@called
 def _put_headers(at: Any, lists: Any, keys: Any, values: Any, row: Any, count: Any) -> Any:
     at = _put_varint(at, count)
     first = _start(lists, row) if count > 0 else 0
@@ -175,7 +164,7 @@ def encode_batch(
     return row - first, at - out, base_time, latest, at - out
 
 
-@helper
+@called
 def _murmur2(at: Any, length: Any) -> Any:
     whole = at + (length & ~3)
     h = np.uint64((_SEED ^ length) & _MASK)

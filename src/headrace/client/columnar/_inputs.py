@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..errors import ClientError
-from ._compile import Input
+from ._layout import Input
 from ._memory import pool_array
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ._compile import Output
+from ._layout import Output
 from ._memory import address_of, pool_array
 
 

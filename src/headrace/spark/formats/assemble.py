@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .jit import jit
+from headrace.kernels.jit import jit
+
 from .layout import ROOT_SCOPE, Form, Layout, Node
 from .machine import copy, pointer
 from .payload import read_only

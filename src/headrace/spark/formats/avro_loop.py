@@ -5,6 +5,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from headrace.kernels.jit import called, inlined, jit
+
 from .avro_plan import (
     ARRAY,
     BOOLEAN,
@@ -26,7 +28,6 @@ from .avro_plan import (
     SWITCH,
 )
 from .decimals import fits, halves
-from .jit import called, inlined, jit
 from .machine import long, pointer, source_of
 from .payload import Payload
 from .sheet import Sheet, Slots, drop_row, mark, open_element, open_row, put, put_wide, slots_of

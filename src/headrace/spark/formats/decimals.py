@@ -4,7 +4,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from .jit import called
+from headrace.kernels.jit import called
+
 from .machine import long
 
 _HALF: Final = 1 << 64

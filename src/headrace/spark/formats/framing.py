@@ -4,7 +4,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from .jit import inlined, jit
+from headrace.kernels.jit import inlined, jit
+
 from .machine import pointer
 from .payload import Payload
 from .wire import varint, zigzag

@@ -7,7 +7,8 @@ there twice, a time in another form, a value of another type), it leaves to be r
 
 from typing import Any, Final, NamedTuple
 
-from .jit import called, inlined, jit
+from headrace.kernels.jit import called, inlined, jit
+
 from .json_plan import (
     FIRST,
     KIND,

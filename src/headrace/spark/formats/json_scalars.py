@@ -5,8 +5,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from headrace.kernels.jit import called, inlined
+
 from .decimals import of_digits
-from .jit import called, inlined
 from .json_plan import (
     BOOLEAN,
     DATE,

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from .jit import called, inlined
+from headrace.kernels.jit import called, inlined
+
 from .machine import eight_bytes, long, low_zeros
 from .wire import checked_utf8
 

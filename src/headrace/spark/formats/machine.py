@@ -8,7 +8,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .jit import inlined
+from headrace.kernels.jit import inlined
+
 from .payload import Payload
 
 long: Final[Any] = np.int64

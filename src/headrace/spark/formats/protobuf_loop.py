@@ -7,7 +7,8 @@ a field with another type on the wire), it leaves to the library, whose answer c
 
 from typing import Any, Final, NamedTuple
 
-from .jit import called, inlined, jit
+from headrace.kernels.jit import called, inlined, jit
+
 from .machine import long, pointer, source_of, word
 from .payload import Payload
 from .protobuf_plan import (

@@ -17,7 +17,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from .jit import called, inlined
+from headrace.kernels.jit import called, inlined
+
 from .layout import ROOT_SCOPE, Layout
 from .machine import pointer
 

@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from .jit import jit
+from headrace.kernels.jit import jit
+
 from .machine import copy, pointer
 from .payload import Decoded, Payload
 from .wire import is_utf8

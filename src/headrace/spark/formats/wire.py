@@ -5,7 +5,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from .jit import called, inlined
+from headrace.kernels.jit import called, inlined
+
 from .machine import long
 
 _LONGEST_VARINT: Final = 10
