@@ -162,3 +162,26 @@ def test_what_is_written_to_a_new_topic_is_readable_at_once(seed: int) -> None:
         await run.end()
 
     run_virtual(main, seed, longest=600)
+
+
+def test_records_of_a_new_topic_survive_when_it_is_left_to_one_of_its_followers() -> None:
+    """Written with acks=1 they are promised nothing, but on healthy links a follower has them in no time."""
+
+    async def main() -> None:
+        run = Run(Plan(seed=1))
+        cluster = run.cluster
+        await cluster.start()
+        for number in range(20):
+            topic, replicas = f"t{number}", [(number + replica) % 3 for replica in range(3)]
+            await run.client.create_topic(topic, assignments=[replicas])
+            leader = await run.client.leader(topic, 0)
+            for _ in range(10):
+                code, _ = await run.client.produce(leader, topic, 0, b"a", acks=1, timeout_ms=5_000)
+                assert code is ErrorCode.none
+            await asyncio.sleep(0.1)
+            assert await run.client.reassign(topic, 0, replicas[1:2]) is ErrorCode.none
+            await cluster.until(cluster.is_whole, "it is moved")
+            assert cluster.leader(topic).broker.replicas.partition(topic, 0).log.log_end_offset == 10
+        await run.end()
+
+    run_virtual(main, 1, longest=600)

@@ -4,7 +4,7 @@ Also the broker's house-keeping of logs: flushes by time, retention, checkpoints
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
@@ -327,10 +327,13 @@ class ReplicaManager:
         """Drop those from ISRs who do not keep up, and end the waits that have lasted too long."""
         now = self.clock.monotonic()
         longest = int(self._config["replica.lag.time.max.ms"]) / 1000
-        async for partition in self._unhurried():
+
+        def look_after(partition: Partition) -> None:
             if partition.followers is not None:
                 partition.drop_laggards(now, longest, partial(self.propose_isr, partition))
                 partition.expire(now)
+
+        await self._for_each("followers", look_after)
 
     async def look_after_logs(self) -> None:
         """Let every partition's role follow the health of its log, and report to the controller what is not well."""
@@ -338,10 +341,13 @@ class ReplicaManager:
             _faulty(topic.name, topic.id.bytes, index, Fault.FAILED)
             for (_, index), (topic, _) in self._unopened.items()
         ]
-        async for partition in self._unhurried():
+
+        def look_after(partition: Partition) -> None:
             self._heed_health(partition)
             if (fault := _FAULTS.get(partition.log.health)) is not None:
                 faulty.append(_faulty(partition.topic, partition.topic_id, partition.index, fault))
+
+        await self._for_each("health of logs", look_after)
         if self.report_faults is not None:
             await self.report_faults(frozenset(faulty))
 
@@ -421,14 +427,17 @@ class ReplicaManager:
         """
         self._log_starts.retry()
         now = self.clock.now_ms()
-        full = []
+        full: list[Partition] = []
         files = self._logs.files
         files.trim()
-        async for partition in self._unhurried():
+
+        def look_after(partition: Partition) -> None:
             if partition.log.flush_due(now) or (files.is_short and partition.log.is_dirty):
                 partition.flush()
             if partition.log.is_full:
                 full.append(partition)
+
+        await self._for_each("flush", look_after)
         if full and self._logs.free_bytes() >= self._enough_space():
             for partition in full:
                 partition.log.revive()
@@ -437,13 +446,9 @@ class ReplicaManager:
         return min(ENOUGH_SPACE, self._logs.total_bytes() // 20)
 
     async def retain(self) -> None:
-        """Apply retention, and finish deletions. A log that cannot follow does not keep the others from it."""
+        """Apply retention, and finish deletions."""
         now = self.clock.now_ms()
-        async for partition in self._unhurried():
-            try:
-                partition.log.retain(now, partition.high_watermark)
-            except CodedError as error:
-                logger.error("retention could not be applied", log=partition.log.name, reason=error.message)
+        await self._for_each("retention", lambda held: held.log.retain(now, held.high_watermark))
         if self._logs.must_store_starts(now):
             await self._store_log_starts()
         self._logs.delete_files(now)
@@ -467,11 +472,17 @@ class ReplicaManager:
                 "forgot idempotent producers", count=forgotten, setting="headrace.max.producer.ids", most=most
             )
 
-    async def _unhurried(self) -> AsyncIterator[Partition]:
-        """All partitions, with a breath for others every millisecond; one may be deleted before its turn comes."""
+    async def _for_each(self, chore: str, act: Callable[[Partition], object]) -> None:
+        """Do something with all partitions, with a breath for others every millisecond. One may be deleted before its
+        turn comes; one that fails does not keep the others from it."""
         began = self.clock.now_ms()
         for partition in list(self.hosted()):
-            yield partition
+            try:
+                act(partition)
+            except Exception as error:
+                is_foreseen = isinstance(error, CodedError | StorageError)
+                name = partition.log.name
+                logger.error("chore failed", chore=chore, log=name, reason=str(error), exc_info=not is_foreseen)
             if (now := self.clock.now_ms()) != began:
                 await asyncio.sleep(0)
                 began = now
@@ -490,8 +501,7 @@ class ReplicaManager:
 
     async def checkpoint(self) -> None:
         """Write down how far each log is synced, committed and deleted."""
-        async for partition in self._unhurried():
-            partition.log.save()
+        await self._for_each("checkpoint", lambda held: held.log.save())
         write = self._logs.prepare_checkpoint(self._high_watermarks())
         await self._off_loop(write.run)
         self._logs.finish(write)

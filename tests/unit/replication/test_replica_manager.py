@@ -16,6 +16,7 @@ from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.core import Health
 from headrace.storage.flusher import Flusher, RunInThread
+from headrace.storage.log import Log
 from headrace.storage.manager import LogManager
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import SimulatedDisk
@@ -88,6 +89,29 @@ def test_a_log_that_cannot_follow_retention_does_not_keep_the_others_from_it() -
     held.disk.heal()
     asyncio.run(held.replicas.retain())
     assert first.log.log_start_offset == 1
+
+
+@pytest.mark.parametrize(
+    ("chore", "method"),
+    [("flush_due", "flush_due"), ("retain", "retain"), ("checkpoint", "save")],
+)
+def test_a_log_that_fails_in_a_chore_keeps_no_other_log_from_it(
+    chore: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held()
+    first, second = held.topic("first"), held.topic("second")
+    reached: list[Log] = []
+    real = getattr(Log, method)
+
+    def perhaps(log: Log, *args: Any) -> Any:
+        reached.append(log)
+        if log is first.log:
+            raise RuntimeError("a fault that nobody has foreseen")
+        return real(log, *args)
+
+    monkeypatch.setattr(Log, method, perhaps)
+    asyncio.run(getattr(held.replicas, chore)())
+    assert reached == [first.log, second.log]
 
 
 def test_a_full_log_goes_on_soon_after_there_is_space() -> None:
