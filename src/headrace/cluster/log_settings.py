@@ -70,7 +70,7 @@ def _identity(topic: Topic) -> tuple[Hashable, ...]:
 def _log_settings(values: Mapping[str, Any], config: BrokerConfig) -> LogSettings:
     return LogSettings(
         segment_bytes=values["segment.bytes"],
-        segment_ms=values["segment.ms"],
+        segment_ms=_longest_segment_ms(values),
         segment_index_bytes=values["segment.index.bytes"],
         index_interval_bytes=values["index.interval.bytes"],
         retention_ms=values["retention.ms"],
@@ -86,6 +86,14 @@ def _log_settings(values: Mapping[str, Any], config: BrokerConfig) -> LogSetting
         max_compaction_lag_ms=values["max.compaction.lag.ms"],
         delete_retention_ms=values["delete.retention.ms"],
         min_cleanable_dirty_ratio=values["min.cleanable.dirty.ratio"],
+    )
+
+
+def _longest_segment_ms(values: Mapping[str, Any]) -> int:
+    """Only what is not in the active segment can be compacted, so `max.compaction.lag.ms` ends segments as well."""
+    segment_ms = int(values["segment.ms"])
+    return (
+        min(segment_ms, int(values["max.compaction.lag.ms"])) if "compact" in values["cleanup.policy"] else segment_ms
     )
 
 

@@ -51,6 +51,10 @@ Buffer = bytes | bytearray | memoryview
 _Allocate = Callable[[int], bytearray | memoryview]
 
 
+class TooLarge(CodedError):  # noqa: N818 - named for what the batch is
+    """There is more in a batch than its reader wants to hold; others may read it."""
+
+
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
     """The data as a Kafka client of that codec expects it."""
     if codec == NONE:
@@ -217,7 +221,7 @@ def _damaged(reason: object) -> CodedError:
 
 
 def _too_large(limit: int) -> CodedError:
-    return CodedError(ErrorCode.corrupt_message, f"the batch decompresses to more than {limit} bytes")
+    return TooLarge(ErrorCode.corrupt_message, f"the batch decompresses to more than {limit} bytes")
 
 
 _COMPRESSORS: Final[dict[int, Callable[[Buffer, int | None], bytes]]] = {

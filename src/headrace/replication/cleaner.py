@@ -14,6 +14,7 @@ from headrace.storage import compaction
 from headrace.storage.disk import Disk, StorageError
 from headrace.storage.log import Log
 from headrace.storage.scan import BadBatch
+from headrace.storage.settings import NEVER
 
 from .partition import Partition
 from .replica_manager import ReplicaManager
@@ -86,6 +87,9 @@ class Cleaner:
             log.error("log cannot be compacted", log=held.name, reason=str(error))
 
     async def _clean(self, partition: Partition) -> None:
+        settings = partition.log.settings
+        if settings.max_compaction_lag_ms != NEVER:
+            partition.log.end_segment_older_than(self._clock.now_ms() - settings.max_compaction_lag_ms)
         plan = compaction.plan(
             self._disk,
             partition.log,

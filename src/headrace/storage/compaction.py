@@ -32,6 +32,7 @@ from typing import Final
 import structlog
 
 from headrace.protocol.batch import APPEND_TIME_BIT, NO_PRODUCER, NO_TIMESTAMP, BatchHeader, read_header
+from headrace.protocol.compression import TooLarge
 from headrace.protocol.errors import CodedError
 from headrace.protocol.records import Record, decode_marker, decode_records, encode_sparse_batch, iterate_records
 
@@ -41,7 +42,7 @@ from .log import Log
 from .producer_state import NO_OFFSET, Producers
 from .scan import BadBatch, scan
 from .segment import CLEANED_SUFFIX, LARGEST_RELATIVE_OFFSET, Segment
-from .settings import LogSettings
+from .settings import NEVER, LogSettings
 
 DELETE_HORIZON_BIT: Final = 0x40
 BYTES_PER_KEY: Final = 192
@@ -117,8 +118,10 @@ def _is_worthwhile(segments: list[Segment], first_dirty: int, settings: LogSetti
     dirty = [segment for segment in segments if segment.next_offset > first_dirty]
     if not dirty:
         return False
-    if now_ms - dirty[0].age_timestamp > settings.max_compaction_lag_ms:
-        return True
+    if settings.max_compaction_lag_ms != NEVER:
+        oldest = now_ms - settings.max_compaction_lag_ms
+        if any(segment.oldest_timestamp < oldest for segment in dirty if segment.size):
+            return True
     dirty_bytes = sum(segment.size for segment in dirty)
     return dirty_bytes >= settings.min_cleanable_dirty_ratio * sum(segment.size for segment in segments)
 
@@ -183,12 +186,17 @@ def _digest(key: bytes) -> bytes:
 
 
 def _records(source: Source, header: BatchHeader, batch: bytes) -> Iterator[Record]:
-    """The records of a batch one by one; `_Unreadable` where they are not what the header promises."""
+    """The records of a batch one by one; `_Unreadable` where they are not what the header promises.
+
+    `BadBatch` where others might read what we cannot: to go on would bring back what was deleted after it.
+    """
     try:
         for record in iterate_records(batch, exact=True):
             if not header.base_offset <= record.offset <= header.last_offset:
                 raise BadBatch(source.file.path, 0, f"a record of the batch at {header.base_offset} lies outside of it")
             yield record
+    except TooLarge as error:
+        raise BadBatch(source.file.path, 0, f"offset {header.base_offset}: {error.message}") from error
     except CodedError as error:
         raise _Unreadable from error
 
@@ -313,14 +321,15 @@ def _clean_batch(
     def kept() -> Iterator[Record]:
         return (record for record in _records(source, header, batch) if _stays(record, rewriting, horizon))
 
-    if not _is_readable(source, header, batch):
+    count, max_timestamp, has_tombstone = 0, NO_TIMESTAMP, False
+    try:
+        for record in kept():
+            count += 1
+            max_timestamp = max(max_timestamp, record.timestamp)
+            has_tombstone = has_tombstone or record.value is None
+    except _Unreadable:
         log.warning("unreadable batch kept by compaction", directory=plan.directory, offset=header.base_offset)
         return header, batch
-    count, max_timestamp, has_tombstone = 0, NO_TIMESTAMP, False
-    for record in kept():
-        count += 1
-        max_timestamp = max(max_timestamp, record.timestamp)
-        has_tombstone = has_tombstone or record.value is None
     if not count:
         return _emptied(plan, header)
     starts_horizon = horizon is None and has_tombstone and header.last_offset < rewriting.clean_offset

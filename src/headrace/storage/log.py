@@ -492,6 +492,17 @@ class Log(LogCore):
 
     # Compaction
 
+    def end_segment_older_than(self, timestamp: int) -> None:
+        """End the active segment if its first records are older than a time, so that they can be compacted."""
+        active = self._chain.active
+        if self._refusal is not None or not active.size:
+            return
+        try:
+            if active.oldest_timestamp < timestamp:
+                self._could_roll()
+        except (StorageError, BadBatch) as error:
+            self._raise_failed(error)
+
     def inactive_segments(self) -> list[Segment]:
         return self._chain.segments[:-1]
 

@@ -169,12 +169,22 @@ class Segment:
         file = self.open()
         if self._index is None:
             self.load()
-        if self.size and self.first_timestamp == NO_TIMESTAMP:
-            _, header = next(scan(file, 0, self.size, floor=self.base_offset, block=_LOOKUP_BLOCK))
-            first = header.max_timestamp
-            self.first_timestamp = first if first > NO_TIMESTAMP else self.created_ms
+        if self.size:
+            self._load_first_timestamp()
         self.writer = file
         return file
+
+    def _load_first_timestamp(self) -> None:
+        if self.first_timestamp == NO_TIMESTAMP:
+            _, header = next(scan(self.open(), 0, self.size, floor=self.base_offset, block=_LOOKUP_BLOCK))
+            first = header.max_timestamp
+            self.first_timestamp = first if first > NO_TIMESTAMP else self.created_ms
+
+    @property
+    def oldest_timestamp(self) -> int:
+        """When the first records of a segment that is not empty were made."""
+        self._load_first_timestamp()
+        return self.first_timestamp
 
     def note(self, last_offset: int, max_timestamp: int, size: int) -> None:
         """Take into account a batch that has just been written at the end of the file."""

@@ -10,7 +10,10 @@ NEVER: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """Settings of one log, with Kafka's defaults; each is named after the topic setting it comes from."""
+    """Settings of one log, with Kafka's defaults; each is named after the topic setting it comes from.
+
+    Of a compacted topic `segment_ms` is `max.compaction.lag.ms` where that is less.
+    """
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * DAY_MS

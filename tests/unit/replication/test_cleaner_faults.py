@@ -4,6 +4,7 @@ import asyncio
 import errno
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -100,3 +101,26 @@ def test_a_full_disk_is_tried_again(world: World) -> None:
     world.disk.heal()
     world.clean()
     assert world.cleaner.uncleanable == {}
+
+
+def test_records_are_compacted_within_the_longest_lag_though_nobody_writes_any_more() -> None:
+    world = World(replace(SETTINGS, segment_bytes=1 << 20, min_cleanable_dirty_ratio=0.9, max_compaction_lag_ms=60_000))
+    world.fill(world.logs[0])
+    log = world.logs[0]
+    before = log.size_bytes
+    world.clock.advance(50_000)
+    world.clean()
+    assert (log.segment_count, log.size_bytes) == (1, before)
+    world.clock.advance(10_000)
+    world.clean()
+    assert log.segment_count == 2
+    assert log.first_dirty_offset == 20
+    assert log.size_bytes < before / 5
+
+
+def test_a_log_that_the_longest_lag_does_not_concern_keeps_its_segment() -> None:
+    world = World(replace(SETTINGS, segment_bytes=1 << 20))
+    world.fill(world.logs[0])
+    world.clock.advance(10**12)
+    world.clean()
+    assert [log.segment_count for log in world.logs] == [1, 1, 1]

@@ -257,6 +257,16 @@ def test_records_that_lie_outside_of_their_batch_are_damage() -> None:
         clean(store)
 
 
+def test_a_batch_too_large_to_be_read_here_keeps_its_log_from_cleaning() -> None:
+    """Others may read it: without the tombstones that came after it, what they deleted would be back."""
+    store = Store(replace(COMPACT, max_message_bytes=1 << 20))
+    write(store, ("a", "x" * (33 << 20)), codec=4)
+    end_segment(store)
+    with pytest.raises(BadBatch, match="decompresses to more than"):
+        clean(store)
+    assert store.log.first_dirty_offset == 0
+
+
 def test_aborted_records_do_not_hide_committed_ones() -> None:
     store = Store(COMPACT)
     write(store, ("a", "committed"))
