@@ -212,7 +212,11 @@ def test_an_unclean_leader_is_elected_only_when_that_is_meant(cluster: ClusterPr
     wait_for("nobody leads", lambda: state_of(described(cluster), orders)["leader"] is None)
     assert "preferred" not in headrace(cluster, "cluster", "elect", orders).stdout
     assert state_of(described(cluster), orders)["leader"] is None
-    assert run(cluster, "elect", orders, "--unclean", "--yes")["elected"] == 1
+    (choice,) = run(cluster, "elect", orders, "--unclean", "--dry-run")["choices"]
+    assert (choice["leader"], choice["unknown"], choice["replicas"][0]["broker"]) == (3, [2], 3)
+    assert state_of(described(cluster), orders)["leader"] is None
+    assert "does not live" in refusal(cluster, "elect", orders, "--unclean", "--yes", "--replica", "2")
+    assert run(cluster, "elect", orders, "--unclean", "--yes", "--replica", "3")["elected"] == 1
     settles(cluster, lambda view: state_of(view, orders)["leader"] == 3)
     cluster[2].start()
     wait_until_well(cluster)

@@ -127,3 +127,17 @@ def test_where_unclean_elections_are_allowed_the_longest_living_log_leads() -> N
         await run.cluster[2].start()
 
     told(story, settings={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"})
+
+
+def test_any_replica_tells_an_operator_how_far_its_own_log_reaches() -> None:
+    async def story(run: Run) -> None:
+        await run.write_until_acknowledged("b")
+        asked = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
+        topics = [{"name": TOPIC, "partitions": [asked]}]
+        for machine in run.cluster:
+            values = {"replica_id": -2, "isolation_level": 0, "topics": topics}
+            answer = await run.client.ask(machine.address, ApiKey.LIST_OFFSETS, 7, values)
+            (found,) = answer.topics[0].partitions
+            assert (found.error_code, found.offset, found.leader_epoch) == (ErrorCode.none, 2, 0)
+
+    told(story)

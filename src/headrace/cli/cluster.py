@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -12,12 +12,13 @@ from headrace.client.overview import ClusterView
 
 from .cluster_show import as_values, is_well, show
 from .console import ExitCode, Failure, bad_input, examples, note, say, say_json
+from .elections import choices, elect_chosen, show_choices, values_of_choices
 from .moving import Manner, carry_out, report_failures, values_of
 from .options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, bootstrap_list, pairs
 from .plans import amount, broker_list, brokers, read_plan, shown_bytes
 
 if TYPE_CHECKING:
-    from headrace.client.operations import Operations
+    from headrace.client.operations import Operations, Outcomes
 
 app = typer.Typer(
     help="See how a cluster is, move partitions, empty brokers, level the load, elect leaders.",
@@ -283,33 +284,61 @@ def rebalance(
     epilog=examples(
         "headrace cluster elect",
         "headrace cluster elect orders",
-        "headrace cluster elect orders --partition 0 --unclean --yes",
+        "headrace cluster elect --unclean --dry-run",
+        "headrace cluster elect orders --partition 0 --unclean --replica 2 --yes",
     )
 )
 def elect(
     topics: Topics = None,
     partition: PartitionNumbers = None,
     unclean: Annotated[
-        bool, typer.Option("--unclean", help="Let any replica lead that lives; what it does not have is lost.")
+        bool,
+        typer.Option("--unclean", help="Let partitions be led that nobody leads; what the leader lacks is lost."),
     ] = False,
+    replica: Annotated[
+        int | None, typer.Option("--replica", metavar="BROKER", help="Who is to lead; else the longest log.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --unclean: show what each replica holds.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: ClientProperties = None,
     json: Json = False,
 ) -> None:
-    """Let preferred replicas lead again; or, with --unclean, let partitions be led that nobody leads."""
+    """Let preferred replicas lead again; or, with --unclean, let partitions be led that nobody leads.
+
+    An unclean election shows how far the log of each living replica reaches. Without topics it is for all partitions
+    that nobody leads.
+    """
     if partition and len(topics or ()) != 1:
         raise bad_input("--partition needs one topic, such as `headrace cluster elect orders --partition 0`")
+    if not unclean and (replica is not None or dry_run):
+        raise bad_input("--replica and --dry-run are for --unclean; preferred replicas are the first of their lists")
     with _operations(bootstrap, properties) as operations:
-        wanted = _asked(operations.view(), topics, partition, None) if topics else None
-        if unclean and not yes:
+        view = operations.view()
+        wanted = _asked(view, topics, partition, None) if topics else None
+        if not unclean:
+            _report_elections(operations.elect(wanted), json)
+            return
+        leaderless = [p for p in view.partitions if p.leader is None and (wanted is None or p.key in wanted)]
+        found = choices(leaderless, operations.log_ends(leaderless), replica)
+        if not json:
+            show_choices(found)
+        if dry_run:
+            if json:
+                say_json({"state": "planned", "choices": values_of_choices(found)})
+            return
+        if not yes:
             _confirm(topics)
-        outcomes = operations.elect(wanted, unclean=unclean)
+        outcomes = elect_chosen(operations, found, replica)
+    _report_elections(outcomes, json, {"choices": values_of_choices(found)})
+
+
+def _report_elections(outcomes: "Outcomes", json: bool, more: "dict[str, Any] | None" = None) -> None:
     needless = {key for key, error in outcomes.items() if error is not None and error.code == _NOT_NEEDED}
     told = {key: error for key, error in outcomes.items() if key not in needless}
     failed = {key: error for key, error in told.items() if error is not None}
     if json:
-        say_json({"elected": len(told) - len(failed), "partitions": values_of(told)})
+        say_json({"elected": len(told) - len(failed), "partitions": values_of(told), **(more or {})})
     else:
         say(f"{len(told) - len(failed)} leaders elected")
     report_failures(failed)
@@ -319,7 +348,7 @@ def _confirm(topics: list[str] | None) -> None:
     what = ", ".join(topics) if topics else "all topics"
     if not sys.stdin.isatty():
         raise bad_input(f"an unclean election of {what} needs --yes, as there is no terminal to ask on")
-    if not typer.confirm(f"Records of {what} that only missing replicas have will be lost. Go on?", err=True):
+    if not typer.confirm(f"Records of {what} that only other replicas have will be lost. Go on?", err=True):
         raise Failure("nothing was elected")
 
 

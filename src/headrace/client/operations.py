@@ -27,6 +27,10 @@ PAGE: Final = 2000
 MOVES_AT_ONCE: Final = 200
 TIMEOUT_MS: Final = 30_000
 PREFERRED, UNCLEAN = 0, 1
+DESIGNATED: Final = 64
+"""The first of our brokers' own election types, which name a replica by its position."""
+_DEBUGGING_REPLICA, _LATEST = -2, -1
+_READ_UNCOMMITTED: Final = 0
 _TOPIC, _BROKER = 2, 4
 _SET, _DELETE = 0, 1
 _MIN_ISR: Final = "min.insync.replicas"
@@ -37,6 +41,8 @@ _PLAIN: Final = {"include_synonyms": False, "include_documentation": False}
 _PASSING: Final = frozenset({ErrorCode.not_controller, ErrorCode.request_timed_out, ErrorCode.leader_not_available})
 
 T = TypeVar("T")
+LogEnds = dict[Partition, dict[int, tuple[int, int]]]
+"""For each partition the epoch of the last record and the end of the log, on each replica that has told."""
 Outcomes = dict[Partition, ClientError | None]
 """For each partition what was in the way, if anything was."""
 
@@ -154,11 +160,46 @@ class Operations:
                     outcomes[topic.name, p.partition_index] = _outcome(topic.name, p.partition_index, p)
         return outcomes
 
-    def elect(self, partitions: Iterable[Partition] | None, *, unclean: bool = False) -> Outcomes:
-        """Let preferred replicas lead, or (unclean) any that lives; of all (None) only those that need it are told."""
+    def log_ends(self, partitions: Iterable[PartitionView]) -> LogEnds:
+        """How far the logs of partitions reach, on each replica that lives, is in the last view, and tells."""
+        wanted = list(partitions)
+        found: LogEnds = {p.key: {} for p in wanted}
+        for broker, address in self._addresses.items():
+            held = _by_topic({p.key: None for p in wanted if broker in p.replicas})
+            topics = [
+                {
+                    "name": topic,
+                    "partitions": [
+                        {"partition_index": index, "current_leader_epoch": -1, "timestamp": _LATEST}
+                        for index, _ in some
+                    ],
+                }
+                for topic, some in held
+            ]
+            if not topics:
+                continue
+            asked = {"replica_id": _DEBUGGING_REPLICA, "isolation_level": _READ_UNCOMMITTED, "timeout": TIMEOUT_MS}
+            try:
+                with self._connections.lent(address) as channel:
+                    answer = channel.ask(ApiKey.LIST_OFFSETS, {**asked, "topics": topics})
+            except ConnectionLost:
+                continue
+            for topic in answer.topics:
+                for p in topic.partitions:
+                    if p.error_code is ErrorCode.none:
+                        found[topic.name, p.partition_index][broker] = (p.leader_epoch, p.offset)
+        return found
+
+    def elect(
+        self, partitions: Iterable[Partition] | None, *, unclean: bool = False, position: int | None = None
+    ) -> Outcomes:
+        """Let preferred replicas lead, or (unclean) the longest living log, or with a position the replica that stands
+        there in the list of replicas; of all (None) only those that need it are told.
+        """
         wanted = None if partitions is None else _by_topic(dict.fromkeys(partitions))
+        kind = PREFERRED if not unclean else UNCLEAN if position is None else DESIGNATED + position
         asked = {
-            "election_type": UNCLEAN if unclean else PREFERRED,
+            "election_type": kind,
             "topic_partitions": None
             if wanted is None
             else [{"topic": topic, "partitions": [i for i, _ in some]} for topic, some in wanted],

@@ -90,6 +90,7 @@ def test_a_plan_that_cannot_be_read_says_where(tmp_path: Path, text: str, reason
         ("reassign orders --to one", "is not a list of brokers"),
         ("reassign --file missing.json", "missing.json"),
         ("elect --partition 0", "--partition needs one topic"),
+        ("elect --replica 1", "are for --unclean"),
         ("rebalance --throttle quick", "--throttle 'quick'"),
         ("throttle quick", "BYTES 'quick'"),
     ],

@@ -18,7 +18,8 @@ how far its predecessor had shown the log answers OFFSET_NOT_AVAILABLE (up to v4
 - Both ListOffsets (v4+) and OffsetForLeaderEpoch check the leader epoch the client knows: an older one is
   FENCED_LEADER_EPOCH, a newer one UNKNOWN_LEADER_EPOCH.
 - Who names a replica id is answered like a consumer: followers do not ask here, but clients send one (kafka-python's
-  development branch sends 0), and Kafka answers them.
+  development branch sends 0), and Kafka answers them. With -2 (Kafka's debugging replica) any replica answers, leader
+  or not, and -1 is the end of its own log with the epoch of its last record.
 - DeleteRecords moves the start of a log up; -1 is the high watermark, beyond it is OFFSET_OUT_OF_RANGE. It is answered
   with the low watermark once the whole ISR has moved, else with REQUEST_TIMED_OUT after the request's timeout. A topic
   whose `cleanup.policy` lacks delete is POLICY_VIOLATION, an internal one INVALID_TOPIC_EXCEPTION, as with Kafka.
@@ -41,6 +42,7 @@ from ..context import Context, RequestInfo
 READ_COMMITTED: Final = 1
 UNKNOWN: Final = -1
 HIGH_WATERMARK: Final = -1
+DEBUGGING_REPLICA: Final = -2
 FIRST_WITH_NOT_AVAILABLE: Final = 5
 
 
@@ -82,6 +84,8 @@ async def handle_list_offsets(ctx: Context, request: Any, info: RequestInfo) -> 
         if (name, asked.partition_index) in repeated:
             raise CodedError(ErrorCode.invalid_request)
         partition = ctx.replicas.partition(name, asked.partition_index)
+        if request.replica_id == DEBUGGING_REPLICA and asked.timestamp == Place.LATEST:
+            return _own_end(partition)._asdict()
         partition.check_leads()
         partition.check_epoch(getattr(asked, "current_leader_epoch", UNKNOWN))
         return _find(partition, asked.timestamp, committed_only, info.version)._asdict()
@@ -111,6 +115,13 @@ def _find(partition: Partition, timestamp: int, committed_only: bool, version: i
     if found is None and not partition.knows_high_watermark and log.offset_for_timestamp(timestamp, log.log_end_offset):
         raise _not_available(version)  # what there is may have been shown by the leader before
     return Found() if found is None else Found(found.timestamp, found.offset, found.leader_epoch)
+
+
+def _own_end(partition: Partition) -> Found:
+    """How far the log of this very replica reaches."""
+    if not partition.may_lead:
+        raise CodedError(ErrorCode.kafka_storage_error, "the log cannot be read, or has lost what it held")
+    return Found(UNKNOWN, partition.log.log_end_offset, partition.log.last_record_epoch())
 
 
 def _not_available(version: int) -> CodedError:
