@@ -5,8 +5,10 @@ import errno
 from collections.abc import Awaitable, Callable, Sequence
 
 from headrace.protocol.api import ApiKey
+from headrace.protocol.errors import ErrorCode
 from headrace.replication.partition import Partition
 from headrace.storage.core import Health
+from headrace.testing.disk import PLENTY
 from headrace.testing.loop import run_virtual
 
 from .runs import TOPIC, Plan, Run
@@ -214,3 +216,121 @@ def test_a_failed_leader_hands_over_and_follows_after_its_next_start() -> None:
         await run.cluster[0].start()
 
     told(story, settings=PATIENT)
+
+
+def fill(run: Run, *brokers: int) -> None:
+    """Leave no space on these disks."""
+    for broker in brokers:
+        disk = run.cluster[broker].disk
+        disk.capacity = disk.used_bytes()
+
+
+def free(run: Run, *brokers: int) -> None:
+    for broker in brokers:
+        run.cluster[broker].disk.capacity = PLENTY
+
+
+def test_a_leader_without_space_hands_over_and_returns_when_there_is_space() -> None:
+    async def story(run: Run) -> None:
+        fill(run, 0)
+        for value in "defg":
+            await run.write_until_acknowledged(value)
+        assert run.cluster.state(TOPIC).leader in (1, 2)
+        await in_sync(run, 1, 2)
+        assert held(run, 0).log.health is Health.FULL
+        free(run, 0)
+        await in_sync(run, 0, 1, 2)
+
+    told(story, settings=PATIENT)
+
+
+def test_a_follower_without_space_leaves_the_isr_and_returns_when_there_is_space() -> None:
+    async def story(run: Run) -> None:
+        fill(run, 2)
+        for value in "defg":
+            await run.write_until_acknowledged(value)
+        await in_sync(run, 0, 1)
+        free(run, 2)
+        await in_sync(run, 0, 1, 2)
+
+    told(story, settings=PATIENT)
+
+
+def test_where_nobody_has_space_the_leader_stays_and_is_read() -> None:
+    async def story(run: Run) -> None:
+        fill(run, 0, 1, 2)
+        for number in range(5):
+            assert await run.write(f"refused {number}") is not ErrorCode.none
+            await asyncio.sleep(2)
+        assert run.cluster.state(TOPIC).leader >= 0
+        assert len(await run.client.read_all(TOPIC, 0)) >= 3
+        free(run, 0, 1, 2)
+
+    told(story, settings=PATIENT)
+
+
+def test_a_leader_without_space_is_relieved_by_one_that_comes_back_with_space() -> None:
+    async def story(run: Run) -> None:
+        cluster = run.cluster
+        cluster[2].kill()
+        cluster[1].kill()
+        await in_sync(run, 0)
+        fill(run, 0)
+        sending = asyncio.ensure_future(run.write_until_acknowledged("refused at first", seconds=600))
+        await cluster.until(lambda: held(run, 0).log.health is Health.FULL, "the leader is full")
+        await cluster[1].start()
+        await led_by(run, 1)
+        await sending
+        await cluster[2].start()
+        free(run, 0)
+
+    told(story, least_isr=1)
+
+
+def test_a_broker_starts_on_a_full_disk_and_its_logs_come_back_with_the_space() -> None:
+    async def story(run: Run) -> None:
+        await run.cluster[1].stop()
+        fill(run, 1)
+        await run.cluster[1].start()
+        await run.write_until_acknowledged("d")
+        run.cluster[1].kill()
+        fill(run, 1)
+        run.cluster[1].disk.fail(errno.ENOSPC, kind="create", path=DIRECTORY, times=3)
+        await run.cluster[1].start()
+        await run.write_until_acknowledged("e")
+        free(run, 1)
+        await in_sync(run, 0, 1, 2)
+
+    told(story)
+
+
+def test_a_diverged_log_is_cut_once_the_disk_has_space_for_it() -> None:
+    async def story(run: Run) -> None:
+        cluster, network = run.cluster, run.cluster.network
+        network.cut("b0", "b1")
+        network.cut("b0", "b2")
+        await run.write("only on b0", acks=1, to=0)
+        cluster[0].kill()
+        await cluster.until(lambda: cluster.state(TOPIC).leader in (1, 2), "another leads")
+        await run.write_until_acknowledged("d")
+        network.heal()
+        fill(run, 0)
+        await cluster[0].start()
+        await run.write_until_acknowledged("e")
+        await asyncio.sleep(30)
+        assert 0 not in cluster.state(TOPIC).isr
+        free(run, 0)
+        await in_sync(run, 0, 1, 2)
+
+    told(story)
+
+
+def test_a_partition_that_could_not_be_opened_is_tried_again() -> None:
+    async def story(run: Run) -> None:
+        await run.cluster[1].stop()
+        run.cluster[1].disk.fail(errno.EIO, kind="read", path=f"{DIRECTORY}/partition.metadata", times=3)
+        await run.cluster[1].start()
+        assert 1 not in run.cluster.state(TOPIC).isr
+        await in_sync(run, 0, 1, 2)
+
+    told(story)

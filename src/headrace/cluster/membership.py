@@ -25,6 +25,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from headrace.protocol.errors import CodedError
+from headrace.storage.disk import StorageError
 
 from .fenced import Deposed
 from .identity import CLUSTER_ID
@@ -202,7 +203,7 @@ class Membership:
         while True:
             try:
                 return await self._try_to_register(may_wait=asyncio.get_running_loop().time() < deadline)
-            except (Conflict, StoreError) as error:
+            except (Conflict, StoreError, StorageError) as error:
                 if isinstance(error, WrongCluster) and str(error) != told:
                     told = str(error)
                     log.error("the broker cannot be in its cluster", reason=told)
@@ -293,7 +294,7 @@ class Membership:
                     if marking.verdict is Verdict.TOGETHER:
                         await self._store.commit([marking.renewal])
                         self._memory.settle_mark()
-                except (Conflict, StoreError) as error:
+                except (Conflict, StoreError, StorageError) as error:
                     log.info("the broker's mark in the store could not be renewed", reason=repr(error))
 
     # The controller

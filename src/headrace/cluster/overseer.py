@@ -274,6 +274,7 @@ class Overseer:
         topic = self.image.topic(change["topic"])
         if topic is None or topic.id.hex != change["topic_id"] or not 0 <= index < len(topic.partitions):
             return CodedError(ErrorCode.unknown_topic_or_partition)
+        key = (topic.id, index)
 
         def decide(state: PartitionState, rules: Rules, offline: Offline) -> PartitionState | None:
             if state.leader != broker:
@@ -288,6 +289,7 @@ class Overseer:
             )
             if after is not None:
                 self._check_members(change["isr"], change["broker_epochs"], state, offline)
+                after = self._relieved(key, after, rules)
             return after
 
         try:
@@ -298,6 +300,12 @@ class Overseer:
             if error.code is not ErrorCode.invalid_update_version:
                 raise
         return self._granted(topic.name, index)
+
+    def _relieved(self, key: LogKey, state: PartitionState, rules: Rules) -> PartitionState:
+        """Led by another where the leader's disk is full and one has come into the ISR that has space."""
+        offline = self._leaders.faults.offline(key, state, self._alive)
+        after = election.after_change_of_brokers(state, rules, self._alive - offline) if offline else None
+        return state if after is None else after
 
     def _granted(self, name: str, index: int) -> Outcome:
         topic = self.image.topic(name)

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
+from math import inf
+from operator import attrgetter
 from typing import Final, Protocol
 
 import structlog
@@ -39,6 +41,9 @@ NO_PARTITIONS: dict[int, Partition] = {}
 ENOUGH_SPACE = 64 * 1024 * 1024
 """Free bytes that a disk must have before logs that were full are written to again; less where it is small."""
 
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 60.0
+
 logger = structlog.get_logger(__name__)
 
 
@@ -47,6 +52,29 @@ Dispose = Callable[[str, Sequence[int]], object]
 ReportFaults = Callable[[AbstractSet[FaultyLog]], Awaitable[None]]
 """Tells the controller all logs that this broker cannot serve now."""
 _FAULTS: Final = {Health.REFETCHING: Fault.LOST, Health.FULL: Fault.FULL, Health.FAILED: Fault.FAILED}
+
+
+class Backoff:
+    """When to try something again: after a second, then after twice as long each time, up to a minute.
+
+    After a minute in which nothing was tried it begins anew.
+    """
+
+    __slots__ = ("_due", "_pause")
+
+    def __init__(self) -> None:
+        self._due = -inf
+        self._pause = FIRST_PAUSE
+
+    def is_due(self, now: float) -> bool:
+        return now >= self._due
+
+    def wait(self, now: float) -> None:
+        """It is tried now."""
+        if now > self._due + LONGEST_PAUSE:
+            self._pause = FIRST_PAUSE
+        self._due = now + self._pause
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
 
 class Following(Protocol):
@@ -97,8 +125,12 @@ class ReplicaManager:
         """Told of every marker that is committed on a partition led here."""
         self.is_known: Callable[[str, int], bool] | None = None
         """Whether a partition exists somewhere in the cluster."""
-        self._unopened: dict[tuple[str, int], tuple[Topic, PartitionState]] = {}
-        """What this broker should hold, and cannot open."""
+        self._topics: dict[str, Topic] = {}
+        """The topics with partitions here, as they were applied last."""
+        self._untaken: dict[tuple[str, int], Backoff] = {}
+        """Partitions that this broker should hold, and could not open or take up the role in; when to try again."""
+        self._space = Backoff()
+        """When to see next whether full logs can go on."""
 
     @property
     def log_directory(self) -> str:
@@ -116,7 +148,9 @@ class ReplicaManager:
         return found
 
     def _absence(self, topic: str, index: int) -> ErrorCode:
-        """Why a partition is not here: it is on other brokers, or nowhere."""
+        """Why a partition is not here: it cannot be opened, it is on other brokers, or nowhere."""
+        if (topic, index) in self._untaken:
+            return ErrorCode.kafka_storage_error
         exists = self.is_known is not None and self.is_known(topic, index)
         return ErrorCode.not_leader_or_follower if exists else ErrorCode.unknown_topic_or_partition
 
@@ -159,6 +193,7 @@ class ReplicaManager:
         """
         held = self._by_name.setdefault(topic.name, {})
         self._names[topic.id.bytes] = topic.name
+        self._topics[topic.name] = topic
         settings = log_settings(topic, self._config)
         rules = intake_settings(topic, self._config)
         moved_away: list[Partition] = []
@@ -168,7 +203,7 @@ class ReplicaManager:
             state = topic.partitions[index]
             partition = held.get(index)
             if self.broker_id not in state.replicas:
-                self._unopened.pop((topic.name, index), None)
+                self._untaken.pop((topic.name, index), None)
                 if partition is not None and partition.state.partition_epoch == UNKNOWN_EPOCH:
                     unlisted.append(partition)
                 elif partition is not None and state.partition_epoch >= partition.state.partition_epoch:
@@ -184,8 +219,7 @@ class ReplicaManager:
                     outflow.led((topic.id.bytes, index))
             except (CodedError, StorageError, OSError) as error:
                 failure = failure or error
-                if partition is None:
-                    self._unopened[topic.name, index] = (topic, state)
+                self._untaken.setdefault((topic.name, index), Backoff()).wait(self.clock.monotonic())
         self._drop(topic, moved_away, self._logs.delete)
         self._set_unlisted_aside(topic, unlisted)
         if failure is not None:
@@ -214,8 +248,8 @@ class ReplicaManager:
             internal=topic.internal,
             high_watermark=self._logs.high_watermark(topic.name, index),
         )
-        self._unopened.pop((topic.name, index), None)
         self._take_role(partition, state)
+        self._untaken.pop((topic.name, index), None)
         return partition
 
     def _assume(self, partition: Partition, state: PartitionState) -> None:
@@ -256,6 +290,7 @@ class ReplicaManager:
                 partition.follow(partition.state)
                 if self.leadership is not None:
                     self.leadership.leads_no_more(partition)
+        self._untaken.clear()
 
     def forget_states(self) -> None:
         """Take any state for a newer one, and until one comes lead and follow nobody: what is known is of another
@@ -299,8 +334,9 @@ class ReplicaManager:
         self._drop(topic, held, dispose)
         self._names.pop(topic.id.bytes, None)
         self._by_name.pop(topic.name, None)
-        for key in [key for key, (known, _) in self._unopened.items() if known.id == topic.id]:
-            del self._unopened[key]
+        self._topics.pop(topic.name, None)
+        for key in [key for key in self._untaken if key[0] == topic.name]:
+            del self._untaken[key]
 
     def _drop(self, topic: Topic, partitions: Sequence[Partition], dispose: Dispose) -> None:
         if not partitions:
@@ -336,20 +372,81 @@ class ReplicaManager:
         await self._for_each("followers", look_after)
 
     async def look_after_logs(self) -> None:
-        """Let every partition's role follow the health of its log, and report to the controller what is not well."""
-        faulty = [
-            _faulty(topic.name, topic.id.bytes, index, Fault.FAILED)
-            for (_, index), (topic, _) in self._unopened.items()
-        ]
+        """Let every partition's role follow the health of its log, and report to the controller what is not well.
 
-        def look_after(partition: Partition) -> None:
+        What passes is tried again: partitions that could not be opened, logs that were full.
+        """
+        now = self.clock.monotonic()
+        await self._retry(now)
+        self._free(now)
+        faulty = [self._fault(*key, Fault.FAILED) for key in self._untaken if self._is_absent(*key)]
+        for key in list(self._logs.faulty):
+            partition = self._by_name.get(key[0], NO_PARTITIONS).get(key[1])
+            if partition is None:
+                del self._logs.faulty[key]
+                continue
             self._heed_health(partition)
             if (fault := _FAULTS.get(partition.log.health)) is not None:
-                faulty.append(_faulty(partition.topic, partition.topic_id, partition.index, fault))
-
-        await self._for_each("health of logs", look_after)
+                faulty.append(self._fault(*key, fault))
+            else:
+                del self._logs.faulty[key]
         if self.report_faults is not None:
             await self.report_faults(frozenset(faulty))
+
+    def _is_absent(self, topic: str, index: int) -> bool:
+        return index not in self._by_name.get(topic, NO_PARTITIONS)
+
+    def _fault(self, topic: str, index: int, fault: Fault) -> FaultyLog:
+        return FaultyLog(topic, self._topics[topic].id.hex, index, fault.value)
+
+    async def _retry(self, now: float) -> None:
+        """Try again to hold what could not be opened, or to take up the role in what is open."""
+        for key in [key for key, backoff in self._untaken.items() if backoff.is_due(now)]:
+            if key not in self._untaken:
+                continue
+            topic, index = self._topics[key[0]], key[1]
+            partition = self._by_name[topic.name].get(index)
+            try:
+                if partition is None:
+                    self.apply_topic(topic, [index])
+                else:
+                    self._take_role(partition, topic.partitions[index])
+                    del self._untaken[key]
+            except (CodedError, StorageError, OSError) as error:
+                logger.warning("partition cannot be held yet", topic=topic.name, partition=index, reason=str(error))
+                if partition is not None:
+                    self._untaken[key].wait(now)
+            await asyncio.sleep(0)
+
+    def _free(self, now: float) -> None:
+        """Let full logs go on once there is space: more than a little, so that they are not full again at once."""
+        found = ((key, self._logs.get(*key)) for key in self._logs.faulty)
+        waiting = [(key, log) for key, log in found if log is not None and (log.is_full or log.is_reopenable)]
+        if not waiting or not self._space.is_due(now) or self._logs.free_bytes() < self._enough_space():
+            return
+        self._space.wait(now)
+        for key, log in waiting:
+            log.revive()
+            if log.is_reopenable:
+                self._reopen(*key)
+
+    def _enough_space(self) -> int:
+        return min(ENOUGH_SPACE, self._logs.total_bytes() // 20)
+
+    def _reopen(self, name: str, index: int) -> None:
+        """Let go of a partition whose log broke off in the middle of a change, and open it anew.
+
+        Not before another leads, or nobody, where there are others: it must not lead again in the same epoch.
+        """
+        topic = self._topics[name]
+        partition = self._by_name[name].get(index)
+        if partition is None or (self.following is not None and partition.state.leader == self.broker_id):
+            return
+        state = max(partition.state, topic.partitions[index], key=attrgetter("partition_epoch"))
+        partitions = (*topic.partitions[:index], state, *topic.partitions[index + 1 :])
+        self._topics[name] = replace(topic, partitions=partitions)
+        self._drop(topic, [partition], lambda *_: self._logs.unload(name, index, partition.high_watermark))
+        self._untaken[name, index] = Backoff()
 
     def _heed_health(self, partition: Partition) -> None:
         """Who leads and may not steps down. It does not lead again before the controller says so, in a new epoch."""
@@ -360,7 +457,10 @@ class ReplicaManager:
             is_settled = partition.is_followed is (has_leader and partition.may_follow)
         if not is_settled:
             logger.warning("log health changed", log=partition.log.name, health=partition.log.health.value)
-            self._take_role(partition, partition.state)
+            try:
+                self._take_role(partition, partition.state)
+            except (CodedError, StorageError, OSError) as error:
+                logger.error("role cannot be taken up", log=partition.log.name, reason=str(error))
 
     async def delete_records(self, partition: Partition, offset: int, timeout: float) -> int:
         """Drop everything below an offset; the low watermark, once that holds for the whole ISR, or `CodedError`."""
@@ -420,30 +520,21 @@ class ReplicaManager:
             self.on_transaction_end(partition, marker.producer_id, marker.committed, offset)
 
     async def flush_due(self) -> None:
-        """Sync the logs whose time has come, by `flush.ms` or because a segment ended; see whether full ones can go on.
+        """Sync the logs whose time has come, by `flush.ms` or because a segment ended.
 
         When too many files are open, all that was written is synced, so that they can be closed. Like all
         house-keeping it pauses often, for the sake of those who are served meanwhile.
         """
         self._log_starts.retry()
         now = self.clock.now_ms()
-        full: list[Partition] = []
         files = self._logs.files
         files.trim()
 
         def look_after(partition: Partition) -> None:
             if partition.log.flush_due(now) or (files.is_short and partition.log.is_dirty):
                 partition.flush()
-            if partition.log.is_full:
-                full.append(partition)
 
         await self._for_each("flush", look_after)
-        if full and self._logs.free_bytes() >= self._enough_space():
-            for partition in full:
-                partition.log.revive()
-
-    def _enough_space(self) -> int:
-        return min(ENOUGH_SPACE, self._logs.total_bytes() // 20)
 
     async def retain(self) -> None:
         """Apply retention, and finish deletions."""
@@ -489,7 +580,7 @@ class ReplicaManager:
 
     def set_strays_aside(self) -> list[str]:
         """Give logs of topics that the metadata does not know other names; those. Once, at the end of the start."""
-        return self._logs.set_strays_aside(but=self._unopened)
+        return self._logs.set_strays_aside(but=self._untaken)
 
     async def settle(self) -> None:
         """Wait until all that a start after a crash has found is synced: readers had seen it, and must not see less."""
@@ -525,10 +616,6 @@ class ReplicaManager:
 
     def _high_watermarks(self) -> dict[tuple[str, int], int]:
         return {(p.topic, p.index): p.high_watermark for p in self.hosted()}
-
-
-def _faulty(topic: str, topic_id: bytes, index: int, fault: Fault) -> FaultyLog:
-    return FaultyLog(topic, topic_id.hex(), index, fault.value)
 
 
 async def _committed(partition: Partition, end_offset: int) -> None:

@@ -33,6 +33,7 @@ from headrace.coordinator.transactions.service import TransactionCoordinator
 from headrace.coordinator.transactions.settings import TransactionSettings
 from headrace.coordinator.transactions.verifier import Verifier
 from headrace.protocol.api import ApiKey
+from headrace.protocol.errors import CodedError
 from headrace.replication.cleaner import Cleaner
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.security.sasl import users_of
@@ -188,10 +189,17 @@ class Broker:
         self._held.push_async_callback(controller.close)
         await controller.load()
         for topic in image.topics():
-            self._replicas.apply_topic(topic)
+            self._hold(topic)
         self._set_strays_aside()
         await self._replicas.settle()
         self._begin_serving(image, controller)
+
+    def _hold(self, topic: Topic) -> None:
+        """What cannot be opened now is tried again, and keeps nobody from the rest."""
+        try:
+            self._replicas.apply_topic(topic)
+        except (CodedError, StorageError, OSError) as error:
+            log.error("topic cannot be served yet", topic=topic.name, reason=str(error))
 
     async def _start_among_others(self, store: SharedStore, image: ClusterImage, node: BrokerNode) -> None:
         """Others may ask as soon as this broker is registered, so it serves before it knows what it holds."""
@@ -365,10 +373,10 @@ class Broker:
         config, every = self.config, self._housekeeping.every
         every(SWEEP_SECONDS, "sweep connections", lambda: self._listener.sweep(loop.time()))
         every(SWEEP_SECONDS, "flush", self._replicas.flush_due)
+        every(FOLLOWERS_SECONDS, "log health", self._replicas.look_after_logs)
         every(SWEEP_SECONDS, "bound producers", self._replicas.bound_producers)
         if self._clustered is not None:
             every(FOLLOWERS_SECONDS, "followers", self._replicas.look_after_followers)
-            every(FOLLOWERS_SECONDS, "log health", self._replicas.look_after_logs)
             seconds = int(config["leader.imbalance.check.interval.seconds"])
             every(seconds, "preferred leaders", self._clustered.restore_preferred)
         every(int(config["log.retention.check.interval.ms"]) / 1000, "retention", self._replicas.retain)

@@ -5,12 +5,18 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any, Final
 
+import structlog
+
 from headrace.cluster.lineage import Mark, Verdict
 from headrace.cluster.registration import Loss
 from headrace.storage.disk import Disk, StorageError
 from headrace.storage.manager import LogManager
 
 IDENTITY_FILE: Final = "headrace.identity"
+RESERVE_FILE: Final = "headrace.identity.reserve"
+RESERVED_BYTES: Final = 16 * 1024
+
+log = structlog.get_logger(__name__)
 
 
 class Identification:
@@ -23,6 +29,7 @@ class Identification:
     def __init__(self, disk: Disk, logs: LogManager, boot_id: str, rng: Random) -> None:
         self._disk = disk
         self._path = f"{logs.data_directory}/{IDENTITY_FILE}"
+        self._reserve = f"{logs.data_directory}/{RESERVE_FILE}"
         known = self._read()
         self.boot_id = boot_id
         self.data_directory = logs.data_directory
@@ -31,7 +38,7 @@ class Identification:
         self.saw_set_back: bool = known.get("saw_set_back", False)
         self.lineage: str = known.get("lineage", "")
         self.marks = tuple(Mark(*mark) for mark in known.get("marks", ()))
-        self._write()
+        self._write_if_possible()
 
     def place(self, host: str, port: int) -> str:
         """Where this directory is served: who registers with the same place has taken over from a process that is dead,
@@ -43,7 +50,7 @@ class Identification:
         """Everyone knows what was lost: from now on this directory can be trusted again."""
         if self.loss is not Loss.NOTHING or self.saw_set_back:
             self.loss, self.saw_set_back = Loss.NOTHING, False
-            self._write()
+            self._write_if_possible()
 
     def expect_mark(self, mark: Mark) -> None:
         self.marks = (*self.marks, mark)
@@ -56,7 +63,7 @@ class Identification:
     def note_lineage(self, lineage: str) -> None:
         if lineage != self.lineage:
             self.lineage = lineage
-            self._write()
+            self._write_if_possible()
 
     def note_verdict(self, verdict: Verdict) -> None:
         if verdict is Verdict.STORE_SET_BACK:
@@ -83,7 +90,36 @@ class Identification:
             "lineage": self.lineage,
             "marks": self.marks,
         }
-        self._disk.write_atomically(self._path, json.dumps(values).encode())
+        content = json.dumps(values).encode()
+        try:
+            self._disk.write_atomically(self._path, content)
+        except StorageError as error:
+            if not error.is_full:
+                raise
+            self._disk.unlink(self._reserve)
+            self._disk.write_atomically(self._path, content)
+        else:
+            self._keep_reserve()
+
+    def _keep_reserve(self) -> None:
+        """On a full disk its space is given up for what a broker has to write to be in its cluster."""
+        if self._disk.exists(self._reserve):
+            return
+        try:
+            self._disk.write(self._reserve, bytes(RESERVED_BYTES))
+        except StorageError as error:
+            if not error.is_full:
+                raise
+            self._disk.unlink(self._reserve)
+
+    def _write_if_possible(self) -> None:
+        """A full disk keeps no broker from its start: what the file says then errs on the side of a loss."""
+        try:
+            self._write()
+        except StorageError as error:
+            if not error.is_full or not self._disk.exists(self._path):
+                raise
+            log.warning("identity file cannot be written", reason=str(error))
 
 
 def _loss(known: Mapping[str, Any], boot_id: str, *, was_closed: bool) -> Loss:

@@ -85,6 +85,7 @@ class LogCore:
         "_disk",
         "_doomed",
         "_history",
+        "_on_fault",
         "_on_recovery_point_lowered",
         "_on_start_lowered",
         "_on_start_moved",
@@ -95,6 +96,7 @@ class LogCore:
         "findings",
         "first_dirty_offset",
         "is_refetching",
+        "is_reopenable",
         "log_end_offset",
         "log_start_offset",
         "name",
@@ -117,6 +119,7 @@ class LogCore:
         on_recovery_point_lowered: Callable[[], None] = _ignore,
         on_start_lowered: Callable[[], None] = _ignore,
         on_start_moved: Callable[[], None] = _ignore,
+        on_fault: Callable[[], None] = _ignore,
         files: OpenFiles | None = None,
     ) -> None:
         self._disk = disk
@@ -142,6 +145,9 @@ class LogCore:
         self._on_start_moved = on_start_moved
         self.on_start_stored: Callable[[CodedError | None], None] | None = None
         """Called when the disk knows where the log starts, or why it does not."""
+        self._on_fault = on_fault
+        self.is_reopenable = False
+        """Whether it is offline only because the disk was full in the middle of a change: opened anew it is well."""
         self.offline: str | None = state.offline
         self.is_refetching = state.refetching
         """Whether it lost what it had held, and its cluster may still count on that: see `refetched`."""
@@ -213,8 +219,7 @@ class LogCore:
         try:
             file.truncate(segment.size)
         except StorageError as second:
-            self.fail(second)
-            raise self._refused() from error
+            self._raise_broken(second)
         self._raise_failed(error)
 
     def _raise_failed(self, error: StorageError | BadBatch) -> NoReturn:
@@ -224,12 +229,14 @@ class LogCore:
         if isinstance(error, StorageError) and error.is_full:
             if self._refusal is None:
                 self._refusal = f"no space left on {self.directory}; free space or shorten retention"
+                self._on_fault()
         else:
             self.fail(error)
         raise self._refused() from error
 
     def _raise_broken(self, error: StorageError | BadBatch) -> NoReturn:
         """Fail half way through a change that cannot be undone: no state is certain but that on disk."""
+        self.is_reopenable = self.offline is None and isinstance(error, StorageError) and error.is_full
         self.fail(error)
         raise self._refused() from error
 
@@ -240,6 +247,7 @@ class LogCore:
         """Take the log offline until the next start."""
         if self.offline is None:
             self.offline = self._refusal = f"{self.name} is offline: {error}"
+            self._on_fault()
 
     def revive(self) -> None:
         """Let a full log take appends again; to be called when there is space."""
@@ -420,5 +428,9 @@ class LogCore:
         if self._ticket is not None:
             self._ticket.end_offset = min(self._ticket.end_offset, offset)
         if offset < self.synced_offset:
-            self.synced_offset = offset
-            self._on_recovery_point_lowered()
+            before, self.synced_offset = self.synced_offset, offset
+            try:
+                self._on_recovery_point_lowered()
+            except StorageError:
+                self.synced_offset = before
+                raise

@@ -304,9 +304,13 @@ class Log(LogCore):
                 self._unlink_later(self._chain.cut(offset))
                 self.log_end_offset = self._chain.active.next_offset
                 self._cut_epochs()
-                self._sync_active(directory)
             except (StorageError, BadBatch) as error:
                 self._raise_broken(error)
+            try:
+                self._sync_active(directory)
+            except StorageError as error:
+                self.fail(error)
+                raise self._refused() from error
 
     def _prepare_cut(self, offset: int) -> int:
         try:
@@ -561,17 +565,23 @@ class Log(LogCore):
             self._ticket.run()
             self.finish_sync(self._ticket)
         self._history.note_open(self._chain.active)
-        for segment in self._chain.segments:
-            if segment.finish():
-                for path in segment.index_paths():
-                    self._unsynced.add_path(path)
+        self._save(self._finish_segments)
         if self.is_dirty or self._history.producers is not None:
             self._load_producers()
-            snapshot = self._history.save_snapshot(self.log_end_offset)
-            if snapshot:
-                self._unsynced.add_path(snapshot)
-                self._unsynced.add_directory(self.directory)
+            self._save(self._save_producers)
         ticket = self.begin_sync()
         if ticket is not None:
             ticket.run()
             self.finish_sync(ticket)
+
+    def _finish_segments(self) -> None:
+        for segment in self._chain.segments:
+            if segment.finish():
+                for path in segment.index_paths():
+                    self._unsynced.add_path(path)
+
+    def _save_producers(self) -> None:
+        snapshot = self._history.save_snapshot(self.log_end_offset)
+        if snapshot:
+            self._unsynced.add_path(snapshot)
+            self._unsynced.add_directory(self.directory)

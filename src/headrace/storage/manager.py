@@ -13,6 +13,7 @@ from headrace.protocol.errors import CodedError
 from . import checkpoints
 from .checkpoint_file import CheckpointFile
 from .checkpoints import PARTITION_METADATA, Partition
+from .core import Health
 from .disk import DirectoryLocked, Disk, Lock, StorageError, parent_of
 from .log import Log
 from .open_files import UNLIMITED, OpenFiles
@@ -82,6 +83,10 @@ class LogManager:
         self._high_watermarks: dict[Partition, int] = {}
         self._log_starts: dict[Partition, int] = {}
         self._cleaner_offsets: dict[Partition, int] = {}
+        self._opened: set[Partition] = set()
+        """Logs that were opened since the start: what the last stop left counts for none of them any more."""
+        self.faulty: dict[Partition, None] = {}
+        """Logs that are, or were lately, not well; whoever looks after them removes those that are."""
         self._outdated: set[str] = set()
         """Checkpoints that still name partitions which are gone."""
         self._is_checkpoint_lost = False
@@ -245,14 +250,30 @@ class LogManager:
             on_recovery_point_lowered=self._write_recovery_points,
             on_start_lowered=self._write_log_starts,
             on_start_moved=partial(self._start_moved, key),
+            on_fault=partial(self._note_fault, key),
             files=self.files,
         )
         if came_back:
             log.findings.append(f"{directory} had been set aside, and is its topic's again")
         log.first_dirty_offset = min(self._cleaner_offsets.get(key, 0), log.log_end_offset)
         self._logs[key] = log
+        self._opened.add(key)
         self._topic_ids[key] = topic_id
+        if log.health is not Health.ONLINE:
+            self._note_fault(key)
         return log
+
+    def _note_fault(self, key: Partition) -> None:
+        self.faulty[key] = None
+
+    def unload(self, topic: str, partition: int, high_watermark: int) -> None:
+        """Let go of a log, so that it can be opened anew."""
+        log = self._logs.pop((topic, partition), None)
+        self._high_watermarks[topic, partition] = high_watermark
+        self.faulty.pop((topic, partition), None)
+        if log is not None:
+            log.fail("it is opened anew")
+            log.close()
 
     def _was_held(self, key: Partition) -> bool:
         """Whether a log whose directory is gone was there before: every checkpoint names all logs that there are."""
@@ -265,7 +286,7 @@ class LogManager:
             may_refetch=replicated,
             recovery_point=self._recovery_points.get(key, 0),
             log_start_offset=self._log_starts.get(key, 0),
-            clean=self._clean and known,
+            clean=self._clean and known and key not in self._opened,
             may_have_gaps=key in self._cleaner_offsets,
         )
 

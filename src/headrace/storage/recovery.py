@@ -90,7 +90,7 @@ class _Recovery:
 def open_log(disk: Disk, clock: Clock, directory: str, settings: LogSettings, expected: Expected) -> LogState:
     """The state of the log in an existing directory, which may be empty, after whatever happened to it.
 
-    `StorageError` where it cannot be looked at now, for want of descriptors or memory: to be tried again.
+    `StorageError` where it cannot be opened now, for want of descriptors, memory or space: to be tried again.
     """
     recovery = _Recovery(disk=disk, clock=clock, directory=directory, settings=settings, expected=expected)
     state = _open_segments(recovery)
@@ -120,7 +120,7 @@ def _open_segments(recovery: _Recovery) -> LogState:
         advice = "nothing was deleted: restore the file, or remove the directory to fetch it from a replica"
         return _offline(recovery, f"{error}; {advice}")
     except StorageError as error:
-        if error.is_busy:
+        if error.is_busy or error.is_full:
             raise
         return _offline(recovery, str(error))
     if recovery.names_changed:

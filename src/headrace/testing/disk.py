@@ -25,7 +25,7 @@ from headrace.storage.disk import Directory, DirectoryLocked, File, Lock, Storag
 Cut = Callable[[str, bytes], bytes]
 """What becomes of the bytes of a file that were not synced."""
 
-_PLENTY: Final = 1 << 50
+PLENTY: Final = 1 << 50
 _DESCRIPTOR: Final = "descriptor"
 
 
@@ -195,7 +195,7 @@ class SimulatedDisk:
     EMFILE once so many are.
     """
 
-    def __init__(self, capacity: int = _PLENTY) -> None:
+    def __init__(self, capacity: int = PLENTY) -> None:
         self.capacity = capacity
         self.descriptors: int | None = None
         self.open_files = 0
@@ -289,7 +289,7 @@ class SimulatedDisk:
         return None
 
     def _check_room(self, path: str, writing: int | None) -> int | None:
-        if writing is None or self.capacity >= _PLENTY:
+        if writing is None or self.capacity >= PLENTY:
             return None
         room = self.free_bytes(path)
         if writing <= room:
@@ -360,6 +360,10 @@ class SimulatedDisk:
     def damage(self, path: str, position: int, data: bytes) -> None:
         """Overwrite bytes behind everybody's back."""
         self._inode(path).data[position : position + len(data)] = data
+
+    def used_bytes(self) -> int:
+        """What all files take."""
+        return sum(len(node.data) for node in self._names.values() if node is not None)
 
     def paths(self, directory: str = "/") -> list[str]:
         """All files under a directory."""
@@ -499,7 +503,7 @@ class SimulatedDisk:
         return _SimulatedLock(self._locks, path)
 
     def free_bytes(self, path: str) -> int:  # noqa: ARG002 - there is one file system
-        return self.capacity - sum(len(node.data) for node in self._names.values() if node is not None)
+        return self.capacity - self.used_bytes()
 
     def total_bytes(self, path: str) -> int:  # noqa: ARG002 - there is one file system
         return self.capacity

@@ -13,7 +13,7 @@ from headrace.config import BrokerConfig
 from headrace.protocol.batch import check_batch
 from headrace.protocol.errors import CodedError
 from headrace.replication.partition import Partition
-from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.replica_manager import Backoff, ReplicaManager
 from headrace.storage.core import Health
 from headrace.storage.flusher import Flusher, RunInThread
 from headrace.storage.log import Log
@@ -121,10 +121,10 @@ def test_a_full_log_goes_on_soon_after_there_is_space() -> None:
     held.disk.capacity = held.disk.total_bytes("/") - held.disk.free_bytes("/")
     with pytest.raises(CodedError, match="no space left"):
         held.append(partition)
-    asyncio.run(held.replicas.flush_due())
+    asyncio.run(held.replicas.look_after_logs())
     assert partition.log.is_full
     held.disk.capacity = 1 << 30
-    asyncio.run(held.replicas.flush_due())
+    asyncio.run(held.replicas.look_after_logs())
     assert held.append(partition) == 1
 
 
@@ -211,3 +211,52 @@ def test_who_leads_with_a_log_that_fails_steps_down_and_a_follower_is_left() -> 
     asyncio.run(held.replicas.look_after_logs())
     assert not led.is_leader
     assert followed.leaders == {}
+
+
+def test_a_log_that_broke_off_for_want_of_space_is_opened_anew_when_there_is_some() -> None:
+    held = Held()
+    held.replicas.following = Followed()
+    held.replicas.apply_topic(replace(TOPIC, partitions=(replace(ELSEWHERE, leader=1),)))
+    partition = held.replicas.partition("t", 0)
+    held.append(partition)
+    held.append(partition)
+    held.replicas.apply_topic(changed(leader=2, leader_epoch=1))
+    held.disk.fail(errno.ENOSPC, kind="truncate", path=".log")
+    with pytest.raises(CodedError):
+        partition.log.truncate_to(1)
+    assert partition.log.health is Health.FAILED
+    for _ in range(2):
+        asyncio.run(held.replicas.look_after_logs())
+    again = held.replicas.partition("t", 0)
+    assert again.log.health is Health.ONLINE
+    again.log.truncate_to(1)
+    assert again.log.log_end_offset == 1
+
+
+def test_a_truncation_that_finds_no_space_for_the_checkpoint_changes_nothing_until_it_does() -> None:
+    held = Held()
+    partition = held.topic("t", flush_messages="1")
+    held.append(partition)
+    held.append(partition)
+    asyncio.run(held.replicas.checkpoint())
+    held.disk.fail(errno.ENOSPC, kind="append", path="recovery-point-offset-checkpoint")
+    with pytest.raises(CodedError, match="no space left"):
+        partition.log.truncate_to(1)
+    assert (partition.log.log_end_offset, partition.log.synced_offset) == (2, 2)
+    partition.log.revive()
+    partition.log.truncate_to(1)
+    assert held.disk.content("/data/recovery-point-offset-checkpoint") == b"0\n1\nt 0 1\n"
+
+
+def test_trying_again_takes_longer_each_time_until_a_while_has_passed() -> None:
+    backoff = Backoff()
+    waits = []
+    now = 0.0
+    for _ in range(8):
+        backoff.wait(now)
+        later = next(second for second in range(100) if backoff.is_due(now + second))
+        waits.append(later)
+        now += later
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+    backoff.wait(now + 200)
+    assert backoff.is_due(now + 201)
