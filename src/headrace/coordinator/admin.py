@@ -11,31 +11,31 @@ from .journal import Pair
 from .records import offset_key, offset_prefix
 from .service import GroupCoordinator
 from .shard import Shard
+from .turns import in_turns
 
 Codes = dict[str, dict[int, ErrorCode]]
 """Codes by topic and partition."""
 
 
-def list_groups(coordinator: GroupCoordinator, states: Iterable[str], types: Iterable[str]) -> list[Group]:
+async def list_groups(coordinator: GroupCoordinator, states: Iterable[str], types: Iterable[str]) -> list[Group]:
     """The groups that are in one of the states and of one of the types, whatever their case; none stands for any."""
     wanted_states = {state.strip().lower() for state in states}
     wanted_types = {kind.strip().lower() for kind in types}
     return [
         group
-        for group in _all_groups(coordinator)
-        if (not wanted_states or group.state_name.lower() in wanted_states)
+        async for shard, group_id in in_turns(_ids(coordinator.shards.all()))
+        if (group := coordinator.group(shard, group_id)) is not None
+        and (not wanted_states or group.state_name.lower() in wanted_states)
         and (not wanted_types or group.type.value.lower() in wanted_types)
     ]
 
 
-def _all_groups(coordinator: GroupCoordinator) -> Iterator[Group]:
-    for shard in coordinator.shards.all():
-        yield from shard.groups.values()
-        for group_id in shard.offsets.groups():
-            if group_id not in shard.groups:
-                simple = coordinator.group(shard, group_id)
-                assert simple is not None
-                yield simple
+def _ids(shards: Iterable[Shard]) -> Iterator[tuple[Shard, str]]:
+    """Every group once, be it one that has only offsets; others may come and go meanwhile."""
+    for shard in shards:
+        with_members, with_offsets = list(shard.groups), list(shard.offsets.groups())
+        yield from ((shard, group_id) for group_id in with_members)
+        yield from ((shard, group_id) for group_id in with_offsets if group_id not in shard.groups)
 
 
 async def describe_classic(coordinator: GroupCoordinator, group_id: str) -> Mapping[str, Any]:

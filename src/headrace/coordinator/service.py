@@ -5,7 +5,7 @@ comes to lead it; until then its groups answer COORDINATOR_LOAD_IN_PROGRESS, and
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -30,10 +30,11 @@ from .group import Group
 from .journal import Pair
 from .offsets import pairs_of
 from .partitions import OFFSETS_TOPIC
-from .records import CLASSIC_KEY, LARGEST_TEXT, Committed, decode_offset
+from .records import CLASSIC_KEY, LARGEST_TEXT, Committed, decode_offset, read_prefix, split_offset_key
 from .settings import GroupSettings
 from .shard import Shard
 from .shards import Shards
+from .turns import in_turns
 
 log = structlog.get_logger(__name__)
 
@@ -314,16 +315,15 @@ class GroupCoordinator:
         elif member_epoch >= 0:
             raise CodedError(ErrorCode.group_id_not_found)
         kept = shard.offsets.topics(group_id)
-        found: Fetched = {}
-        if topics is None:
-            found = {topic: {p: decode_offset(v) for p, v in values.items()} for topic, values in kept.items()}
-        else:
-            for topic, partitions in topics.items():
-                values = kept.get(topic, {})
-                found[topic] = {p: decode_offset(values[p]) if p in values else None for p in partitions}
-        if stable_only and shard.pending:
-            _mark_unstable(shard, group_id, found)
+        names = kept if topics is None else topics
+        values = {name: dict(kept.get(name, ())) for name in names}  # as of now: others commit while these are decoded
+        pending = shard.pending.keys(group_id) if stable_only else []
         await self.committed(shard)
+        found: Fetched = {}
+        async for name, encoded in in_turns(values.items()):
+            asked = encoded if topics is None else topics[name]
+            found[name] = {p: decode_offset(encoded[p]) if p in encoded else None for p in asked}
+        _mark_unstable(found, pending)
         return found
 
 
@@ -349,11 +349,13 @@ def _log_loaded(shards: Sequence[Shard], seconds: float) -> None:
     )
 
 
-def _mark_unstable(shard: Shard, group_id: str, found: Fetched) -> None:
-    for topic, values in found.items():
-        for partition in values:
-            if shard.pending.has(group_id, topic, partition):
-                values[partition] = UNSTABLE
+def _mark_unstable(found: Fetched, pending: Iterable[bytes]) -> None:
+    """`pending` are the keys of offsets that open transactions have committed."""
+    for key in pending:
+        prefix, partition = split_offset_key(key)
+        values = found.get(read_prefix(prefix)[1], {})
+        if partition in values:
+            values[partition] = UNSTABLE
 
 
 def check_text(text: str) -> None:

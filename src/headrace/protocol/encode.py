@@ -5,7 +5,7 @@ version does not have are left out, fields that are not given take the schema's 
 milliseconds, error codes are `ErrorCode` or int, ids are `UUID` or None.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from struct import Struct
 from typing import Any, Final
@@ -34,6 +34,9 @@ _PACKS: Final = {
 _I16: Final = Struct(">h").pack
 _I32: Final = Struct(">i").pack
 _ZERO_ID: Final = bytes(16)
+LARGE: Final = 1_000
+"""Entries of a response that is encoded in steps: some 5 ms."""
+STEP: Final = 200
 
 
 def encode_response(api_key: int, version: int, values: Mapping[str, Value]) -> bytearray:
@@ -41,6 +44,16 @@ def encode_response(api_key: int, version: int, values: Mapping[str, Value]) -> 
     out = bytearray()
     _struct(response_shape(api_key, version))(out, values)
     return out
+
+
+def encode_in_steps(api_key: int, version: int, values: Mapping[str, Value], out: bytearray) -> Iterator[None]:
+    """The body of a response, written to `out` some entries at a time, so that others get a turn in between."""
+    return _in_steps(response_shape(api_key, version), out, values)
+
+
+def is_large(api_key: int, version: int, values: Mapping[str, Value]) -> bool:
+    """Whether a response has so many entries that it is better encoded in steps."""
+    return _count(response_shape(api_key, version), values, LARGE) >= LARGE
 
 
 def encode_request(api_key: int, version: int, values: Mapping[str, Value]) -> bytearray:
@@ -109,9 +122,70 @@ def write_topic(out: bytearray, name: str, topic_id: bytes | None, *, by_id: boo
 
 
 @cache
+def _arrays(shape: Shape) -> tuple[tuple[str, Shape], ...]:
+    return tuple((field.name, field.struct) for field in shape.fields if field.is_array and field.struct is not None)
+
+
+def _count(shape: Shape, values: Mapping[str, Value], enough: int) -> int:
+    """The entries of all arrays, or as many as are enough."""
+    count = 0
+    for name, struct in _arrays(shape):
+        entries = values.get(name) or ()
+        count += len(entries)
+        if count < enough and _arrays(struct):
+            for entry in entries:
+                count += _count(struct, entry, enough - count)
+                if count >= enough:
+                    break
+    return count
+
+
+def _in_steps(shape: Shape, out: bytearray, values: Mapping[str, Value]) -> Iterator[None]:
+    arrays = dict(_arrays(shape))
+    for field in shape.fields:
+        entries = values.get(field.name)
+        struct = arrays.get(field.name)
+        if struct is None or not entries:
+            _struct_field(field, shape.flexible)(out, values)
+            continue
+        write_count(out, len(entries), shape.flexible)
+        write, has_arrays, written = _struct(struct), bool(_arrays(struct)), 0
+        for entry in entries:
+            inner = _count(struct, entry, STEP) if has_arrays else 0
+            if inner >= STEP:
+                yield from _in_steps(struct, out, entry)
+            else:
+                write(out, entry)
+            written += 1 + inner
+            if written >= STEP:
+                written = 0
+                yield
+    if shape.flexible:
+        _write_tags(out, values, _tagged(shape))
+
+
+@cache
+def _struct_field(field: Field, flexible: bool) -> Write:
+    name, default, write = field.name, _plain(field.default), _field(field, flexible)
+
+    def write_field(out: bytearray, values: Mapping[str, Value]) -> None:
+        value = values.get(name, default)
+        if value is REQUIRED:
+            raise KeyError(f"{name} has no default and was not given")
+        write(out, value)
+
+    return write_field
+
+
+@cache
+def _tagged(shape: Shape) -> tuple[tuple[str, int, Value, Write], ...]:
+    return tuple((f.name, f.tag or 0, _plain(f.default), _field(f, True)) for f in shape.tagged)
+
+
+@cache
 def _struct(shape: Shape) -> Write:
     plan = tuple((f.name, _plain(f.default), _field(f, shape.flexible)) for f in shape.fields)
-    tagged = tuple((f.name, f.tag or 0, _plain(f.default), _field(f, True)) for f in shape.tagged)
+    tagged = _tagged(shape)
     flexible = shape.flexible
 
     def write_struct(out: bytearray, values: Mapping[str, Value]) -> None:

@@ -10,7 +10,7 @@ What only brokers ask each other goes to the `PeerGate`; what is the controller'
 broker has neither.
 """
 
-from asyncio import AbstractEventLoop, Event, Task
+from asyncio import AbstractEventLoop, Event, Task, sleep
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from struct import Struct
@@ -21,7 +21,7 @@ from kio.index import KioIndexError, load_request_schema
 from kio.serial import entity_reader
 
 from headrace.protocol.api import PEERS_ONLY, SUPPORTED, ApiKey, response_header_is_flexible
-from headrace.protocol.encode import blank_response, encode_response
+from headrace.protocol.encode import blank_response, encode_in_steps, encode_response, is_large
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
 from headrace.protocol.guard import check_request, skip_tags
 from headrace.protocol.peer import FIRST_INTERNAL
@@ -310,7 +310,11 @@ async def encoded_answer(info: RequestInfo, work: Work) -> bytes | bytearray:
     api_key, version = info.api_key, info.version
     try:
         answer = await work()
-        return encode_response(api_key, version, answer) if isinstance(answer, Mapping) else answer
+        if not isinstance(answer, Mapping):
+            return answer
+        if is_large(api_key, version, answer):
+            return await _encoded_in_turns(api_key, version, answer)
+        return encode_response(api_key, version, answer)
     except CodedError as error:
         return _encoded_error(api_key, version, error.code.value, error.message)
     except ProtocolViolation:
@@ -318,6 +322,14 @@ async def encoded_answer(info: RequestInfo, work: Work) -> bytes | bytearray:
     except Exception:
         log.exception("request failed", api=ApiKey(api_key).name, version=version, client=info.client_id)
         return _encoded_error(api_key, version, ErrorCode.unknown_server_error.value)
+
+
+async def _encoded_in_turns(api_key: int, version: int, answer: Mapping[str, Any]) -> bytearray:
+    """A large answer, with turns for others in between."""
+    out = bytearray()
+    for _ in encode_in_steps(api_key, version, answer, out):
+        await sleep(0)
+    return out
 
 
 def _encoded_error(api_key: int, version: int, code: int, message: str | None = None) -> bytearray:

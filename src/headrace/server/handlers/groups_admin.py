@@ -27,7 +27,7 @@ async def handle_describe_groups(ctx: Context, request: Any, info: RequestInfo) 
     asked = getattr(request, "include_authorized_operations", False)
     operations = GROUP_OPERATIONS if asked else NOT_ASKED
     groups = [await _describe(ctx, group_id, info.version) async for group_id in in_turns(request.groups or ())]
-    return {"throttle_time": 0, "groups": [with_operations(group, operations) for group in groups]}
+    return {"throttle_time": 0, "groups": [with_operations(group, operations) async for group in in_turns(groups)]}
 
 
 async def _describe(ctx: Context, group_id: str, version: int) -> dict[str, Any]:
@@ -64,7 +64,7 @@ async def handle_list_groups(ctx: Context, request: Any, info: RequestInfo) -> d
                 "group_state": group.state_name,
                 "group_type": group.type.value,
             }
-            for group in admin.list_groups(ctx.groups, states, types)
+            async for group in in_turns(await admin.list_groups(ctx.groups, states, types))
         ],
     }
 

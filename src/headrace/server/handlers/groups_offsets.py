@@ -152,14 +152,14 @@ async def _fetch_group(ctx: Context, group: Any, info: RequestInfo, stable_only:
         refused = [_refused(topic, error.code, by_id) for _, topic in topics or ()]
         return {**answer, "error_code": error.code, "topics": refused if info.version < _FIRST_FETCH_WITH_CODE else ()}
     if topics is None:
-        return {**answer, "topics": list(_all_topics(ctx, found, by_id))}
+        return {**answer, "topics": [each async for each in in_turns(_all_topics(ctx, found, by_id))]}
     return {
         **answer,
         "topics": [
             _refused(topic, ErrorCode.unknown_topic_id, by_id)
             if name is None
             else {**_heading(topic, by_id), "partitions": _partitions(found[name], topic.partition_indexes or ())}
-            for name, topic in topics
+            async for name, topic in in_turns(topics)
         ],
     }
 
