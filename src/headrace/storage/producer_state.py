@@ -17,7 +17,7 @@ idempotency keys (the upper half of the ids) write once and are remembered for a
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from struct import Struct
 from typing import Final, NamedTuple
@@ -61,9 +61,6 @@ class ProducerBatch(NamedTuple):
     @property
     def base_sequence(self) -> int:
         return (self.last_sequence - self.offset_delta) % _SEQUENCES
-
-
-_NO_BATCHES: Final = (ProducerBatch(NO_SEQUENCE, NO_OFFSET, 0),)
 
 
 class EndedTransaction(NamedTuple):
@@ -411,23 +408,19 @@ class Producers(Mapping[int, ProducerState]):
 
     def encode(self) -> bytes:
         """The snapshot file."""
-        entries = [_SNAPSHOT_ENTRY.pack(*entry) for entry in self._entries()]
+        self.rest()
+        entries = [entry for row in chain(self._resting.rows(), self._keys.rows()) for entry in self._entries(row)]
         body = _SNAPSHOT_COUNT.pack(len(entries)) + b"".join(entries)
         return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc32c(body)) + body
 
-    def _entries(self) -> Iterator[tuple[int, ...]]:
-        for producer_id, state in self.states():
-            for last_sequence, last_offset, offset_delta in state.batches or _NO_BATCHES:
-                yield (
-                    producer_id,
-                    state.epoch,
-                    last_sequence,
-                    last_offset,
-                    offset_delta,
-                    state.last_timestamp,
-                    state.coordinator_epoch,
-                    state.transaction_first_offset,
-                )
+    def _entries(self, row: bytes) -> list[bytes]:
+        producer_id, older, epoch, coordinator_epoch, timestamp, *last = ROW.unpack_from(row)
+        first_offset = self._open.get(producer_id, NO_OFFSET)
+        batches: Sequence[Sequence[int]] = _unpacked(row, self._open)[1].batches if older else (last,)
+        return [
+            _SNAPSHOT_ENTRY.pack(producer_id, epoch, *batch, timestamp, coordinator_epoch, first_offset)
+            for batch in batches
+        ]
 
     @classmethod
     def decode(cls, data: bytes) -> "Producers | None":
