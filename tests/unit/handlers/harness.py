@@ -1,7 +1,7 @@
 """A broker without sockets and disks: a request goes in as bytes, its answer comes back decoded from bytes."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from datetime import timedelta
 from io import BytesIO
@@ -47,13 +47,20 @@ class Producer(NamedTuple):
     transaction_first_offset: int = -1
 
 
+class KnownProducers(dict[int, Producer]):
+    """Producers by id, as a log gives them."""
+
+    def states(self) -> Iterable[tuple[int, Producer]]:
+        return self.items()
+
+
 @dataclass
 class FakeLog:
     """A log of timestamps."""
 
     records: list[Record] = field(default_factory=list)
     log_start_offset: int = 0
-    known_producers: dict[int, Producer] = field(default_factory=dict)
+    known_producers: KnownProducers = field(default_factory=KnownProducers)
 
     def append(self, timestamp: int, leader_epoch: int = 0) -> None:
         self.records.append(Record(self.log_end_offset, timestamp, leader_epoch))
@@ -79,7 +86,7 @@ class FakeLog:
         upto = [r for r in self.records if r.leader_epoch <= epoch]
         return (upto[-1].leader_epoch, upto[-1].offset + 1) if upto else (-1, -1)
 
-    def producers(self) -> Mapping[int, Producer]:
+    def producers(self) -> KnownProducers:
         return self.known_producers
 
     def _readable(self, end_offset: int) -> list[Record]:
