@@ -45,6 +45,8 @@ CONTROL_BIT: Final = 0x20
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
 """The fields of `BatchHeader`, packed."""
+_unpack: Final = HEADER.unpack_from
+_new_tuple: Final = tuple.__new__  # half of what a NamedTuple's own constructor costs
 _OFFSET: Final = Struct(">q")
 _EPOCH: Final = Struct(">i")
 _CRC: Final = Struct(">I")
@@ -93,7 +95,7 @@ class BatchHeader(NamedTuple):
 
 def read_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
     """The header at a position; the caller has made sure that its 61 bytes are there."""
-    return BatchHeader._make(HEADER.unpack_from(buffer, position))
+    return _new_tuple(BatchHeader, _unpack(buffer, position))
 
 
 def crc_matches(batch: memoryview, crc: int) -> bool:

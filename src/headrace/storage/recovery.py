@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final
 
 from headrace.net.clock import Clock
+from headrace.protocol.batch import LOG_OVERHEAD, NO_PRODUCER
 
 from .checkpoints import LEADER_EPOCHS, PARTITION_METADATA, REFETCHING
 from .core import LogState
@@ -21,7 +22,7 @@ from .epochs import Epochs
 from .index import OffsetIndex, TimeIndex
 from .open_files import OpenFiles
 from .producer_state import Producers
-from .replay import load_epochs, load_producers, snapshot_offsets, snapshot_path
+from .replay import load_epochs, newest_snapshot, note_batch, note_batches, snapshot_offsets, snapshot_path
 from .scan import BadBatch, scan
 from .segment import (
     CLEANED_SUFFIX,
@@ -75,6 +76,10 @@ class _Recovery:
     findings: list[str] = field(default_factory=list)
     epoch_starts: list[tuple[int, int]] = field(default_factory=list)
     """Leader epochs met behind the recovery point, and where."""
+    producers: Producers | None = None
+    """What the producers have written up to where the tail was checked."""
+    producers_from: int = 0
+    """Batches that reach this offset are not known to them when the tail is read."""
     names_changed: bool = False
     files: OpenFiles = field(default_factory=partial(OpenFiles, 1))
     """However many segments there are, recovery holds one file open."""
@@ -280,7 +285,7 @@ def _recover(recovery: _Recovery, sizes: dict[str, int]) -> LogState:
     _drop_snapshots(recovery, sizes, end)
     state = _state(recovery, end, max(point, start))
     _doubt(recovery, state)
-    state.producers = load_producers(recovery.disk, recovery.directory, recovery.segments, start, end)
+    state.producers = recovery.producers
     state.epochs = _recover_epochs(recovery, state)
     return state
 
@@ -357,12 +362,7 @@ def _recover_segment(recovery: _Recovery, segment: Segment) -> tuple[int, bool]:
     start = _resume(segment, point)
     segment.next_offset = segment.base_offset
     try:
-        epoch = None
-        for _, header in scan(segment.open(), start, size, floor=segment.base_offset, checked_from=point):
-            segment.take(header)
-            if header.leader_epoch != epoch and header.base_offset >= point:
-                epoch = header.leader_epoch
-                recovery.epoch_starts.append((epoch, header.base_offset))
+        _check_tail(recovery, segment, start, size)
     except BadBatch as error:
         if segment.next_offset < point:
             raise
@@ -373,6 +373,39 @@ def _recover_segment(recovery: _Recovery, segment: Segment) -> tuple[int, bool]:
     if size or known != _NO_FILES:
         _finish(segment, known)
     return segment.next_offset, True
+
+
+def _check_tail(recovery: _Recovery, segment: Segment, start: int, size: int) -> None:
+    """Let the segment, the producers and the epochs know of each sound batch, in one pass."""
+    point = recovery.expected.recovery_point
+    file = segment.open()
+    note, epoch = segment.note, None
+    for position, header in scan(file, start, size, floor=segment.base_offset, checked_from=point):
+        base_offset = header.base_offset
+        if recovery.producers is None:
+            _load_producers(recovery, segment, base_offset)
+        last_offset = base_offset + header.last_offset_delta
+        if header.producer_id != NO_PRODUCER and last_offset >= recovery.producers_from:
+            assert recovery.producers is not None
+            note_batch(recovery.producers, header, base_offset, file, position)
+        note(last_offset, header.max_timestamp, header.batch_length + LOG_OVERHEAD)
+        if header.leader_epoch != epoch and base_offset >= point:
+            epoch = header.leader_epoch
+            recovery.epoch_starts.append((epoch, base_offset))
+
+
+def _load_producers(recovery: _Recovery, segment: Segment, offset: int) -> None:
+    """The states of the producers at the first batch that is read, or later, up to the recovery point."""
+    segments = recovery.segments[: recovery.segments.index(segment) + 1]
+    start = max(recovery.expected.log_start_offset, segments[0].base_offset)
+    trusted = max(offset, recovery.expected.recovery_point)
+    producers, known = newest_snapshot(recovery.disk, recovery.directory, start, trusted)
+    before, segment.next_offset = segment.next_offset, offset
+    try:
+        note_batches(producers, segments, known, offset)
+    finally:
+        segment.next_offset = before
+    recovery.producers, recovery.producers_from = producers, max(known, offset)
 
 
 def _finish(segment: Segment, known: tuple[bytes | None, bytes | None] = (None, None)) -> None:
@@ -428,7 +461,7 @@ def _drop_snapshots(recovery: _Recovery, sizes: dict[str, int], end: int) -> Non
 def _recover_epochs(recovery: _Recovery, state: LogState) -> Epochs:
     """The file tells the epochs below the recovery point, the batches those above."""
     point = recovery.expected.recovery_point
-    epochs = load_epochs(recovery.disk, recovery.directory, recovery.segments, state.log_end_offset)
+    epochs = load_epochs(recovery.disk, recovery.directory, recovery.segments, point)
     known = epochs.encode()
     epochs.cut_end(max(point, state.log_start_offset + 1))
     for epoch, offset in recovery.epoch_starts:

@@ -25,17 +25,25 @@ def snapshot_offsets(names: Iterator[str] | Sequence[str]) -> list[int]:
 
 def load_producers(disk: Disk, directory: str, segments: Sequence[Segment], start: int, end: int) -> Producers:
     """Producer states at a log's end: the newest sound snapshot and the batches after it."""
-    for offset in reversed(snapshot_offsets(disk.listdir(directory))):
-        if offset > end:
-            continue
-        producers = Producers.decode(disk.read(snapshot_path(directory, offset)))
-        if producers is not None:
-            break
-    else:
-        producers, offset = Producers(), start
-    for file, position, header in batches_from(segments, offset, end):
-        note_batch(producers, header, header.base_offset, file, position)
+    producers, offset = newest_snapshot(disk, directory, start, end)
+    note_batches(producers, segments, offset, end)
     return producers
+
+
+def newest_snapshot(disk: Disk, directory: str, start: int, end: int) -> tuple[Producers, int]:
+    """The newest sound snapshot up to an offset, and of which offset it is; none at a log's start where there is none."""
+    for offset in reversed(snapshot_offsets(disk.listdir(directory))):
+        if offset <= end:
+            producers = Producers.decode(disk.read(snapshot_path(directory, offset)))
+            if producers is not None:
+                return producers, offset
+    return Producers(), start
+
+
+def note_batches(producers: Producers, segments: Sequence[Segment], start: int, end: int) -> None:
+    """Let producer states know of the batches that reach `start`, up to offset `end`."""
+    for file, position, header in batches_from(segments, start, end):
+        note_batch(producers, header, header.base_offset, file, position)
 
 
 def note_batch(

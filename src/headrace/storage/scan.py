@@ -10,6 +10,7 @@ from headrace.protocol.batch import CRC_START, HEADER_SIZE, LOG_OVERHEAD, MAGIC,
 from .disk import File
 
 BLOCK: Final = 1 << 20
+_SHORTEST: Final = HEADER_SIZE - LOG_OVERHEAD
 UNCHECKED: Final = 1 << 63
 """An offset that no batch reaches."""
 
@@ -33,47 +34,41 @@ def scan(
     the others by their header alone. Raises `BadBatch` at the first one that is not sound.
     """
     position = origin = start
-    data = b""
+    view = memoryview(b"")
     while position < end:
         at = position - origin
-        if at + HEADER_SIZE > len(data):
-            data = file.pread(min(block, end - position), position)
+        if at + HEADER_SIZE > len(view):
+            view = memoryview(file.pread(min(block, end - position), position))
             origin, at = position, 0
-            if len(data) < HEADER_SIZE:
-                raise BadBatch(file.path, position, f"{len(data)} bytes are not a whole batch")
-        header = read_header(data, at)
-        fault = _fault(header, floor, end - position)
-        if fault:
-            raise BadBatch(file.path, position, fault)
-        if header.base_offset + header.last_offset_delta >= checked_from:
-            _check_crc(file, position, header, data, at)
+            if len(view) < HEADER_SIZE:
+                raise BadBatch(file.path, position, f"{len(view)} bytes are not a whole batch")
+        header = read_header(view, at)
+        base_offset, length, _, magic, crc, _, delta, *_ = header
+        after = position + length + LOG_OVERHEAD
+        if magic != MAGIC or length < _SHORTEST or after > end or base_offset < floor or delta < 0:
+            raise BadBatch(file.path, position, _fault(header, floor, end - position))
+        if base_offset + delta >= checked_from:
+            if after - origin <= len(view):
+                found = crc32c(view[at + CRC_START : after - origin])
+            else:
+                found = _crc_of_range(file, position + CRC_START, after)
+            if found != crc:
+                raise BadBatch(file.path, position, f"the batch at offset {base_offset} does not match its CRC-32C")
         yield position, header
-        floor = header.base_offset + header.last_offset_delta + 1
-        position += header.batch_length + LOG_OVERHEAD
+        floor = base_offset + delta + 1
+        position = after
 
 
-def _fault(header: BatchHeader, floor: int, room: int) -> str | None:
+def _fault(header: BatchHeader, floor: int, room: int) -> str:
     if header.magic != MAGIC:
         return f"no record batch (magic {header.magic})"
-    if header.batch_length < HEADER_SIZE - LOG_OVERHEAD:
+    if header.batch_length < _SHORTEST:
         return f"a batch cannot have a length of {header.batch_length}"
     if header.size > room:
         return f"a batch of {header.size} bytes is cut off after {room}"
     if header.base_offset < floor:
         return f"offset {header.base_offset} comes after {floor - 1}"
-    if header.last_offset_delta < 0:
-        return f"a batch cannot have a last offset delta of {header.last_offset_delta}"
-    return None
-
-
-def _check_crc(file: File, position: int, header: BatchHeader, data: bytes, at: int) -> None:
-    size = header.size
-    if at + size <= len(data):
-        crc = crc32c(memoryview(data)[at + CRC_START : at + size])
-    else:
-        crc = _crc_of_range(file, position + CRC_START, position + size)
-    if crc != header.crc:
-        raise BadBatch(file.path, position, f"the batch at offset {header.base_offset} does not match its CRC-32C")
+    return f"a batch cannot have a last offset delta of {header.last_offset_delta}"
 
 
 def _crc_of_range(file: File, start: int, end: int) -> int:
