@@ -248,7 +248,16 @@ _OWN: Final = (
         Type.INT,
         "60000",
         at_least(0),
-        "How often the offsets up to which logs are synced are written down; recovery after a crash starts there.",
+        "How often logs are synced in the background, and the offsets up to which they are written down; recovery "
+        "after a crash starts there.",
+    ),
+    _broker(
+        "num.recovery.threads.per.data.dir",
+        Type.INT,
+        "2",
+        at_least(1),
+        "Logs that are recovered at once after a crash.",
+        "high",
     ),
 )
 

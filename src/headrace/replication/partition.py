@@ -109,8 +109,9 @@ class Partition:
 
     def lead(self, broker_id: int, state: PartitionState, now: float) -> None:
         """Lead, as of this state."""
-        before, self.state = self.state, state
+        before = self.state
         if self.is_leader and state.leader_epoch == self.leader_epoch:
+            self.state = state
             if self.followers is not None:
                 self.followers.renew(state, now)
             if len(state.replicas) > 1 and self.followers is None:
@@ -118,14 +119,15 @@ class Partition:
             if self.is_short_of_replicas and len(before.isr) >= self.least_isr:
                 self.commits.fail(CodedError(ErrorCode.not_enough_replicas_after_append))
         else:
-            self.log.start_epoch(state.leader_epoch)
+            self.log.start_epoch(state.leader_epoch)  # may be refused, and then the state is still to be taken up
+            self.state = state
             self.verifications.clear()
             self.is_leader = True
             self.leader_epoch = state.leader_epoch
             alone = len(state.replicas) == 1
             self.followers = None if alone else Followers(broker_id, state, self.log.log_end_offset, now)
         if self.is_durable and self.log.synced_offset < self.log.log_end_offset:
-            self._flusher.request(self.log, self._synced)
+            self._flusher.request(self.log, self.synced)
         for outflow, key in self.outflows.items():
             outflow.renewed(key)
         self.move_high_watermark()
@@ -282,7 +284,7 @@ class Partition:
             self._tell_outflows()
         limit = log.settings.flush_messages
         if limit <= 1:
-            self._flusher.request(log, self._synced)
+            self._flusher.request(log, self.synced)
             return
         self._unsynced += count
         if self._unsynced >= limit:
@@ -308,9 +310,10 @@ class Partition:
     def flush(self) -> None:
         """Bring the log to stable storage soon."""
         self._unsynced = 0
-        self._flusher.request(self.log, self._synced)
+        self._flusher.request(self.log, self.synced)
 
-    def _synced(self) -> None:
+    def synced(self) -> None:
+        """The log was synced, or that failed: whoever waits for it hears of it."""
         if self.log.offline is not None:
             error = CodedError(ErrorCode.kafka_storage_error, self.log.offline)
             self.commits.fail(error)
@@ -555,7 +558,7 @@ class Partition:
                 self._begin_with(records)
             log.append_as_follower(records)
             if self.is_durable:
-                self._flusher.request(log, self._synced)
+                self._flusher.request(log, self.synced)
             log.last_stable_offset(self.high_watermark)
         if log.log_start_offset < leader_start <= log.log_end_offset:
             log.advance_start(leader_start)

@@ -17,7 +17,7 @@ import structlog
 from headrace.cluster.election import LogEnd
 from headrace.cluster.image import NO_LEADER, PartitionState, Topic
 from headrace.cluster.log_faults import Fault, FaultyLog
-from headrace.cluster.log_settings import IntakeSettings, intake_settings, log_settings
+from headrace.cluster.log_settings import intake_settings, log_settings
 from headrace.cluster.wishes import Granted
 from headrace.config import BrokerConfig
 from headrace.net.clock import Clock
@@ -25,12 +25,14 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.storage.core import Health
 from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
-from headrace.storage.log import LogSettings
+from headrace.storage.log import Log, LogSettings
 from headrace.storage.log_starts import LogStartWriter
 from headrace.storage.manager import LogManager
+from headrace.storage.sync import SyncTicket
 
 from .inflow import Key
 from .isr import IsrChange, IsrKeeper
+from .opening import Opened, Openings, RunInBackground
 from .outflow import Outflow
 from .partition import Partition
 from .transactions import TransactionMarker, TransactionVerifier, check_operator_marker
@@ -43,6 +45,9 @@ ENOUGH_SPACE = 64 * 1024 * 1024
 
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
+_SYNCED_AT_ONCE = 64
+"""Logs whose syncs are begun together; what is written to them meanwhile waits for the next time."""
+RECOVERY_THREADS = "num.recovery.threads.per.data.dir"
 
 logger = structlog.get_logger(__name__)
 
@@ -60,9 +65,11 @@ class Backoff:
     After a minute in which nothing was tried it begins anew.
     """
 
-    __slots__ = ("_due", "_pause")
+    __slots__ = ("_due", "_pause", "is_fault")
 
     def __init__(self) -> None:
+        self.is_fault = True
+        """Whether something is broken, and not only short for a while."""
         self._due = -inf
         self._pause = FIRST_PAUSE
 
@@ -102,7 +109,14 @@ class ReplicaManager:
     """The partitions of this broker."""
 
     def __init__(
-        self, *, broker_id: int, config: BrokerConfig, clock: Clock, logs: LogManager, flusher: Flusher
+        self,
+        *,
+        broker_id: int,
+        config: BrokerConfig,
+        clock: Clock,
+        logs: LogManager,
+        flusher: Flusher,
+        run_in_background: RunInBackground | None = None,
     ) -> None:
         self.broker_id = broker_id
         self.clock = clock
@@ -131,6 +145,17 @@ class ReplicaManager:
         """Partitions that this broker should hold, and could not open or take up the role in; when to try again."""
         self._space = Backoff()
         """When to see next whether full logs can go on."""
+        self._run_in_background = run_in_background
+        """None where logs are opened and synced at once, on the caller's thread."""
+        self._openings: Openings | None = None
+        if run_in_background is not None:
+            self._openings = Openings(
+                run_in_background, clock, at_once=lambda: int(config[RECOVERY_THREADS]), opened=self._take_opened
+            )
+        self._being_opened: dict[tuple[str, int], Topic | Dispose] = {}
+        """Of each log that is being opened: the newest state of its topic, or how it is to be disposed of."""
+        self._held_back: set[tuple[str, int]] = set()
+        """Logs that were being opened when this broker stepped down: their roles wait for a later word."""
 
     @property
     def log_directory(self) -> str:
@@ -148,7 +173,9 @@ class ReplicaManager:
         return found
 
     def _absence(self, topic: str, index: int) -> ErrorCode:
-        """Why a partition is not here: it cannot be opened, it is on other brokers, or nowhere."""
+        """Why a partition is not here: it is being opened or cannot be, it is on other brokers, or nowhere."""
+        if (topic, index) in self._being_opened:
+            return ErrorCode.not_leader_or_follower
         if (topic, index) in self._untaken:
             return ErrorCode.kafka_storage_error
         exists = self.is_known is not None and self.is_known(topic, index)
@@ -203,7 +230,7 @@ class ReplicaManager:
             state = topic.partitions[index]
             partition = held.get(index)
             if self.broker_id not in state.replicas:
-                self._untaken.pop((topic.name, index), None)
+                self._let_go((topic.name, index), self._logs.set_aside)
                 if partition is not None and partition.state.partition_epoch == UNKNOWN_EPOCH:
                     unlisted.append(partition)
                 elif partition is not None and state.partition_epoch >= partition.state.partition_epoch:
@@ -211,15 +238,14 @@ class ReplicaManager:
                 continue
             try:
                 if partition is None:
-                    held[index] = self._open(topic, index, settings, rules)
+                    self._open(topic, index, settings)
                 else:
                     partition.configure(settings, rules)
                     self._assume(partition, state)
-                for outflow in self.awaited.pop((topic.id.bytes, index), ()):
-                    outflow.led((topic.id.bytes, index))
+                    self._tell_followers(partition)
             except (CodedError, StorageError, OSError) as error:
                 failure = failure or error
-                self._untaken.setdefault((topic.name, index), Backoff()).wait(self.clock.monotonic())
+                self._note_failure(topic, index, error)
         self._drop(topic, moved_away, self._logs.delete)
         self._set_unlisted_aside(topic, unlisted)
         if failure is not None:
@@ -232,9 +258,53 @@ class ReplicaManager:
             reason = "the metadata store was set back, and does not place it here"
             logger.error("a log is set aside", topic=topic.name, partition=partition.index, reason=reason)
 
-    def _open(self, topic: Topic, index: int, settings: LogSettings, rules: IntakeSettings) -> Partition:
+    def _note_failure(self, topic: Topic, index: int, error: Exception) -> None:
+        """A partition could not be taken up: it is tried again. Where only descriptors are short, nothing is broken."""
+        backoff = self._untaken.setdefault((topic.name, index), Backoff())
+        backoff.wait(self.clock.monotonic())
+        backoff.is_fault = not (isinstance(error, StorageError) and error.is_busy)
+
+    def _open(self, topic: Topic, index: int, settings: LogSettings) -> None:
+        """Open a log now, or off the loop where it has to be read for that."""
+        key = (topic.name, index)
+        if key in self._being_opened:
+            self._being_opened[key] = topic
+            self._held_back.discard(key)
+            return
+        known = self._logs.get(topic.name, index)
+        if known is not None:
+            self._serve(topic, index, known)
+            return
+        replicated = len(topic.partitions[index].replicas) > 1
+        closed = self._logs.find(topic.name, index, topic.id, settings, replicated=replicated)
+        if self._openings is None or closed.opens_at_once:
+            self._serve(topic, index, self._logs.adopt(closed, closed.open()))
+        else:
+            self._being_opened[key] = topic
+            self._openings.begin(closed, first=topic.internal)
+
+    def _take_opened(self, opened: Opened) -> None:
+        """A log that was opened off the loop is there: serve it, or what has come in its place meanwhile."""
+        key = opened.log.key
+        awaited = self._being_opened.pop(key)
+        try:
+            if not isinstance(awaited, Topic):
+                awaited(key[0], [key[1]])
+            elif awaited.id != opened.log.topic_id:
+                self.apply_topic(awaited, [key[1]])
+            elif opened.state is None:
+                raise opened.error or RuntimeError("a log was neither opened nor not")
+            else:
+                self._serve(awaited, key[1], self._logs.adopt(opened.log, opened.state))
+        except (CodedError, StorageError, OSError) as error:
+            logger.error("log cannot be opened", log=opened.log.directory, reason=str(error))
+            if isinstance(awaited, Topic):
+                self._note_failure(awaited, key[1], error)
+
+    def _serve(self, topic: Topic, index: int, log: Log) -> None:
+        """Hold a partition whose log is open."""
         state = topic.partitions[index]
-        log = self._logs.load(topic.name, index, topic.id, settings, replicated=len(state.replicas) > 1)
+        log.configure(log_settings(topic, self._config))
         for finding in log.findings:
             logger.warning("log found not as it was", log=log.name, finding=finding)
         partition = Partition(
@@ -243,14 +313,31 @@ class ReplicaManager:
             index=index,
             state=state,
             log=log,
-            rules=rules,
+            rules=intake_settings(topic, self._config),
             flusher=self._flusher,
             internal=topic.internal,
             high_watermark=self._logs.high_watermark(topic.name, index),
         )
-        self._take_role(partition, state)
+        if (topic.name, index) in self._held_back:
+            self._held_back.discard((topic.name, index))
+            partition.follow(state)
+        else:
+            self._take_role(partition, state)
         self._untaken.pop((topic.name, index), None)
-        return partition
+        self._by_name.setdefault(topic.name, {})[index] = partition
+        self._tell_followers(partition)
+
+    def _tell_followers(self, partition: Partition) -> None:
+        """Those who asked before this broker had taken the partition up ask again."""
+        key = (partition.topic_id, partition.index)
+        for outflow in self.awaited.pop(key, ()):
+            outflow.led(key)
+
+    def _let_go(self, key: tuple[str, int], dispose: Dispose) -> None:
+        """This broker is not to hold a partition that it may not even have opened yet."""
+        self._untaken.pop(key, None)
+        if key in self._being_opened:
+            self._being_opened[key] = dispose
 
     def _assume(self, partition: Partition, state: PartitionState) -> None:
         """Take up a newer state; an older one, which another way was faster with, is passed over."""
@@ -291,6 +378,7 @@ class ReplicaManager:
                 if self.leadership is not None:
                     self.leadership.leads_no_more(partition)
         self._untaken.clear()
+        self._held_back |= self._being_opened.keys()
 
     def forget_states(self) -> None:
         """Take any state for a newer one, and until one comes lead and follow nobody: what is known is of another
@@ -301,6 +389,9 @@ class ReplicaManager:
             partition.follow(replace(partition.state, leader=NO_LEADER, partition_epoch=UNKNOWN_EPOCH))
             if self.following is not None:
                 self.following.leave((partition.topic_id, partition.index))
+        for key, awaited in self._being_opened.items():
+            if isinstance(awaited, Topic):
+                self._being_opened[key] = _with_unknown_state(awaited, key[1])
 
     def apply_state(self, change: IsrChange, granted: Granted) -> None:
         """The controller's answer to a wish for an ISR, which may come before the news of it.
@@ -335,6 +426,8 @@ class ReplicaManager:
         self._names.pop(topic.id.bytes, None)
         self._by_name.pop(topic.name, None)
         self._topics.pop(topic.name, None)
+        for index in range(len(topic.partitions)):
+            self._let_go((topic.name, index), dispose)
         for key in [key for key in self._untaken if key[0] == topic.name]:
             del self._untaken[key]
 
@@ -379,7 +472,8 @@ class ReplicaManager:
         now = self.clock.monotonic()
         await self._retry(now)
         self._free(now)
-        faulty = [self._fault(*key, Fault.FAILED) for key in self._untaken if self._is_absent(*key)]
+        broken = [key for key, backoff in self._untaken.items() if backoff.is_fault and self._is_absent(*key)]
+        faulty = [self._fault(*key, Fault.FAILED) for key in broken]
         for key in list(self._logs.faulty):
             partition = self._by_name.get(key[0], NO_PARTITIONS).get(key[1])
             if partition is None:
@@ -580,18 +674,29 @@ class ReplicaManager:
 
     def set_strays_aside(self) -> list[str]:
         """Give logs of topics that the metadata does not know other names; those. Once, at the end of the start."""
-        return self._logs.set_strays_aside(but=self._untaken)
+        return self._logs.set_strays_aside(but=self._untaken.keys() | self._being_opened.keys())
 
-    async def settle(self) -> None:
-        """Wait until all that a start after a crash has found is synced: readers had seen it, and must not see less."""
-        for partition in list(self.hosted()):
-            end = partition.log.log_end_offset
-            alone = partition.is_leader and partition.followers is None
-            if alone and partition.high_watermark < end and partition.log.offline is None:
-                await _committed(partition, end)
+    async def opened(self, seconds: float) -> None:
+        """Returns when every log is open, or cannot be, or after so many seconds."""
+        if self._openings is not None:
+            await self._openings.wait(seconds)
+
+    def report_recovery(self) -> None:
+        """Log how far the opening of logs has come, if it takes long."""
+        if self._openings is not None:
+            self._openings.report()
+
+    def stop_opening(self) -> None:
+        """Give up what is being opened: the broker stops."""
+        if self._openings is not None:
+            self._openings.close()
 
     async def checkpoint(self) -> None:
-        """Write down how far each log is synced, committed and deleted."""
+        """Sync what was written, in the background, and write down how far each log is synced, committed and deleted.
+
+        So a start after a crash has only what was written since to read and check.
+        """
+        await self._sync_in_background()
         await self._for_each("checkpoint", lambda held: held.log.save())
         write = self._logs.prepare_checkpoint(self._high_watermarks())
         await self._off_loop(write.run)
@@ -608,8 +713,25 @@ class ReplicaManager:
         self._flusher.run(work, finished)
         await done
 
+    async def _sync_in_background(self) -> None:
+        """Sync the logs that nobody waits for: those of durable topics are synced with each request."""
+        run = self._run_in_background
+        if run is None:
+            return
+        written: list[Partition] = []
+
+        def collect(held: Partition) -> None:
+            if held.log.is_dirty and not held.is_durable:
+                written.append(held)
+
+        await self._for_each("sync", collect)
+        for start in range(0, len(written), _SYNCED_AT_ONCE):
+            part = written[start : start + _SYNCED_AT_ONCE]
+            await _run_tickets(run, [(held, ticket) for held in part if (ticket := held.log.begin_sync()) is not None])
+
     def close(self) -> None:
-        """Bring every log to rest; the next start need not recover."""
+        """Bring every log to rest; the next start need not recover those that were open."""
+        self.stop_opening()
         for partition in self.hosted():
             partition.retire(ErrorCode.not_leader_or_follower)
         self._logs.close(self._high_watermarks())
@@ -618,7 +740,24 @@ class ReplicaManager:
         return {(p.topic, p.index): p.high_watermark for p in self.hosted()}
 
 
-async def _committed(partition: Partition, end_offset: int) -> None:
-    known = asyncio.Event()
-    partition.commits.wait(end_offset, lambda _: known.set())
-    await known.wait()
+def _with_unknown_state(topic: Topic, index: int) -> Topic:
+    state = replace(topic.partitions[index], leader=NO_LEADER, partition_epoch=UNKNOWN_EPOCH)
+    return replace(topic, partitions=(*topic.partitions[:index], state, *topic.partitions[index + 1 :]))
+
+
+async def _run_tickets(run: RunInBackground, tickets: Sequence[tuple[Partition, SyncTicket]]) -> None:
+    if not tickets:
+        return
+    failures = await run(lambda: [_failure(ticket) for _, ticket in tickets])
+    for (partition, ticket), failure in zip(tickets, failures, strict=True):
+        partition.log.finish_sync(ticket, failure)
+        partition.synced()
+
+
+def _failure(ticket: SyncTicket) -> Exception | None:
+    """What a sync fails with: one log's failure does not keep the others from being synced."""
+    try:
+        ticket.run()
+    except Exception as error:
+        return error
+    return None

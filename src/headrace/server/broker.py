@@ -62,6 +62,8 @@ from .world import World
 
 DRAIN_SECONDS: Final = 10.0
 SWEEP_SECONDS: Final = 1.0
+PATIENCE_SECONDS: Final = 1.0
+"""How long a lone broker waits with its first client for logs that have to be recovered."""
 METADATA_FILE: Final = "metadata.db"
 _SWITCH_SECONDS: Final = 0.0005
 _COLLECT_AFTER: Final = (50_000, 20, 50)
@@ -170,7 +172,10 @@ class Broker:
             clock=self._clock,
             logs=logs,
             flusher=Flusher(self._world.workers.sync),
+            run_in_background=self._world.workers.background,
         )
+        self._held.callback(self._world.workers.close)
+        self._held.callback(self._replicas.stop_opening)
         advertised = config.advertised
         node = BrokerNode(
             id=config.node_id,
@@ -184,15 +189,16 @@ class Broker:
             await self._start_among_others(cast(SharedStore, store), image, node)
 
     async def _start_alone(self, store: MetadataStore, image: ClusterImage, node: BrokerNode) -> None:
-        """As its own controller: everything is known, and open, before anyone is served."""
+        """As its own controller: all is known before anyone is served, and open where that does not take long."""
         controller = Controller(store=store, image=image, config=self.config, node=node, rng=self._rng, listeners=self)
         self._held.push_async_callback(controller.close)
         await controller.load()
         for topic in image.topics():
             self._hold(topic)
         self._set_strays_aside()
-        await self._replicas.settle()
+        await self._replicas.opened(PATIENCE_SECONDS)
         self._begin_serving(image, controller)
+        self._replicas.leadership = Coordinators(self._groups, self._transactions)
 
     def _hold(self, topic: Topic) -> None:
         """What cannot be opened now is tried again, and keeps nobody from the rest."""
@@ -374,6 +380,7 @@ class Broker:
         every(SWEEP_SECONDS, "sweep connections", lambda: self._listener.sweep(loop.time()))
         every(SWEEP_SECONDS, "flush", self._replicas.flush_due)
         every(FOLLOWERS_SECONDS, "log health", self._replicas.look_after_logs)
+        every(SWEEP_SECONDS, "report recovery", self._replicas.report_recovery)
         every(SWEEP_SECONDS, "bound producers", self._replicas.bound_producers)
         if self._clustered is not None:
             every(FOLLOWERS_SECONDS, "followers", self._replicas.look_after_followers)

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from headrace.cluster.store import MetadataStore
 from headrace.net.clock import Clock, SystemClock
@@ -15,6 +15,7 @@ from headrace.net.tcp import TcpNetwork
 from headrace.storage.disk import Disk, RealDisk
 
 T = TypeVar("T")
+_MOST_THREADS: Final = 32
 
 
 class Workers(Protocol):
@@ -28,17 +29,22 @@ class Workers(Protocol):
         """What `work` returns; syncs do not wait for it."""
         ...
 
+    def background(self, work: Callable[[], T]) -> Awaitable[T]:
+        """What `work` returns; several run beside each other, and nothing else waits for them."""
+        ...
+
     def close(self) -> None:
-        """Waits for what runs."""
+        """Waits for what runs. Safe to call twice."""
         ...
 
 
 class ThreadWorkers:
-    """One thread for syncs, one for longer work; made when first needed."""
+    """One thread for syncs, one for compaction, some for the background; made when first needed."""
 
     def __init__(self) -> None:
         self._syncing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sync")
         self._aside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compact")
+        self._background = ThreadPoolExecutor(max_workers=_MOST_THREADS, thread_name_prefix="background")
 
     def sync(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
         loop = asyncio.get_running_loop()
@@ -51,7 +57,11 @@ class ThreadWorkers:
     def aside(self, work: Callable[[], T]) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._aside, work)
 
+    def background(self, work: Callable[[], T]) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._background, work)
+
     def close(self) -> None:
+        self._background.shutdown(cancel_futures=True)
         self._aside.shutdown(cancel_futures=True)
         self._syncing.shutdown()
 

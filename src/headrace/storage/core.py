@@ -366,12 +366,8 @@ class LogCore:
     # Getting to stable storage
 
     def begin_sync(self) -> SyncTicket | None:
-        """What has to be synced now; None when everything is. One ticket at a time."""
-        if self.offline is not None:
-            return None
-        if self._ticket is not None:
-            raise RuntimeError(f"a sync of {self.name} is under way")
-        if not self.is_dirty:
+        """What has to be synced now; None when everything is, or while another ticket is under way."""
+        if self.offline is not None or self._ticket is not None or not self.is_dirty:
             return None
         active = self._chain.active
         if active.file is not None:

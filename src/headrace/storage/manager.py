@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -13,11 +14,11 @@ from headrace.protocol.errors import CodedError
 from . import checkpoints
 from .checkpoint_file import CheckpointFile
 from .checkpoints import PARTITION_METADATA, Partition
-from .core import Health
+from .core import Health, LogState
 from .disk import DirectoryLocked, Disk, Lock, StorageError, parent_of
 from .log import Log
 from .open_files import UNLIMITED, OpenFiles
-from .recovery import Expected, open_log
+from .recovery import Expected, Progress, open_log, sync_found
 from .settings import LogSettings
 
 _DELETE_SUFFIX: Final = "-delete"
@@ -30,6 +31,35 @@ logger = structlog.get_logger(__name__)
 
 class WrongDirectory(Exception):  # noqa: N818 - named for the state found
     """The data directory belongs to another broker or cluster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedLog:
+    """A log whose directory is there, and all that opening it takes: `open` may run on any thread."""
+
+    disk: Disk
+    clock: Clock
+    key: Partition
+    topic_id: uuid.UUID
+    directory: str
+    settings: LogSettings
+    expected: Expected
+    is_new: bool
+    came_back: bool
+    """Whether it had been set aside, and is its topic's again."""
+
+    @property
+    def opens_at_once(self) -> bool:
+        """Whether nothing of it has to be read."""
+        return self.is_new or self.expected.clean
+
+    def open(self, progress: Progress | None = None) -> LogState:
+        """What the log is, after whatever happened to it. To be told of progress is to be on a thread: then what was
+        found is also synced, where readers see only what is."""
+        state = open_log(self.disk, self.clock, self.directory, self.settings, self.expected, progress)
+        if progress is not None and self.settings.flush_messages <= 1:
+            sync_found(state)
+        return state
 
 
 class CheckpointWrite(NamedTuple):
@@ -74,6 +104,8 @@ class LogManager:
         self._is_marked_clean = False
         """Whether the mark of a clean shutdown is still there."""
         self._logs: dict[Partition, Log] = {}
+        self._closed_logs: set[Partition] = set()
+        """Logs that were found and are not adopted: being opened, or impossible to open."""
         self._topic_ids: dict[Partition, uuid.UUID] = {}
         self._directories: set[str] = set()
         self._strays: set[str] = set()
@@ -226,26 +258,50 @@ class LogManager:
 
         One that has lost everything is offline, unless it is `replicated`: then it begins anew, refetching.
         """
+        known = self._logs.get((topic, partition))
+        if known is not None:
+            return known
+        closed = self.find(topic, partition, topic_id, settings, replicated=replicated)
+        return self.adopt(closed, closed.open())
+
+    def find(
+        self, topic: str, partition: int, topic_id: uuid.UUID, settings: LogSettings, *, replicated: bool = False
+    ) -> ClosedLog:
+        """The log of a partition, whose directory is made if there is none; to be opened, then adopted."""
         key = (topic, partition)
-        if key in self._logs:
-            return self._logs[key]
         self._remove_clean_marker()
         name = _directory_of(key)
         directory = self._path(name)
         if name in self._directories and not self._belongs(directory, topic_id):
             self._dispose([key])
         came_back = name not in self._directories and self._took_back(key, topic_id)
-        if name not in self._directories:
+        is_new = name not in self._directories
+        if is_new:
             self._make_directory(name, topic_id, refetching=replicated and self._was_held(key))
-        state = open_log(self._disk, self._clock, directory, settings, self._expected(key, replicated=replicated))
+        self._closed_logs.add(key)
+        return ClosedLog(
+            disk=self._disk,
+            clock=self._clock,
+            key=key,
+            topic_id=topic_id,
+            directory=directory,
+            settings=settings,
+            expected=self._expected(key, replicated=replicated),
+            is_new=is_new,
+            came_back=came_back,
+        )
+
+    def adopt(self, closed: ClosedLog, state: LogState) -> Log:
+        """The log that was opened, from now on one of the directory's."""
+        key = closed.key
         if state.refetching:
             self._forget([key])
         log = Log(
             self._disk,
             self._clock,
-            directory,
-            name,
-            settings,
+            closed.directory,
+            _directory_of(key),
+            closed.settings,
             state,
             on_recovery_point_lowered=self._write_recovery_points,
             on_start_lowered=self._write_log_starts,
@@ -253,12 +309,13 @@ class LogManager:
             on_fault=partial(self._note_fault, key),
             files=self.files,
         )
-        if came_back:
-            log.findings.append(f"{directory} had been set aside, and is its topic's again")
+        if closed.came_back:
+            log.findings.append(f"{closed.directory} had been set aside, and is its topic's again")
         log.first_dirty_offset = min(self._cleaner_offsets.get(key, 0), log.log_end_offset)
         self._logs[key] = log
         self._opened.add(key)
-        self._topic_ids[key] = topic_id
+        self._topic_ids[key] = closed.topic_id
+        self._closed_logs.discard(key)
         if log.health is not Health.ONLINE:
             self._note_fault(key)
         return log
@@ -269,6 +326,7 @@ class LogManager:
     def unload(self, topic: str, partition: int, high_watermark: int) -> None:
         """Let go of a log, so that it can be opened anew."""
         log = self._logs.pop((topic, partition), None)
+        self._closed_logs.add((topic, partition))
         self._high_watermarks[topic, partition] = high_watermark
         self.faulty.pop((topic, partition), None)
         if log is not None:
@@ -463,6 +521,7 @@ class LogManager:
             self._disk.sync_directory(self.data_directory)
         finally:
             self._forget(keys)
+            self._closed_logs.difference_update(keys)
 
     def _rename_aside(self, name: str, topic_id: uuid.UUID | None, suffix: str) -> str:
         number = topic_id.int if topic_id else 0
@@ -590,7 +649,7 @@ class LogManager:
         for log in self._logs.values():
             log.close()
         self.checkpoint(high_watermarks)
-        if all(log.offline is None for log in self._logs.values()):
+        if not self._closed_logs and all(log.offline is None for log in self._logs.values()):
             self._disk.write_atomically(self._path(checkpoints.CLEAN_SHUTDOWN), b'{"version":0,"brokerEpoch":-1}')
         self._unlock()
 

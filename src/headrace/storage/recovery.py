@@ -17,7 +17,7 @@ from headrace.protocol.batch import LOG_OVERHEAD, NO_PRODUCER
 
 from .checkpoints import LEADER_EPOCHS, PARTITION_METADATA, REFETCHING
 from .core import LogState
-from .disk import Disk, StorageError, parent_of
+from .disk import Disk, File, StorageError, parent_of
 from .epochs import Epochs
 from .index import OffsetIndex, TimeIndex
 from .open_files import OpenFiles
@@ -61,6 +61,36 @@ class Expected:
         return max(self.recovery_point, self.high_watermark, self.log_start_offset)
 
 
+class Progress:
+    """How far a recovery has come, and whether it is to be given up: shared with the thread that is at it."""
+
+    __slots__ = ("bytes", "is_cancelled")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.is_cancelled = False
+
+
+class RecoveryCancelled(Exception):  # noqa: N818 - named for what happened
+    """The broker stops: what was not recovered is so at the next start."""
+
+
+class _Watched:
+    """A file that is read from its beginning to its end, as far as `scan` needs it."""
+
+    def __init__(self, file: File, progress: Progress) -> None:
+        self._file = file
+        self._progress = progress
+        self.path = file.path
+
+    def pread(self, size: int, position: int) -> bytes:
+        if self._progress.is_cancelled:
+            raise RecoveryCancelled(self.path)
+        data = self._file.pread(size, position)
+        self._progress.bytes += len(data)
+        return data
+
+
 class _Damaged(Exception):  # noqa: N818 - never leaves this file
     """Something below the recovery point is not as it was."""
 
@@ -76,6 +106,7 @@ class _Recovery:
     findings: list[str] = field(default_factory=list)
     epoch_starts: list[tuple[int, int]] = field(default_factory=list)
     """Leader epochs met behind the recovery point, and where."""
+    progress: Progress = field(default_factory=Progress)
     producers: Producers | None = None
     """What the producers have written up to where the tail was checked."""
     producers_from: int = 0
@@ -92,15 +123,47 @@ class _Recovery:
         self.names_changed = True
 
 
-def open_log(disk: Disk, clock: Clock, directory: str, settings: LogSettings, expected: Expected) -> LogState:
+def open_log(
+    disk: Disk,
+    clock: Clock,
+    directory: str,
+    settings: LogSettings,
+    expected: Expected,
+    progress: Progress | None = None,
+) -> LogState:
     """The state of the log in an existing directory, which may be empty, after whatever happened to it.
 
     `StorageError` where it cannot be opened now, for want of descriptors, memory or space: to be tried again.
     """
-    recovery = _Recovery(disk=disk, clock=clock, directory=directory, settings=settings, expected=expected)
+    recovery = _Recovery(
+        disk=disk,
+        clock=clock,
+        directory=directory,
+        settings=settings,
+        expected=expected,
+        progress=progress or Progress(),
+    )
     state = _open_segments(recovery)
     _let_go(state.segments)
     return state
+
+
+def sync_found(state: LogState) -> None:
+    """Bring all that was found to stable storage, where records count once they are there: readers had seen them, and
+    must not see less. A disk that refuses takes the log offline.
+    """
+    if state.offline is not None:
+        return
+    try:
+        for step in state.unsynced.take():
+            step()
+    except StorageError as error:
+        if error.is_out_of_descriptors:
+            raise
+        state.offline = str(error)
+        state.findings.append(state.offline)
+    else:
+        state.synced_offset = state.log_end_offset
 
 
 def _let_go(segments: list[Segment]) -> None:
@@ -379,8 +442,9 @@ def _check_tail(recovery: _Recovery, segment: Segment, start: int, size: int) ->
     """Let the segment, the producers and the epochs know of each sound batch, in one pass."""
     point = recovery.expected.recovery_point
     file = segment.open()
+    watched = _Watched(file, recovery.progress)
     note, epoch = segment.note, None
-    for position, header in scan(file, start, size, floor=segment.base_offset, checked_from=point):
+    for position, header in scan(watched, start, size, floor=segment.base_offset, checked_from=point):
         base_offset = header.base_offset
         if recovery.producers is None:
             _load_producers(recovery, segment, base_offset)

@@ -31,7 +31,7 @@ def load_producers(disk: Disk, directory: str, segments: Sequence[Segment], star
 
 
 def newest_snapshot(disk: Disk, directory: str, start: int, end: int) -> tuple[Producers, int]:
-    """The newest sound snapshot up to an offset, and of which offset it is; none at a log's start where there is none."""
+    """The newest sound snapshot up to an offset, and of which offset it is; an empty one at the start otherwise."""
     for offset in reversed(snapshot_offsets(disk.listdir(directory))):
         if offset <= end:
             producers = Producers.decode(disk.read(snapshot_path(directory, offset)))

@@ -1,13 +1,11 @@
 """Walking over the batches of a segment file, a block at a time."""
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
 
 from crc32c import crc32c
 
 from headrace.protocol.batch import CRC_START, HEADER_SIZE, LOG_OVERHEAD, MAGIC, BatchHeader, read_header
-
-from .disk import File
 
 BLOCK: Final = 1 << 20
 _SHORTEST: Final = HEADER_SIZE - LOG_OVERHEAD
@@ -25,8 +23,16 @@ class BadBatch(Exception):  # noqa: N818 - named for what was found
         self.reason = reason
 
 
+class Scanned(Protocol):
+    """A file, as far as a scan needs it."""
+
+    path: str
+
+    def pread(self, size: int, position: int) -> bytes: ...
+
+
 def scan(
-    file: File, start: int, end: int, *, floor: int = 0, checked_from: int = UNCHECKED, block: int = BLOCK
+    file: Scanned, start: int, end: int, *, floor: int = 0, checked_from: int = UNCHECKED, block: int = BLOCK
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Positions and headers of the batches from `start`, which is a batch's first byte, up to `end`.
 
@@ -71,7 +77,7 @@ def _fault(header: BatchHeader, floor: int, room: int) -> str:
     return f"a batch cannot have a last offset delta of {header.last_offset_delta}"
 
 
-def _crc_of_range(file: File, start: int, end: int) -> int:
+def _crc_of_range(file: Scanned, start: int, end: int) -> int:
     crc = 0
     while start < end:
         piece = file.pread(min(BLOCK, end - start), start)

@@ -30,6 +30,9 @@ class SimulatedWorkers:
     def aside(self, work: Callable[[], T]) -> Awaitable[T]:
         return self._later(work)
 
+    def background(self, work: Callable[[], T]) -> Awaitable[T]:
+        return self._later(work)
+
     def close(self) -> None:
         """Nothing runs on."""
 

@@ -33,13 +33,20 @@ def in_place(work: Any, done: Any) -> None:
 class Held:
     """A broker's logs on a simulated disk."""
 
-    def __init__(self, disk: SimulatedDisk | None = None, run: RunInThread = in_place) -> None:
+    def __init__(
+        self, disk: SimulatedDisk | None = None, run: RunInThread = in_place, *, on_threads: bool = False
+    ) -> None:
         self.disk = disk or SimulatedDisk()
         self.clock = SimulatedClock()
         self.logs = LogManager(self.disk, self.clock, "/data", cluster_id="here", broker_id=1)
         self.logs.open()
         self.replicas = ReplicaManager(
-            broker_id=1, config=BrokerConfig.parse({}), clock=self.clock, logs=self.logs, flusher=Flusher(run)
+            broker_id=1,
+            config=BrokerConfig.parse({}),
+            clock=self.clock,
+            logs=self.logs,
+            flusher=Flusher(run),
+            run_in_background=asyncio.to_thread if on_threads else None,
         )
 
     def topic(self, name: str, **configs: str) -> Partition:
@@ -68,10 +75,9 @@ def test_after_a_crash_readers_see_no_less_than_before() -> None:
             work()
             loop.call_soon(done, None)
 
-        again = Held(held.disk, later)
+        again = Held(held.disk, later, on_threads=True)
         again.replicas.apply_topic(topic)
-        assert again.replicas.partition("t", 0).high_watermark == 0
-        await again.replicas.settle()
+        await again.replicas.opened(60)
         return again.replicas.partition("t", 0).high_watermark
 
     assert asyncio.run(start()) == 1
