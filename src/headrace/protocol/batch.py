@@ -126,8 +126,6 @@ def check_batch(batch: memoryview) -> BatchHeader:
             ErrorCode.invalid_record,
             f"a batch of {count} records cannot have a last offset delta of {header.last_offset_delta}",
         )
-    if count > (size - HEADER_SIZE) // SMALLEST_RECORD and not header.attributes & CODEC_MASK:
-        raise CodedError(ErrorCode.invalid_record, f"{size} bytes cannot hold {count} records")
     if header.attributes & CONTROL_BIT:
         raise CodedError(ErrorCode.invalid_record, "clients cannot write control batches")
     if header.producer_id >= 0 > header.base_sequence:

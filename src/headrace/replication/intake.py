@@ -46,7 +46,10 @@ def admit(
         )
     if header.attributes & APPEND_TIME_BIT and not rules.append_time:
         raise CodedError(ErrorCode.invalid_timestamp, "only the broker can set append time; the topic has CreateTime")
-    learned = _check_records(batch, header, rules)
+    if codec == NONE:
+        learned: Learned | None = check_records(batch, HEADER_SIZE, header.record_count)
+    else:
+        learned = check_compressed(batch, header, rules)
     if not rules.append_time:
         header = _check_timestamps(batch, header, rules, now_ms, learned)
     if rules.compacted:
@@ -59,12 +62,9 @@ def admit(
     return batch, header
 
 
-def _check_records(batch: memoryview, header: BatchHeader, rules: IntakeSettings) -> Learned | None:
-    """What the records say; None for a compressed batch of which only the frame was looked at."""
-    codec = header.attributes & CODEC_MASK
-    if codec == NONE:
-        return check_records(batch, HEADER_SIZE, header.record_count)
-    recompressed = rules.codec is not None and rules.codec != codec
+def check_compressed(batch: memoryview, header: BatchHeader, rules: IntakeSettings) -> Learned | None:
+    """What the records of a compressed batch say; None where only its frame was looked at."""
+    recompressed = rules.codec is not None and rules.codec != header.codec
     unordered = header.max_timestamp < header.base_timestamp and not rules.append_time
     if rules.reads_records or rules.compacted or recompressed or unordered:
         return check_packed_records(batch, header, _decompressed_limit(rules))
@@ -84,11 +84,13 @@ def _check_timestamps(
 
     Where the records were not read, the header's word is taken.
     """
-    base = oldest = header.base_timestamp
-    newest = header.max_timestamp
+    oldest, newest = header.base_timestamp, header.max_timestamp
     if learned is not None:
-        newest, oldest = max(base + learned[NEWEST], NO_TIMESTAMP), base + learned[OLDEST]
-    if (newest != NO_TIMESTAMP and newest - now_ms > rules.timestamp_after_max_ms) or newest > MAX_LONG:
+        newest = oldest + learned[NEWEST]
+        oldest += learned[OLDEST]
+        if newest != header.max_timestamp:
+            newest = max(newest, NO_TIMESTAMP)
+    if newest - now_ms > rules.timestamp_after_max_ms or newest > MAX_LONG:
         raise CodedError(
             ErrorCode.invalid_timestamp,
             f"timestamp {newest} is more than message.timestamp.after.max.ms={rules.timestamp_after_max_ms}"
