@@ -26,7 +26,6 @@ from headrace.protocol.errors import CodedError, ErrorCode, RecordsRefused
 from headrace.protocol.produce import FIRST_WITH_ZSTD
 from headrace.protocol.validation import Learned, check_frame, check_packed_records, check_records
 
-_LARGEST_RATIO: Final = 4
 _CODEC_NAMES: Final = {codec: name for name, codec in CODECS.items()}
 
 
@@ -73,8 +72,8 @@ def check_compressed(batch: memoryview, header: BatchHeader, rules: IntakeSettin
 
 
 def _decompressed_limit(rules: IntakeSettings) -> int:
-    """What a batch may decompress to: a topic that takes large batches takes larger ones than most readers expect."""
-    return max(DECOMPRESSED_LIMIT, _LARGEST_RATIO * rules.max_message_bytes)
+    """What a batch may decompress to: a topic that takes large batches takes them compressed as well."""
+    return max(DECOMPRESSED_LIMIT, rules.max_message_bytes)
 
 
 def _check_timestamps(
