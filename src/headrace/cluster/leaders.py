@@ -122,7 +122,7 @@ class Leaders:
                 return decided.changes(topic.partitions)
             return decided.changes(topic.partitions, lambda index: self._offline(topic, index, topic.partitions[index]))
 
-        for topics in _portions(list(self._image.topics())):
+        for topics in portions(list(self._image.topics())):
             current = (self._image.topic(topic.name) for topic in topics)
             names = [topic.name for topic in current if topic is not None and changes(topic)]
             await asyncio.gather(*(self._change_topic_if_there(name, changes) for name in names))
@@ -236,7 +236,8 @@ class Leaders:
                     yield topic, index, state
 
 
-def _portions(topics: Sequence[Topic]) -> Iterable[list[Topic]]:
+def portions(topics: Sequence[Topic]) -> Iterable[list[Topic]]:
+    """Topics in portions that are small enough to be looked at before others have a turn."""
     portion: list[Topic] = []
     partitions = 0
     for topic in topics:

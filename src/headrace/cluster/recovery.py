@@ -16,7 +16,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from . import election
 from .election import LogEnd, Rules
 from .image import ClusterImage, PartitionState, Topic
-from .leaders import Leaders, Offline
+from .leaders import Leaders, Offline, portions
 
 RETRY_SECONDS: Final = 1.0
 """Between two questions, while some have not told: a broker that has just come has yet to open its logs."""
@@ -69,8 +69,9 @@ class LogRecovery:
         while True:
             await self._due.wait()
             self._due.clear()
-            waiting = self._waiting()
-            self._report_leaderless()
+            leaderless = await self._leaderless()
+            self._report(leaderless)
+            waiting = [key for key in leaderless if self._awaits(*key)]
             while waiting:
                 await self._recover(waiting)
                 waiting = [key for key in waiting if self._awaits(*key)]
@@ -85,31 +86,25 @@ class LogRecovery:
             return False
         return True
 
-    def _waiting(self) -> list[Key]:
-        """The partitions that the ends of logs could give a leader. Equal states, as most are, are looked at once."""
-        alive = self._alive().keys()
-        known: dict[tuple[int, Rules], tuple[PartitionState, bool]] = {}
+    async def _leaderless(self) -> list[Key]:
+        """The partitions that nobody leads. Others have their turns between: a cluster has very many."""
         found: list[Key] = []
-        for topic in self._image.topics():
-            rules = self._leaders.rules(topic)
-            for index, state in enumerate(topic.partitions):
-                seen = known.get((id(state), rules))
-                if seen is None:
-                    seen = known[id(state), rules] = (state, election.awaits_recovery(state, rules, alive))
-                if seen[1]:
-                    found.append((topic.name, index))
+        for topics in portions(list(self._image.topics())):
+            for topic in topics:
+                found += [(topic.name, index) for index, state in enumerate(topic.partitions) if state.leader < 0]
+            await asyncio.sleep(0)
         return found
 
     def _awaits(self, name: str, index: int) -> bool:
-        topic = self._image.topic(name)
-        if topic is None or index >= len(topic.partitions):
+        topic = self._topic_of(name, index)
+        if topic is None:
             return False
         return election.awaits_recovery(topic.partitions[index], self._leaders.rules(topic), self._alive().keys())
 
-    def _report_leaderless(self) -> None:
+    def _report(self, leaderless: Sequence[Key]) -> None:
         """Say once whose return partitions wait for that nobody leads."""
         alive = self._alive().keys()
-        states = [s for t in self._image.topics() for s in t.partitions if s.leader < 0]
+        states = [topic.partitions[index] for name, index in leaderless if (topic := self._topic_of(name, index))]
         awaited = frozenset(r for s in states for r in (*s.isr, *s.elr, *s.last_known_elr) if r not in alive)
         if (len(states), awaited) != self._reported and awaited:
             advice = "bring the brokers back, or see `headrace cluster elect --unclean --help`"
