@@ -46,6 +46,13 @@ def held(run: Run, broker: int) -> Partition:
     return run.cluster[broker].broker.replicas.partition(TOPIC, 0)
 
 
+async def opened(run: Run, broker: int) -> Partition:
+    """The partition on a broker that has just started, once its log is open."""
+    held_by = run.cluster[broker].broker.replicas.hosted
+    await run.cluster.until(lambda: any(p.topic == TOPIC for p in held_by()), f"{broker} has opened its log")
+    return held(run, broker)
+
+
 async def in_sync(run: Run, *brokers: int) -> None:
     await run.cluster.until(lambda: set(run.cluster.state(TOPIC).isr) == set(brokers), f"{brokers} are in sync")
 
@@ -80,7 +87,7 @@ def test_a_damaged_log_is_never_in_sync_and_comes_back_when_it_is_removed() -> N
         await machine.stop()
         damage(run, 2)
         await machine.start()
-        assert held(run, 2).log.health is Health.FAILED
+        assert (await opened(run, 2)).log.health is Health.FAILED
         for number in range(5):
             await run.write_until_acknowledged(f"without 2: {number}")
             await asyncio.sleep(5)
@@ -334,3 +341,71 @@ def test_a_partition_that_could_not_be_opened_is_tried_again() -> None:
         await in_sync(run, 0, 1, 2)
 
     told(story)
+
+
+async def refetch(run: Run, broker: int, path: str = "/data") -> ErrorCode:
+    topics = [{"name": TOPIC, "partitions": [0]}]
+    values = {"dirs": [{"path": path, "topics": topics}]}
+    answer = await run.client.ask(run.cluster[broker].address, ApiKey.ALTER_REPLICA_LOG_DIRS, 2, values)
+    code = answer.results[0].partitions[0].error_code
+    assert isinstance(code, ErrorCode)
+    return code
+
+
+def set_aside(run: Run, broker: int) -> list[str]:
+    return [path for path in run.cluster[broker].disk.paths("/data") if "-damaged/" in path and path.endswith(".log")]
+
+
+def test_a_failed_log_is_set_aside_and_fetched_again_when_an_operator_asks() -> None:
+    async def story(run: Run) -> None:
+        assert await refetch(run, 2) is ErrorCode.invalid_request
+        await run.cluster[2].stop()
+        damage(run, 2)
+        await run.cluster[2].start()
+        damaged = await opened(run, 2)
+        assert f"headrace log refetch {TOPIC} --partition 0 --broker 2" in (damaged.log.offline or "")
+        assert await refetch(run, 2, "/elsewhere") is ErrorCode.log_dir_not_found
+        assert await refetch(run, 2) is ErrorCode.none
+        await in_sync(run, 0, 1, 2)
+        assert held(run, 2) is not damaged
+        assert set_aside(run, 2)
+
+    told(story)
+
+
+def test_the_only_log_that_holds_everything_is_given_up_only_by_force() -> None:
+    async def story(run: Run) -> None:
+        run.cluster[0].kill()
+        await led_by(run, 2)
+        await run.cluster[2].stop()
+        damage(run, 2)
+        await run.cluster[2].start()
+        await run.cluster[0].start()
+        await run.cluster.until(lambda: run.cluster.state(TOPIC).leader == -1, "nobody leads")
+        assert await refetch(run, 2) is ErrorCode.not_enough_replicas
+        assert await refetch(run, 2, "/data?start-empty") is ErrorCode.none
+        assert set_aside(run, 2)
+        await run.cluster.until(lambda: run.cluster.state(TOPIC).isr == (), "nobody is taken to be in sync")
+        await elect_uncleanly(run)
+        await led_by(run, 0)
+
+    told(story, replicas=(0, 2), least_isr=1)
+
+
+def test_the_only_replica_starts_empty_only_by_force() -> None:
+    async def main() -> None:
+        run = Run(Plan(seed=1, partitions=1))
+        await run.cluster.start()
+        await run.client.create_topic(TOPIC, assignments=[[2]], configs={"flush.messages": "1"})
+        await run.write_until_acknowledged("a")
+        await run.cluster[2].stop()
+        damage(run, 2)
+        await run.cluster[2].start()
+        await run.cluster.until(lambda: run.cluster.state(TOPIC).leader == -1, "nobody leads")
+        assert await refetch(run, 2) is ErrorCode.not_enough_replicas
+        assert await refetch(run, 2, "/data?start-empty") is ErrorCode.none
+        await run.write_until_acknowledged("b")
+        assert held(run, 2).log.log_end_offset == 1
+        await run.end()
+
+    run_virtual(main, 1, longest=600)

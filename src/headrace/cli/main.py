@@ -10,7 +10,7 @@ import typer
 
 from headrace import __version__
 
-from . import broker, cluster, consume, doctor, gateway, group, pipeline, produce, topic, txn, up, zookeeper
+from . import broker, cluster, consume, doctor, gateway, group, log, pipeline, produce, topic, txn, up, zookeeper
 from .console import FriendlyGroup, examples, say
 
 app = typer.Typer(
@@ -48,6 +48,7 @@ app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(txn.app, name="txn")
+app.add_typer(log.app, name="log")
 produce.register(app)
 consume.register(app)
 app.add_typer(pipeline.app, name="pipeline")

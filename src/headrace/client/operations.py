@@ -12,7 +12,7 @@ from typing import Any, Final, Self, TypeVar
 
 from headrace.net.channel import Address, Channel
 from headrace.net.errors import ConnectionLost
-from headrace.protocol.api import ApiKey
+from headrace.protocol.api import START_EMPTY, ApiKey
 from headrace.protocol.errors import ErrorCode
 
 from .columnar.connections import Connections
@@ -39,6 +39,13 @@ _THROTTLED: Final = ("leader.replication.throttled.replicas", "follower.replicat
 _ALL: Final = "*"
 _PLAIN: Final = {"include_synonyms": False, "include_documentation": False}
 _PASSING: Final = frozenset({ErrorCode.not_controller, ErrorCode.request_timed_out, ErrorCode.leader_not_available})
+
+_REFETCH_REASONS: Final = {
+    ErrorCode.invalid_request: "its log has not failed",
+    ErrorCode.unknown_topic_or_partition: "it holds no such partition",
+    ErrorCode.not_enough_replicas: "no other replica is in sync, so that nobody could be asked for what is lost; bring "
+    "one back, restore the files, or give up what only this log held with --force",
+}
 
 T = TypeVar("T")
 LogEnds = dict[Partition, dict[int, tuple[int, int]]]
@@ -90,6 +97,24 @@ class Operations:
             for partition in topic.partitions
         ]
         return self._with_min_isr(sorted(found, key=lambda p: p.key))
+
+    def refetch(self, broker: int, topic: str, partition: int, *, start_empty: bool) -> None:
+        """Let a broker whose log of a partition failed fetch it anew from the leader; the last view must have it."""
+        address = self._addresses.get(broker)
+        if address is None:
+            raise ClientError(f"broker {broker} is not alive", "BROKER_NOT_AVAILABLE")
+        try:
+            with self._connections.lent(address) as channel:
+                (directory,) = channel.ask(ApiKey.DESCRIBE_LOG_DIRS, {"topics": []}).results
+                path = directory.log_dir + (START_EMPTY if start_empty else "")
+                topics = [{"name": topic, "partitions": [partition]}]
+                answer = channel.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, {"dirs": [{"path": path, "topics": topics}]})
+        except ConnectionLost as error:
+            raise ClientError(f"broker {broker} does not answer: {error}", "BROKER_NOT_AVAILABLE") from error
+        code = answer.results[0].partitions[0].error_code
+        if code is not ErrorCode.none:
+            reason = _REFETCH_REASONS.get(code, code.name.replace("_", " "))
+            raise ClientError(f"{topic}-{partition} on broker {broker}: {reason}", code.name.upper())
 
     def sizes(self, brokers: Iterable[int]) -> Sizes:
         """The bytes of each partition on those of the brokers that the last view has, and that answer."""

@@ -42,6 +42,7 @@ SPOKEN: Final[dict[int, tuple[int, int]]] = {
     ApiKey.END_TXN: (0, 3),
     ApiKey.SASL_AUTHENTICATE: (0, 2),
     ApiKey.DESCRIBE_CONFIGS: (1, 4),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: (1, 2),
     ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
     ApiKey.CREATE_PARTITIONS: (0, 3),
     ApiKey.DELETE_GROUPS: (0, 2),

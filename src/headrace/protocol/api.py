@@ -39,6 +39,7 @@ class ApiKey(IntEnum):
     TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
@@ -100,6 +101,7 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
     ApiKey.END_TXN: _range(0, 5),
     ApiKey.DESCRIBE_CONFIGS: _range(1, 4),
     ApiKey.ALTER_CONFIGS: _range(0, 2),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _range(1, 2),
     ApiKey.DESCRIBE_LOG_DIRS: _range(1, 5),
     ApiKey.SASL_AUTHENTICATE: _range(0, 2),
     ApiKey.CREATE_PARTITIONS: _range(0, 3),
@@ -121,6 +123,8 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _range(0, 0),
 }
 
+START_EMPTY: Final = "?start-empty"
+"""After the directory in AlterReplicaLogDirs: a log there may begin anew although what only it held is lost."""
 PEERS_ONLY: Final[dict[ApiKey, Versions]] = {ApiKey.ALTER_PARTITION: _range(2, 3)}
 """What only other brokers of the cluster may ask for. It does not stand in the answer of ApiVersions; clients get
 CLUSTER_AUTHORIZATION_FAILED."""

@@ -524,6 +524,32 @@ class ReplicaManager:
             if log.is_reopenable:
                 self._reopen(*key)
 
+    async def refetch(self, name: str, index: int, *, start_empty: bool = False) -> None:
+        """Set a failed log aside and begin an empty one, which fetches everything from the leader before it counts.
+
+        Refused where no other replica is in sync, unless it may `start_empty`: then what only this log held is lost.
+        """
+        topic = self._topics.get(name)
+        held = self._by_name.get(name, NO_PARTITIONS).get(index)
+        if topic is None or (held is None and (name, index) not in self._untaken):
+            raise CodedError(self._absence(name, index), f"no partition {index} of topic {name!r} here, or not yet")
+        if held is not None and held.log.health is not Health.FAILED:
+            raise CodedError(ErrorCode.invalid_request, f"{held.log.name} is {held.log.health.value}, not failed")
+        state = topic.partitions[index] if held is None else held.state
+        if not start_empty and not frozenset(state.isr) - {self.broker_id}:
+            raise CodedError(
+                ErrorCode.not_enough_replicas, f"no other replica of {name}-{index} is in sync: nobody could be asked"
+            )
+        replicated = len(state.replicas) > 1
+
+        def begin_anew(*_: object) -> None:
+            aside = self._logs.begin_anew(name, index, topic.id, refetching=replicated)
+            logger.warning("log begins anew", topic=name, partition=index, set_aside=aside)
+
+        self._drop(topic, [held], begin_anew) if held is not None else begin_anew()
+        self._untaken[name, index] = Backoff()
+        await self._retry(self.clock.monotonic())
+
     def _enough_space(self) -> int:
         return min(ENOUGH_SPACE, self._logs.total_bytes() // 20)
 
@@ -550,11 +576,13 @@ class ReplicaManager:
             has_leader = partition.state.leader not in (NO_LEADER, self.broker_id)
             is_settled = partition.is_followed is (has_leader and partition.may_follow)
         if not is_settled:
-            logger.warning("log health changed", log=partition.log.name, health=partition.log.health.value)
+            log = partition.log
+            logger.warning("log health changed", log=log.name, health=log.health.value, reason=log.offline)
             try:
                 self._take_role(partition, partition.state)
             except (CodedError, StorageError, OSError) as error:
-                logger.error("role cannot be taken up", log=partition.log.name, reason=str(error))
+                logger.error("role cannot be taken up", log=log.name, reason=str(error))
+                self._untaken.setdefault((partition.topic, partition.index), Backoff())
 
     async def delete_records(self, partition: Partition, offset: int, timeout: float) -> int:
         """Drop everything below an offset; the low watermark, once that holds for the whole ISR, or `CodedError`."""

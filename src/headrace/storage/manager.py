@@ -23,6 +23,7 @@ from .settings import LogSettings
 
 _DELETE_SUFFIX: Final = "-delete"
 _STRAY_SUFFIX: Final = "-stray"
+_DAMAGED_SUFFIX: Final = "-damaged"
 _TEMPORARY_SUFFIX: Final = ".tmp"
 _LONGEST_NAME: Final = 255
 
@@ -296,6 +297,8 @@ class LogManager:
         key = closed.key
         if state.refetching:
             self._forget([key])
+        if state.offline is not None:
+            state.offline += f"; to fetch it from another replica: {self._refetch_command(key)}"
         log = Log(
             self._disk,
             self._clock,
@@ -320,6 +323,9 @@ class LogManager:
             self._note_fault(key)
         return log
 
+    def _refetch_command(self, key: Partition) -> str:
+        return f"headrace log refetch {key[0]} --partition {key[1]} --broker {self.broker_id}"
+
     def _note_fault(self, key: Partition) -> None:
         self.faulty[key] = None
 
@@ -332,6 +338,21 @@ class LogManager:
         if log is not None:
             log.fail("it is opened anew")
             log.close()
+
+    def begin_anew(self, topic: str, partition: int, topic_id: uuid.UUID, *, refetching: bool) -> str | None:
+        """Set the directory of a log that failed aside, so that the next `load` makes an empty one; its new name.
+
+        With `refetching` that one knows, whenever it is opened, that it lost what it had held.
+        """
+        key = (topic, partition)
+        name = _directory_of(key)
+        self.unload(topic, partition, 0)
+        aside = self._rename_aside(name, topic_id, _DAMAGED_SUFFIX) if name in self._directories else None
+        self._disk.sync_directory(self.data_directory)
+        if refetching:
+            self._make_directory(name, topic_id, refetching=True)
+        self._forget([key])
+        return aside
 
     def _was_held(self, key: Partition) -> bool:
         """Whether a log whose directory is gone was there before: every checkpoint names all logs that there are."""

@@ -185,8 +185,7 @@ def _open_segments(recovery: _Recovery) -> LogState:
         _find_segments(recovery, sizes)
         state = _open(recovery, sizes)
     except (_Damaged, BadBatch) as error:
-        advice = "nothing was deleted: restore the file, or remove the directory to fetch it from a replica"
-        return _offline(recovery, f"{error}; {advice}")
+        return _offline(recovery, f"{error}; nothing was deleted")
     except StorageError as error:
         if error.is_busy or error.is_full:
             raise

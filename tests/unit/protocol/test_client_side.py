@@ -125,6 +125,7 @@ def plain() -> dict[str, Any]:
         "members": (),
         "include_authorized_operations": False,
         "markers": (),
+        "dirs": (),
     }
 
 

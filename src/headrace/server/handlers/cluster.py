@@ -1,19 +1,24 @@
-"""DescribeCluster, versions 0-2, DescribeLogDirs, versions 1-5, and DescribeProducers, version 0.
+"""DescribeCluster, versions 0-2, DescribeLogDirs, versions 1-5, AlterReplicaLogDirs, versions 1-2, and
+DescribeProducers, version 0.
 
 - DescribeCluster: v1 asks for brokers (1) or controllers (2). Controllers are not a kind of their own here, so 2 is
   MISMATCHED_ENDPOINT_TYPE, as a Kafka broker answers, and any other UNSUPPORTED_ENDPOINT_TYPE. v2 can ask for fenced
   brokers; there are none.
 - DescribeLogDirs: null asks for every partition; those that are not held here are left out. A broker has one log
   directory. v4 adds the size of its disk; v5 whether it takes new partitions, which it always does.
+- AlterReplicaLogDirs: a broker has one log directory, any other is LOG_DIR_NOT_FOUND. To name it lets a failed log
+  there begin anew, empty, and fetch everything from the leader. NOT_ENOUGH_REPLICAS where no other replica is in sync,
+  unless `?start-empty` follows the directory; INVALID_REQUEST where the log has not failed.
 - DescribeProducers: the producers a partition remembers, with the start of their open transaction.
 """
 
 from collections.abc import Iterable
 from typing import Any, Final
 
-from headrace.protocol.api import ApiKey
+from headrace.protocol.api import START_EMPTY, ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
+from headrace.storage.disk import StorageError
 
 from ..context import Context, RequestInfo
 from .authorized import CLUSTER_OPERATIONS, NOT_ASKED
@@ -84,6 +89,35 @@ def _size(partition: Partition) -> dict[str, Any]:
     }
 
 
+async def handle_alter_replica_log_dirs(
+    ctx: Context,
+    request: Any,
+    info: RequestInfo,  # noqa: ARG001
+) -> dict[str, Any]:
+    """A broker has one directory: to name it lets failed logs in it begin anew; see `ReplicaManager.refetch`."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            for index in topic.partitions:
+                code = await _refetched(ctx, directory.path, topic.name, index)
+                found.setdefault(topic.name, []).append({"partition_index": index, "error_code": code})
+    results = [{"topic_name": name, "partitions": partitions} for name, partitions in found.items()]
+    return {"throttle_time": 0, "results": results}
+
+
+async def _refetched(ctx: Context, path: str, topic: str, index: int) -> ErrorCode:
+    start_empty = path.endswith(START_EMPTY)
+    if path.removesuffix(START_EMPTY).rstrip("/") != ctx.replicas.log_directory.rstrip("/"):
+        return ErrorCode.log_dir_not_found
+    try:
+        await ctx.replicas.refetch(topic, index, start_empty=start_empty)
+    except CodedError as error:
+        return error.code
+    except StorageError:
+        return ErrorCode.kafka_storage_error
+    return ErrorCode.none
+
+
 async def handle_describe_producers(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
     return {
         "throttle_time": 0,
@@ -128,6 +162,7 @@ def _producers(ctx: Context, topic: str, index: int) -> dict[str, Any]:
 
 HANDLERS: Final = {
     ApiKey.DESCRIBE_CLUSTER: handle_describe_cluster,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: handle_alter_replica_log_dirs,
     ApiKey.DESCRIBE_LOG_DIRS: handle_describe_log_dirs,
     ApiKey.DESCRIBE_PRODUCERS: handle_describe_producers,
 }
