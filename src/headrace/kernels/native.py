@@ -112,11 +112,12 @@ def _checksum(code: Code) -> bytes:
 
 
 def _directory() -> Path:
-    given = os.environ.get("XDG_CACHE_HOME")
-    home = Path(given) if given else Path.home() / ".cache"
-    if os.access(home if home.exists() else home.parent, os.W_OK):
-        return home / "headrace" / "kernels"
-    return Path(tempfile.gettempdir()) / f"headrace-kernels-{os.geteuid()}"
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    home = given if os.path.isabs(given) else os.path.join(os.path.expanduser("~"), ".cache")
+    nearest = home if os.path.exists(home) else os.path.dirname(home)
+    if os.path.isabs(home) and os.access(nearest, os.W_OK):  # "~" stays where this user has no home
+        return Path(home, "headrace", "kernels")
+    return Path(tempfile.gettempdir(), f"headrace-kernels-{os.geteuid()}")
 
 
 def _key() -> str:

@@ -13,7 +13,8 @@ import structlog
 from headrace.kernels import native
 from headrace.protocol.validation import use_compiled
 
-_BUILD: Final = (sys.executable, "-m", "headrace.kernels.build")
+BUILD: Final = (sys.executable, "-P", "-m", "headrace.kernels.build")
+"""-P: nothing is imported from the directory that the broker happens to run in, where others may be able to write."""
 _PATIENCE_SECONDS: Final = 120.0
 
 log = structlog.get_logger(__name__)
@@ -30,7 +31,7 @@ def load() -> bool:
 
 async def build() -> None:
     """Compile in another process, keep the result for later starts, and use it."""
-    reason = await _run(_BUILD)
+    reason = await run(BUILD)
     if not reason and load():
         log.info("record checks compiled")
         return
@@ -40,7 +41,7 @@ async def build() -> None:
     )
 
 
-async def _run(command: tuple[str, ...]) -> str:
+async def run(command: tuple[str, ...]) -> str:
     """What went wrong, in the last line that the process wrote; empty if nothing did."""
     try:
         process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE)

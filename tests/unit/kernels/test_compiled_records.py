@@ -1,6 +1,9 @@
 """The compiled check of records: it says what its source says, reads no byte too far, and is loaded with care."""
 
+import asyncio
 import mmap
+import os
+import tempfile
 from array import array
 from collections.abc import Iterator
 from ctypes import addressof, c_char
@@ -18,6 +21,7 @@ from headrace.protocol import validation
 from headrace.protocol.batch import HEADER_SIZE
 from headrace.protocol.errors import CodedError
 from headrace.protocol.records import Record, decode_records, encode_batch
+from headrace.server import compiled
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +203,29 @@ def test_a_link_to_code_is_never_followed(cache: Path, code: Code, tmp_path: Pat
     cache.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(native.Unusable):
         native.load()
+
+
+@pytest.mark.parametrize("home", [None, "/root/of/another", "relative", "/tmp/" + "a" * 5_000])
+def test_a_user_whose_home_cannot_be_used_has_the_cache_among_temporary_files(
+    home: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", home or "")
+    if home is None:
+        monkeypatch.delenv("HOME")
+        monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user id without an entry
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert native.cache_file().parent == tmp_path / f"headrace-kernels-{os.geteuid()}"
+
+
+def test_the_build_imports_nothing_from_the_directory_that_the_broker_runs_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "headrace").mkdir()
+    (tmp_path / "headrace" / "__init__.py").write_text("raise SystemExit('imported from the working directory')")
+    monkeypatch.chdir(tmp_path)
+    command = (*compiled.BUILD[:-1], "headrace.kernels")  # no program, which Python says once it has found the package
+    assert "headrace.kernels.__main__" in asyncio.run(compiled.run(command))
 
 
 def object_file(source: str) -> bytes:
