@@ -351,6 +351,49 @@ def test_a_coordinator_that_was_succeeded_sends_no_more_markers_and_says_so(monk
     run_virtual(main, seed=4)
 
 
+def test_a_coordinator_that_takes_over_before_it_knows_a_topic_made_anew_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the middle of a snapshot it knows of its shard already, and leads the older topic of that name itself."""
+    monkeypatch.setattr(feed, "MOST_SENT", 1)
+
+    async def main() -> None:
+        one = {"transaction.state.log.num.partitions": "1"}
+        run = Run(Plan(seed=4, partitions=1, settings={**SETTINGS, **one}))
+        await run.start()
+        cluster = run.cluster
+        producer = TransactionalProducer(cluster, "x", "fresh", newer=True, timeout_ms=60_000)
+        await producer.init()
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        former = cluster.controller()
+        assert former is not None
+        successor, other = [machine for machine in cluster if machine is not former]
+        await run.elect(TRANSACTION_TOPIC, [former.id, successor.id, other.id])
+        await run.client.create_topic("fresh", partitions=1, assignments=[[successor.id]])
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        is_cut = lose_feed(successor, seconds_per_page=0.5)
+        deleting = {"topics": [{"name": "fresh", "topic_id": None}], "timeout": 1_000}
+        work = [asyncio.ensure_future(run.client.ask(former.address, ApiKey.DELETE_TOPICS, 6, deleting, seconds=30))]
+        await cluster.until(lambda: "fresh" not in cluster.topics(), "the topic is deleted")
+        work.append(asyncio.ensure_future(run.client.create_topic("fresh", partitions=1, assignments=[[other.id]])))
+        await cluster.until(lambda: "fresh" in cluster.topics(), "the topic is made anew")
+        await asyncio.sleep(1)
+        producer.client.believe("fresh", 0, other.address)
+        with monkeypatch.context() as nothing_sent:
+            nothing_sent.setattr(MarkerSender, "_route", lambda *_: None)
+            await producer.transact("first", [0], commit=True)
+            former.kill()
+        is_cut.clear()
+        await cluster.until(lambda: cluster.state(TRANSACTION_TOPIC).leader == successor.id, "there is a successor")
+        await producer.transact("second", [0], commit=False)
+        await asyncio.gather(*work, return_exceptions=True)
+        assert await committed_values(run.client, "fresh", 0) == ["first"]
+        producer.client.close()
+        await run.end()
+
+    run_virtual(main, seed=4)
+
+
 def hold_feed(machine: Machine) -> asyncio.Event:
     """Keep a broker from taking up what the controller tells it, until the event is set."""
     goes_on = asyncio.Event()
@@ -364,3 +407,21 @@ def hold_feed(machine: Machine) -> asyncio.Event:
 
     subscriber._take_changes = hold  # type: ignore[method-assign]
     return goes_on
+
+
+def lose_feed(machine: Machine, *, seconds_per_page: float) -> asyncio.Event:
+    """Let what the controller tells a broker be lost while the event is set, and take its time after that."""
+    is_cut = asyncio.Event()
+    is_cut.set()
+    assert machine.broker._clustered is not None
+    subscriber = machine.broker._clustered.member._subscriber
+    take = subscriber.take
+
+    async def lose(answer: Any, asked: Any) -> None:
+        is_lost = is_cut.is_set()
+        await asyncio.sleep(seconds_per_page)
+        if not is_lost:
+            await take(answer, asked)
+
+    subscriber.take = lose  # type: ignore[method-assign]
+    return is_cut

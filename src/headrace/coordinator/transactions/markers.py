@@ -48,14 +48,17 @@ class AppendMarker(Protocol):
 def is_gone(image: ClusterImage, where: TopicPartition, topic_id: UUID | None) -> bool:
     """Whether a partition needs no marker any more, because its topic is known to have been deleted.
 
-    Records of Kafka's have no ids. Who leads a partition of `__transaction_state` has an image at least as new as the
-    one by which the partitions in its records were added, once that image is whole: what it then does not know is gone.
+    Who leads a partition of `__transaction_state` has an image at least as new as the one by which the partitions in
+    its records were added, once that image is whole: what then has the name is that topic or a later one. Records of
+    Kafka's have no ids; what such an image does not know of them is gone.
     """
     topic, index = where
     found = image.topic(topic)
-    if found is not None and (index < len(found.partitions) or found.id == topic_id):
+    if topic_id is None:
+        return image.is_whole and (found is None or index >= len(found.partitions))
+    if found is not None and found.id == topic_id:
         return False
-    return image.is_whole if topic_id is None else image.was_deleted(topic_id)
+    return image.was_deleted(topic_id) or (image.is_whole and found is not None)
 
 
 class Job:
@@ -110,7 +113,7 @@ class MarkerSender:
             if is_gone(self._image, where, job.topic_ids.get(where[0])):
                 job.waiting.discard(where)
                 continue
-            leader = self._leader(where)
+            leader = self._leader(where, job.topic_ids.get(where[0]))
             if leader == NO_LEADER:
                 later.append(where)
             elif leader == self._broker_id:
@@ -125,11 +128,11 @@ class MarkerSender:
         for broker in list(self._queues):
             self._work_off(broker)
 
-    def _leader(self, where: TopicPartition) -> int:
-        """Who leads a partition; NO_LEADER also where it is not known, or not yet."""
+    def _leader(self, where: TopicPartition, topic_id: UUID | None) -> int:
+        """Who leads a partition; NO_LEADER also where it is not known, or not yet: an older topic may have its name."""
         topic, index = where
         found = self._image.topic(topic)
-        if found is None or index >= len(found.partitions):
+        if found is None or index >= len(found.partitions) or topic_id not in (None, found.id):
             return NO_LEADER
         return found.partitions[index].leader
 
