@@ -44,8 +44,8 @@ types: setup
 imports: setup
 	@$(BIN)/lint-imports --no-cache
 
-chaos: setup  ## the tests that take long: Spark clusters, drivers and brokers killed again and again, every loop bounds-checked
-	$(BIN)/pytest -m long $(ARGS)
+chaos: setup  ## what takes long, in parts: wild simulations, clusters killed and cut, Spark; ARGS="--part wild", ARGS=--list
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 explore: setup  ## the property tests on examples nobody has tried yet
 	HYPOTHESIS_PROFILE=explore $(BIN)/pytest -q -n 2 tests/property $(ARGS)

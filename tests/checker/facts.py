@@ -9,6 +9,9 @@ from typing import Any
 
 from .history import ACKS_ALL, Event
 
+STALE_SECONDS = 10.0
+"""Within this time a leader that was succeeded has heard of it, or stepped down."""
+
 Place = tuple[str, int]
 """Topic and partition."""
 
@@ -168,7 +171,8 @@ class Facts:
 
     def _take_leader(self, event: Event) -> None:
         self.knows_elections = True
-        self.partition(event).elections.append(event["at"])
+        if event["epoch"] > 0:
+            self.partition(event).elections.append(event["at"])
 
     def _take_loss(self, event: Event) -> None:
         self.partition(event).losses.append(event["at"])
@@ -181,9 +185,12 @@ class Facts:
 
 
 def is_promised(send: Request, partition: Partition, *, knows_elections: bool) -> bool:
-    """Whether a send was acknowledged in a way that holds: with acks=1 only as long as the same leader leads."""
+    """Whether a send was acknowledged in a way that holds.
+
+    With acks=1 only as long as the same leader leads; and a leader may hear a little late that it is none any more.
+    """
     if not send.is_ok or send["acks"] == 0:
         return False
     if send["acks"] == ACKS_ALL:
         return True
-    return knows_elections and not partition.was_led_anew(send.began)
+    return knows_elections and not partition.was_led_anew(send.began - STALE_SECONDS)

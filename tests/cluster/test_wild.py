@@ -1,4 +1,4 @@
-"""A share of the wild runs; `make chaos` has many more of them."""
+"""A share of the wild runs; `make chaos` has many more of them, and all safeguards switched off in turn."""
 
 import subprocess
 import sys
@@ -8,28 +8,29 @@ import pytest
 from .wild.command import play
 
 SEEDS = 15
+FOUND_SOON = ("min_isr", "sync_before_ack", "truncation_by_epoch")
+"""Safeguards whose lack is found within a few seeds."""
 
 
-def run_seeds(seeds: range) -> None:
+def run_wild(*arguments: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own, as the command does it: the same seeds give the same runs there."""
-    asked = f"{seeds.start}:{seeds.stop}"
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.cluster.wild", "--seeds", asked], capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    command = [sys.executable, "-m", "tests.cluster.wild", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 4 * SEEDS, SEEDS))
 def test_wild_runs_keep_every_promise(first: int) -> None:
-    run_seeds(range(first, first + SEEDS))
+    ran = run_wild("--seeds", f"{first}:{first + SEEDS}")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("first", range(1000, 1600, 100))
-def test_many_wild_runs_keep_every_promise(first: int) -> None:
-    run_seeds(range(first, first + 100))
+@pytest.mark.slow
+@pytest.mark.parametrize("safeguard", FOUND_SOON)
+def test_wild_runs_find_a_safeguard_that_is_switched_off(safeguard: str) -> None:
+    ran = run_wild("--seeds", "0:40", "--without", safeguard, "--stop")
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert f"--without {safeguard}" in ran.stdout, "the command that replays it is printed"
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

@@ -14,7 +14,7 @@ Everything is drawn from the seed: the same seed gives the same run.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from random import Random
 from struct import Struct
@@ -139,6 +139,8 @@ class _Way:
         assert isinstance(fate, Verdict)
         at = self._network.loop.time()
         self._network.passed.append(Passed(at, self.source, self.target, fate.api_key, self._is_answer, size))
+        if self._is_answer:
+            self._network.answered(fate.api_key, self.target, self.source)
 
     def _asked(self, frame: bytes) -> int:
         if len(frame) < _REQUEST_HEAD.size:
@@ -169,6 +171,7 @@ class SimulatedNetwork:
         self._delays: dict[tuple[str, str], float] = {}
         self._holds: list[Hold] = []
         self._losses: list[Rule] = []
+        self._triggers: list[tuple[Rule, Callable[[], None]]] = []
         self._opened = asyncio.Event()
 
     def host(self, name: str) -> "SimulatedHost":
@@ -211,6 +214,10 @@ class SimulatedNetwork:
         """Break the connection in the place of the next answer: the request was carried out, and nobody is told."""
         self._losses.append(Rule(api_key, asker, answerer))
 
+    def when_answered(self, act: Callable[[], None], api_key: int, *, answerer: str | None = None) -> None:
+        """Do something as soon as the next such answer has got to who asked."""
+        self._triggers.append((Rule(api_key, None, answerer), act))
+
     # What hosts and sockets need of it
 
     def is_open(self, source: str, target: str) -> bool:
@@ -231,6 +238,11 @@ class SimulatedNetwork:
                 self._losses.remove(rule)
                 return Verdict(api_key, is_lost=True)
         return Verdict(api_key)
+
+    def answered(self, api_key: int, asker: str, answerer: str) -> None:
+        for trigger in [each for each in self._triggers if each[0].matches(api_key, asker, answerer)]:
+            self._triggers.remove(trigger)
+            self.loop.call_soon(trigger[1], context=self.loop.outside)
 
     def forget(self, hold: Hold) -> None:
         if hold in self._holds:

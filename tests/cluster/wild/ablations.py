@@ -1,12 +1,183 @@
-"""Safeguards that can be switched off, to see that seeds find it."""
+"""Safeguards that can be switched off: a simulation is believed only once its seeds find each of them missing.
 
-from collections.abc import Callable, Iterator
+Each names what is replaced, and by what, and the faults and the work among which its seeds look for it: drawn as ever,
+only from fewer kinds, so that the table takes minutes and not hours.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
+from unittest.mock import patch
 
-Patch = Callable[[], Iterator[None]]
+from headrace.protocol.errors import CodedError, ErrorCode
 
-ABLATIONS: dict[str, Any] = {}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ablation:
+    """A safeguard, and how it is switched off."""
+
+    guards: str
+    """What goes wrong without it."""
+    replaced: Mapping[str, Any]
+    """By dotted name: what stands in its place."""
+    faults: frozenset[str]
+    work: frozenset[str] = frozenset()
+    mix: Mapping[str, Any] = field(default_factory=dict)
+    """What else of a mix is given, not drawn."""
+    most_seeds: int = 60
+    """By then it is found, with much to spare."""
+
+
+def _of(*names: str) -> frozenset[str]:
+    return frozenset(names)
+
+
+def _always(value: object) -> Callable[..., object]:
+    return lambda *_, **__: value
+
+
+def _of_any_epoch(partition: Any, progress: Any) -> bool:
+    return not partition.is_leader and progress.offset in (-1, partition.log.log_end_offset)
+
+
+async def _run_once(_self: object, _name: str, work: Callable[[], Any], _is_fatal: object) -> None:
+    await work()
+
+
+def _taken_for_duplicate(state: Any, header: Any) -> Any:
+    """A batch from before all that are remembered is called a duplicate, though it may never have been taken."""
+    last_sequence = header.base_sequence + header.last_offset_delta
+    for batch in state.batches:
+        if batch.last_sequence == last_sequence and batch.offset_delta == header.last_offset_delta:
+            return batch
+    if state.batches and last_sequence < state.batches[0].base_sequence:
+        raise CodedError(ErrorCode.duplicate_sequence_number)
+    raise CodedError(ErrorCode.out_of_order_sequence_number)
+
+
+def _unknown_is_gone(image: Any, where: tuple[str, int], _topic_id: object) -> bool:
+    return image.topic(where[0]) is None
+
+
+_REPLICATED: Mapping[str, Any] = {"brokers": 3, "replicas": 3, "min_isr": 2}
+_MACHINES = _of("kill", "pause", "cut", "stop", "store cut")
+
+ABLATIONS: Mapping[str, Ablation] = {
+    "log_health": Ablation(
+        guards="an offline, empty or lost log tells no position, is in no ISR and leads nothing",
+        replaced={
+            "headrace.replication.partition.Partition.may_lead": property(_always(True)),
+            "headrace.replication.partition.Partition.may_follow": property(_always(True)),
+            "headrace.storage.manager.LogManager._was_held": _always(False),
+        },
+        faults=_of("lost directory", "kill", "full restart"),
+        work=_of("idempotent", "plain"),
+        mix={"brokers": 3, "replicas": 3, "min_isr": 1},
+    ),
+    "log_recovery": Ablation(
+        guards="where everyone who held everything lost power the log that reaches furthest leads",
+        replaced={"headrace.cluster.election.awaits_recovery": _always(False)},
+        faults=_of("site power loss", "power loss"),
+        mix={"brokers": 3, "replicas": 3},
+    ),
+    "waiting_followers": Ablation(
+        guards="a follower with nothing to fetch is caught up: the ISR of idle partitions stays",
+        replaced={"headrace.replication.outflow.Outflow._has_waited": _always(None)},
+        faults=_of(),
+        mix={"brokers": 3, "replicas": 3, "latency": 0.02, "busy": 1.0},
+    ),
+    "task_owners": Ablation(
+        guards="a background task that fails is begun anew",
+        replaced={"headrace.net.tasks.Tasks._keep": _run_once},
+        faults=_of("disk error", "descriptors", "disk full"),
+        mix=_REPLICATED,
+    ),
+    "deletion_on_the_isr": Ablation(
+        guards="DeleteRecords is answered once the whole ISR has deleted",
+        replaced={
+            "headrace.replication.partition.Partition.low_watermark": property(
+                lambda partition: partition.log.log_start_offset
+            )
+        },
+        faults=_of("kill on answer", "slow link"),
+        work=_of("delete records", "idempotent"),
+        mix=_REPLICATED,
+        most_seeds=200,
+    ),
+    "start_inside_a_batch": Ablation(
+        guards="a replica can begin inside a batch whose earlier records were deleted",
+        replaced={"headrace.replication.partition.Partition._begin_with": _always(None)},
+        faults=_of("kill"),
+        work=_of("delete records", "idempotent", "large batches", "reassignment"),
+        mix={"brokers": 3, "replicas": 2, "min_isr": 1},
+    ),
+    "agreement_first": Ablation(
+        guards="a follower hears of the high watermark once its log agrees with the leader's",
+        replaced={"headrace.replication.outflow.Outflow._agrees": _always(True)},
+        faults=_of("pause", "cut", "store cut"),
+        work=_of("nearby", "idempotent", "acks=1"),
+        mix={"brokers": 3, "replicas": 3, "min_isr": 1, "latency": 0.02, "busy": 0.05},
+        most_seeds=300,
+    ),
+    "known_deletions": Ablation(
+        guards="a topic that the transaction coordinator does not know is not taken for a deleted one",
+        replaced={"headrace.coordinator.transactions.markers.is_gone": _unknown_is_gone},
+        faults=_of("kill on answer", "full restart"),
+        work=_of("transactions", "copier", "plain"),
+        mix={"brokers": 3, "replicas": 3, "feed_page": 1, "latency": 0.02, "busy": 0.05},
+        most_seeds=200,
+    ),
+    "remembered_batches": Ablation(
+        guards="only a batch that is in the log is called a duplicate",
+        replaced={"headrace.storage.producer_state._find_duplicate": _taken_for_duplicate},
+        faults=_MACHINES | {"power loss"},
+        work=_of("idempotent", "pipelined", "large batches"),
+    ),
+    "truncation_by_epoch": Ablation(
+        guards="followers cut what their leader does not have, by leader epoch",
+        replaced={"headrace.replication.partition.diverging_at": _always(None)},
+        faults=_MACHINES,
+        work=_of("idempotent", "acks=1"),
+        mix={"brokers": 3, "replicas": 3},
+    ),
+    "leader_epoch": Ablation(
+        guards="a leader that was succeeded is not followed",
+        replaced={
+            "headrace.replication.inflow._is_meant": _of_any_epoch,
+            "headrace.replication.partition.Partition.check_epoch": _always(None),
+        },
+        faults=_MACHINES | {"slow link", "hold"},
+        work=_of("idempotent", "acks=1", "reassignment"),
+        mix={"brokers": 3, "replicas": 3},
+        most_seeds=200,
+    ),
+    "min_isr": Ablation(
+        guards="nothing is acknowledged while fewer than min.insync.replicas hold it",
+        replaced={"headrace.replication.partition.Partition.is_short_of_replicas": property(_always(False))},
+        faults=_of("kill", "cut", "pause", "store cut"),
+        work=_of("idempotent", "plain"),
+        mix=_REPLICATED,
+    ),
+    "sync_before_ack": Ablation(
+        guards="with flush.messages=1 nothing is acknowledged before it is on stable storage",
+        replaced={"headrace.replication.partition.Partition.is_durable": property(_always(False))},
+        faults=_of("power loss", "site power loss"),
+        mix={"is_durable": True},
+    ),
+    "session_step_down": Ablation(
+        guards="a broker that may have lost its session leads nothing",
+        replaced={
+            "headrace.server.membership.ClusterMember._step_aside": _always(None),
+            "headrace.server.membership.ClusterMember.step_down": _always(None),
+        },
+        faults=_of("pause", "store cut", "store expiry"),
+        work=_of("acks=1", "plain"),
+        mix={"brokers": 3, "replicas": 3},
+        most_seeds=200,
+    ),
+}
 
 
 @contextmanager
@@ -14,5 +185,16 @@ def without(*names: str) -> Iterator[None]:
     """Runs with these safeguards switched off."""
     with ExitStack() as stack:
         for name in names:
-            stack.enter_context(ABLATIONS[name]())
+            for dotted, replacement in ABLATIONS[name].replaced.items():
+                stack.enter_context(patch.object(*_place(dotted), replacement))
         yield
+
+
+def _place(dotted: str) -> tuple[Any, str]:
+    """The module or class that something is in, and its name there."""
+    owner, _, name = dotted.rpartition(".")
+    try:
+        return import_module(owner), name
+    except ModuleNotFoundError:
+        module, _, cls = owner.rpartition(".")
+        return getattr(import_module(module), cls), name

@@ -20,9 +20,10 @@ from ..clients import RETRIABLE, ClusterClient, Failed
 from .mix import Mix
 
 PRODUCE_TIMEOUT_MS: Final = 3_000
-DELIVERY_SECONDS: Final = 20.0
+DELIVERY_SECONDS: Final = 12.0
 MOST_IN_FLIGHT: Final = 5
 FETCH_WAIT_MS: Final = 1_000
+MUCH_WORK: Final = 80
 NEVER_WRITTEN: Final = frozenset(
     {
         ErrorCode.not_enough_replicas,
@@ -90,6 +91,7 @@ class Client(ClusterClient):
         self.scene = scene
         self.rng = scene.rng(name)
         self._known: dict[str, Known] = {}
+        self._worked = 0
 
     async def known(self, topic: str) -> Known:
         """The topic as far as is known; asks anyone where nothing is. `Failed` or `OSError` where that is in vain."""
@@ -125,6 +127,16 @@ class Client(ClusterClient):
     def mistrust(self, topic: str) -> None:
         """What is known of a topic has turned out wrong."""
         self._known.pop(topic, None)
+
+    async def back_off(self, attempt: int) -> None:
+        """As long as clients wait before they try again after so many attempts."""
+        await asyncio.sleep(self.rng.uniform(0.5, 1.0) * min(0.1 * 2**attempt, 1.0))
+
+    async def rest(self) -> None:
+        """Between two pieces of work. Whoever has worked much goes slowly, so that long runs stay cheap."""
+        self._worked += 1
+        busy = self.scene.mix.busy if self._worked < MUCH_WORK else max(self.scene.mix.busy, 1.0)
+        await asyncio.sleep(self.rng.uniform(0, 2 * busy))
 
     def batch(self, values: Sequence[str], keys: Sequence[str] | None = None, **ids: Any) -> bytes:
         now = VirtualClock(asyncio.get_running_loop()).now_ms()
@@ -251,13 +263,16 @@ class Reader:
         self.offset = 0
 
     async def run(self) -> None:
+        failures = 0
         while not self._scene.is_over:
             try:
                 await self._poll()
+                failures = 0
             except (Failed, OSError, CodedError):
                 self._nearby = None
                 self._client.mistrust(self._topic)
-                await self._client.pause()
+                await self._client.back_off(failures)
+                failures += 1
         self._client.close()
 
     async def _poll(self) -> None:

@@ -8,14 +8,42 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.checker.history import History
 
 from .ablations import ABLATIONS, without
-from .mix import FAULTS, draw
+from .mix import FAULTS, Mix, draw
 from .run import Outcome, run
 
 PROGRESS_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What runs consist of, beyond what their seeds say."""
+
+    without: str | None = None
+    """A safeguard that is switched off; runs are of those faults and that work where it matters."""
+    like: str | None = None
+    """The same runs with the safeguard in place."""
+    faults: frozenset[str] | None = None
+
+    def mix(self, seed: int) -> Mix:
+        focus = self.without or self.like
+        if focus is None:
+            return draw(seed, faults=self.faults)
+        ablation = ABLATIONS[focus]
+        faults = ablation.faults if self.faults is None else self.faults
+        return draw(seed, faults=faults, work=ablation.work, given=ablation.mix)
+
+    def command(self, seed: int) -> str:
+        """How to see a run again."""
+        parts = [f"python -m tests.cluster.wild --seed {seed}"]
+        parts += [f"--{name} {given}" for name in ("without", "like") if (given := getattr(self, name)) is not None]
+        if self.faults is not None:
+            parts.append(f"--faults {','.join(sorted(self.faults))!r}")
+        return " ".join(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,16 +60,13 @@ class Told:
     counts: dict[str, int] = field(default_factory=dict)
 
 
-def play(
-    seed: int, safeguards: Sequence[str] = (), only: frozenset[str] | None = None, verbose: bool = False
-) -> Outcome:
-    """One run, with safeguards switched off."""
-    mix = draw(seed, only=only)
-    with without(*safeguards):
-        return run(mix, verbose=verbose)
+def play(seed: int, choice: Choice = Choice(), *, verbose: bool = False) -> Outcome:  # noqa: B008 - it is frozen
+    """One run."""
+    with without(*([choice.without] if choice.without else [])):
+        return run(choice.mix(seed), verbose=verbose)
 
 
-def _tell(asked: tuple[int, tuple[str, ...], frozenset[str] | None]) -> Told:
+def _tell(asked: tuple[int, Choice]) -> Told:
     outcome = play(*asked)
     return Told(
         seed=asked[0],
@@ -55,16 +80,38 @@ def _tell(asked: tuple[int, tuple[str, ...], frozenset[str] | None]) -> Told:
     )
 
 
-def command_for(seed: int, safeguards: Sequence[str] = (), only: frozenset[str] | None = None) -> str:
-    """How to see a run again."""
-    parts = [f"python -m tests.cluster.wild --seed {seed}", *(f"--without {name}" for name in safeguards)]
-    if only is not None:
-        parts.append(f"--faults {','.join(sorted(only))!r}")
-    return " ".join(parts)
+def outcomes(seeds: Sequence[int], choice: Choice, jobs: int = 1) -> Iterator[Told]:
+    """Runs, as they end."""
+    asked = [(seed, choice) for seed in seeds]
+    if jobs == 1:
+        yield from map(_tell, asked)
+        return
+    with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=200) as pool:
+        yield from pool.imap_unordered(_tell, asked, chunksize=2)
 
 
-def kind_of(violation: str) -> str:
-    return violation.partition(":")[0]
+def summarise(found: Sequence[Told], seconds: float) -> dict[str, Any]:
+    """Figures of many runs."""
+    violating = sorted(told.seed for told in found if told.violations)
+    kinds = Counter(kind for told in found for kind in {text.partition(":")[0] for text in told.violations})
+    faults: Counter[str] = Counter()
+    for told in found:
+        faults.update(told.counts)
+    return {
+        "seeds": len(found),
+        "seconds": round(seconds, 1),
+        "seeds_per_minute": round(60 * len(found) / seconds, 1),
+        "seconds_of_cpu": round(sum(told.seconds for told in found), 1),
+        "slowest_seconds": round(max((told.seconds for told in found), default=0.0), 1),
+        "virtual_hours": round(sum(told.virtual_seconds for told in found) / 3600, 1),
+        "acknowledged": sum(told.acknowledged for told in found),
+        "shown": sum(told.shown for told in found),
+        "destroyed": sum(told.losses for told in found),
+        "faults": dict(sorted(faults.items())),
+        "violating": len(violating),
+        "kinds": dict(kinds.most_common()),
+        "violating_seeds": violating[:100],
+    }
 
 
 def _say(line: str) -> None:
@@ -90,26 +137,15 @@ def _show(outcome: Outcome, command: str, history: Path | None) -> int:
     return 1 if outcome.violations else 0
 
 
-def _outcomes(asked: list[tuple[int, tuple[str, ...], frozenset[str] | None]], jobs: int) -> Iterator[Told]:
-    if jobs == 1:
-        yield from map(_tell, asked)
-        return
-    context = multiprocessing.get_context("fork")
-    with context.Pool(jobs, maxtasksperchild=200) as pool:
-        yield from pool.imap_unordered(_tell, asked, chunksize=2)
-
-
-def _run_many(
-    seeds: range, jobs: int, safeguards: tuple[str, ...], only: frozenset[str] | None, summary: Path | None, stop: bool
-) -> int:
+def _run_many(seeds: range, jobs: int, choice: Choice, summary: Path | None, stop: bool) -> int:
     began = told_at = time.monotonic()
     found: list[Told] = []
-    for told in _outcomes([(seed, safeguards, only) for seed in seeds], jobs):
+    for told in outcomes(seeds, choice, jobs):
         found.append(told)
         for violation in told.violations[:3]:
             _say(f"seed {told.seed}: {violation[:400]}")
         if told.violations:
-            _say(f"  replay: {command_for(told.seed, safeguards, only)}")
+            _say(f"  replay: {choice.command(told.seed)}")
             if stop:
                 break
         if time.monotonic() - told_at > PROGRESS_SECONDS:
@@ -124,27 +160,24 @@ def _run_many(
     return 1 if result["violating"] else 0
 
 
-def summarise(found: Sequence[Told], seconds: float) -> dict[str, object]:
-    """Figures of many runs."""
-    violating = sorted(told.seed for told in found if told.violations)
-    kinds = Counter(kind for told in found for kind in {kind_of(violation) for violation in told.violations})
-    faults: Counter[str] = Counter()
-    for told in found:
-        faults.update(told.counts)
-    return {
-        "seeds": len(found),
-        "seconds": round(seconds, 1),
-        "seeds_per_minute": round(60 * len(found) / seconds, 1),
-        "slowest_seconds": round(max((told.seconds for told in found), default=0.0), 1),
-        "virtual_hours": round(sum(told.virtual_seconds for told in found) / 3600, 1),
-        "acknowledged": sum(told.acknowledged for told in found),
-        "shown": sum(told.shown for told in found),
-        "destroyed": sum(told.losses for told in found),
-        "faults": dict(sorted(faults.items())),
-        "violating": len(violating),
-        "kinds": dict(kinds.most_common()),
-        "violating_seeds": violating[:100],
-    }
+def _fill_table(names: Sequence[str], most: int, seconds: float) -> int:
+    """Switches safeguards off, one after another, and prints in how many seeds that is found, a row each."""
+    missing = 0
+    _say("| safeguard | without it it does not hold that | found in | first seed | as |\n|---|---|---|---|---|")
+    for name in names:
+        ablation, began = ABLATIONS[name], time.monotonic()
+        found: list[Told] = []
+        for told in outcomes(range(min(most, ablation.most_seeds)), Choice(without=name)):
+            found.append(told)
+            hits = [each for each in found if each.violations]
+            if time.monotonic() - began > seconds and (hits or len(found) >= ablation.most_seeds):
+                break
+        kinds = Counter(kind for each in hits for kind in {text.partition(":")[0] for text in each.violations})
+        first = hits[0].seed if hits else "-"
+        missing += not hits
+        shown = ", ".join(kind for kind, _ in kinds.most_common(3)) or "-"
+        _say(f"| `{name}` | {ablation.guards} | {len(hits)} of {len(found)} | {first} | {shown} |")
+    return 1 if missing else 0
 
 
 def _range(text: str) -> range:
@@ -156,20 +189,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """0 where nothing is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.wild", description=__doc__)
     parser.add_argument("--seed", type=int, help="replay one run")
-    parser.add_argument("--seeds", type=_range, help="FROM:TO, many runs")
+    parser.add_argument("--seeds", type=_range, default=range(100), help="FROM:TO, many runs")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
-    parser.add_argument(
-        "--without", action="append", default=[], choices=sorted(ABLATIONS), help="switch a safeguard off"
-    )
+    parser.add_argument("--without", choices=sorted(ABLATIONS), help="switch a safeguard off")
+    parser.add_argument("--like", choices=sorted(ABLATIONS), help="the runs of --without, with the safeguard in place")
     parser.add_argument("--faults", help=f"these kinds of faults alone, by commas: {', '.join(FAULTS)}")
     parser.add_argument("--history", type=Path, help="write the history of --seed to this file")
     parser.add_argument("--summary", type=Path, help="write the summary of --seeds to this file")
     parser.add_argument("--stop", action="store_true", help="end with the first violation")
     parser.add_argument("--verbose", action="store_true", help="with --seed: print what brokers log")
+    parser.add_argument("--ablations", action="store_true", help="fill the table: each safeguard switched off in turn")
     given = parser.parse_args(arguments)
-    safeguards = tuple(given.without)
+    if given.ablations:
+        return _fill_table([given.without] if given.without else list(ABLATIONS), len(given.seeds), 60.0)
     only = None if given.faults is None else frozenset(filter(None, given.faults.split(",")))
+    choice = Choice(without=given.without, like=given.like, faults=only)
     if given.seed is not None:
-        outcome = play(given.seed, safeguards, only, given.verbose)
-        return _show(outcome, command_for(given.seed, safeguards, only), given.history)
-    return _run_many(given.seeds or range(100), given.jobs, safeguards, only, given.summary, given.stop)
+        outcome = play(given.seed, choice, verbose=given.verbose)
+        return _show(outcome, choice.command(given.seed), given.history)
+    return _run_many(given.seeds, given.jobs, choice, given.summary, given.stop)

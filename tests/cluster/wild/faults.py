@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, Final
 
+from headrace.cluster.membership import IdInUse
 from headrace.cluster.store import StoreError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.batch import CRC_START, HEADER_SIZE, read_header
@@ -67,10 +68,13 @@ class Faults:
         self._snapshot: Snapshot | None = None
         self._has_quorum = True
         self._is_rolling = False
+        self._is_over = False
         self._acts: dict[str, Callable[[Machine], str | None]] = {
             "kill": self._kill,
             "power loss": self._lose_power,
             "site power loss": self._lose_site,
+            "full restart": self._restart_all,
+            "kill on answer": self._kill_on_answer,
             "pause": self._pause,
             "stop": self._stop,
             "rolling restart": self._roll,
@@ -172,6 +176,20 @@ class Faults:
         machine.kill()
         return f"kill {machine.name}"
 
+    def _kill_on_answer(self, machine: Machine) -> str:
+        """The worst moment: somebody has just been told that something is done."""
+        api = self._rng.choice(ANSWERS)
+        everyone = self._rng.random() < 0.4
+
+        def strike() -> None:
+            if self._is_over:
+                return
+            self._note(f"{machine.name} has answered {api.name}: kill {'all' if everyone else machine.name}")
+            self._restart_all(machine) if everyone else self._kill(machine)
+
+        self._network.when_answered(strike, api, answerer=machine.name)
+        return f"kill {'all' if everyone else machine.name} when {machine.name} has answered {api.name}"
+
     def _lose_power(self, machine: Machine) -> str | None:
         if not machine.is_up:
             return None
@@ -188,6 +206,15 @@ class Faults:
         for machine in some:
             self._spawn(self._start_later(machine, self._rng.uniform(0, 4)))
         return f"power loss of {', '.join(machine.name for machine in some)}"
+
+    def _restart_all(self, _machine: Machine) -> str | None:
+        some = [machine for machine in self._cluster if machine.is_up]
+        if not some:
+            return None
+        for machine in some:
+            machine.kill()
+            self._spawn(self._start_later(machine, self._rng.uniform(0, 3)))
+        return "kill all"
 
     async def _start_later(self, machine: Machine, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -260,7 +287,7 @@ class Faults:
                 await machine.start()
             except Died:
                 return
-            except (OSError, StoreError, StorageError) as error:
+            except (OSError, StoreError, StorageError, IdInUse) as error:
                 self._note(f"{machine.name} did not start: {error!r}")
                 await asyncio.sleep(RESTART_SECONDS)
             else:
@@ -456,6 +483,7 @@ class Faults:
     async def set_right(self) -> None:
         """Everything is whole again, and everyone up."""
         cluster = self._cluster
+        self._is_over = True
         self._network.heal()
         for hold in self._held:
             hold.release()

@@ -1,13 +1,16 @@
 """What a run consists of: drawn from its seed, a different part of all that there is each time."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 FAULTS: Final = {
     "kill": 10,
     "power loss": 8,
     "site power loss": 3,
+    "full restart": 3,
+    "kill on answer": 6,
     "pause": 7,
     "stop": 5,
     "rolling restart": 3,
@@ -54,19 +57,7 @@ WORK: Final = (
 )
 """Kinds of work; readers of both isolation levels are always there."""
 
-HELD_BACK: frozenset[str] = frozenset(
-    {
-        "pipelined",
-        "site power loss",
-        "disk error",
-        "disk full",
-        "descriptors",
-        "lost directory",
-        "lost disk",
-        "bit rot",
-        "store set back",
-    }
-)
+HELD_BACK: frozenset[str] = frozenset({"lost directory", "bit rot", "store set back"})
 """Faults and work that are not drawn by themselves, only when they are asked for."""
 
 
@@ -110,22 +101,36 @@ class Mix:
         )
 
 
-def draw(seed: int, *, only: frozenset[str] | None = None) -> Mix:
-    """The mix of a seed; with `only` faults of these kinds alone."""
+def draw(
+    seed: int,
+    *,
+    faults: frozenset[str] | None = None,
+    work: frozenset[str] = frozenset(),
+    given: Mapping[str, Any] | None = None,
+) -> Mix:
+    """The mix of a seed; faults and work of these kinds alone where they are named, and what is given."""
+    mix = _draw(seed, faults)
+    mix.work = work or mix.work
+    return replace(mix, **(given or {}))
+
+
+def _draw(seed: int, only: frozenset[str] | None) -> Mix:
     rng = Random(f"mix {seed}")
     brokers = rng.choice((1, 2, 3, 3, 3, 3, 4, 5))
     replicas = min(brokers, rng.choice((1, 2, 3, 3, 3)))
     min_isr = min(replicas, rng.choice((1, 2, 2, 2)))
     faults = _some_faults(rng, brokers)
+    rounds = rng.choice((0, 8, 12, 16, 20, 25))
     if only is not None:
         faults = {kind: float(FAULTS[kind]) for kind in FAULTS if kind in only}
+        rounds = max(rounds, 8)
     work = _some_work(rng)
     return Mix(
         seed=seed,
         brokers=brokers,
         faults=faults,
         work=work,
-        rounds=rng.choice((0, 8, 12, 16, 20, 25)) if faults else 0,
+        rounds=rounds if faults else 0,
         pace=rng.choice((0.3, 1.0, 2.0, 3.0)),
         busy=rng.choice((0.05, 0.1, 0.3, 1.0)),
         min_isr=min_isr,

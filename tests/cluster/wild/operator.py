@@ -72,7 +72,7 @@ class Operator:
         if self._mix.does("reassignment"):
             chosen.append(self._elect_preferred)
         while chosen and not self._scene.is_over:
-            await asyncio.sleep(self._rng.uniform(0.3, 6 * self._mix.pace))
+            await asyncio.sleep(self._rng.uniform(0.2, 3 * self._mix.pace))
             try:
                 await self._rng.choice(chosen)()
             except (Failed, OSError, TimeoutError):

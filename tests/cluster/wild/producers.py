@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import count
 from uuid import UUID
 
 from headrace.protocol.api import ApiKey
@@ -11,6 +12,8 @@ from tests.checker.history import Operation
 from ..clients import Failed
 from .clients import AGAIN, DELIVERY_SECONDS, MOST_IN_FLIGHT, NEVER_WRITTEN, OUT_OF_SEQUENCE, Client, Scene
 
+MOST_OF_ALL = 8
+"""Batches in flight of one producer, to all partitions."""
 KEYS = [f"k{number}" for number in range(6)]
 
 
@@ -36,7 +39,7 @@ class Producer:
                 await self._step()
             except (Failed, OSError):
                 await self._client.pause()
-            await asyncio.sleep(self._rng.uniform(0, 2 * self._scene.mix.busy))
+            await self._client.rest()
         if self._in_flight:
             await asyncio.wait(self._in_flight)
         self._client.close()
@@ -56,10 +59,10 @@ class Producer:
 
     def _values(self) -> list[str]:
         large = self._scene.mix.does("large batches")
-        count = self._rng.choice((1, 1, 3, 10, 40) if large else (1, 1, 1, 2, 5))
+        size = self._rng.choice((1, 1, 3, 10, 40) if large else (1, 1, 1, 2, 5))
         padding = "~" * self._rng.choice((0, 0, 30, 60))
-        first, self._value_count = self._value_count, self._value_count + count
-        return [f"{self.name}-{number}{padding}" for number in range(first, first + count)]
+        first, self._value_count = self._value_count, self._value_count + size
+        return [f"{self.name}-{number}{padding}" for number in range(first, first + size)]
 
     async def _send_in_stream(
         self, topic: str, topic_id: UUID, partition: int, values: Sequence[str], keys: Sequence[str]
@@ -70,7 +73,9 @@ class Producer:
             name = f"{self.name}/{self._stream_count}"
             stream = Stream(self._client, name, topic, topic_id, partition, await self._producer_id())
             self._streams[topic_id, partition] = stream
-        if len(stream.in_flight) >= (MOST_IN_FLIGHT if self._scene.mix.does("pipelined") else 1):
+        if len(self._in_flight) >= MOST_OF_ALL or len(stream.in_flight) >= (
+            MOST_IN_FLIGHT if self._scene.mix.does("pipelined") else 1
+        ):
             return
         task = asyncio.ensure_future(self._counted(stream, stream.begin(values, keys)))
         self._in_flight.add(task)
@@ -174,7 +179,7 @@ class Stream:
             producer_epoch=0,
             base_sequence=batch.sequence + start,
         )
-        while True:
+        for attempt in count():
             try:
                 code, offset = await self._client.produce_batch(self._topic, self._id, self._partition, data)
             except Failed as failed:
@@ -195,7 +200,8 @@ class Stream:
             if not self._is_worth_another_try(batch, code):
                 return None
             self._client.mistrust(self._topic)
-            await self._client.pause()
+            await self._client.back_off(attempt)
+        raise AssertionError("attempts do not end")
 
     async def _split(self, batch: Batch, start: int, end: int) -> int | None:
         middle = (start + end) // 2

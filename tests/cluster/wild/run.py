@@ -13,8 +13,7 @@ from typing import Any, Final
 import structlog
 
 from headrace.cluster import feed
-from headrace.cluster.image import PartitionState, Topic
-from headrace.protocol.api import ApiKey
+from headrace.cluster.image import Topic
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
 from headrace.testing.cluster import SimulatedCluster
@@ -24,19 +23,16 @@ from tests.checker.violations import violations
 
 from ..clients import Failed
 from ..runs import replica_bytes
-from .clients import AGAIN, Client, Reader, Scene, shown
+from .clients import Client, Reader, Scene, shown
 from .faults import Faults
 from .groups import Member
-from .ledger import INTERNAL, TRANSACTIONS, Ledger
+from .healing import Healing, hosted
+from .ledger import INTERNAL, Ledger
 from .mix import Mix
 from .operator import COMPACTED, RETAINED, STEADY, TARGET, Operator
 from .producers import Producer
-from .transacting import Copier, GaveUp, TransactionalProducer, committed_offset, coordinator
+from .transacting import Copier, TransactionalProducer
 
-HEAL_SECONDS: Final = 60.0
-"""Within this time after the last fault everything works again."""
-OPERATOR_SECONDS: Final = 15.0
-"""After this time an operator elects leaders where everything that counts was destroyed."""
 LONGEST_SECONDS: Final = 1_200.0
 """Of virtual time."""
 MOST_SECONDS: Final = 60.0
@@ -84,11 +80,13 @@ class WildRun:
         self._employ()
         await self.faults.run()
         await self.faults.set_right()
-        await self._heal()
+        healing = Healing(self.scene, self.ledger, self.faults)
+        await healing.heal()
+        healing.require_quiet()
         self.scene.is_over = True
         await self._dismiss()
-        await self._serve_probes()
-        await self._settle()
+        await healing.serve_probes()
+        await healing.settle()
         await self._read_all()
         self._compare_replicas()
         await self._stop()
@@ -105,7 +103,8 @@ class WildRun:
             ("acks=0", 0, False, 1),
         ):
             if mix.does(name):
-                clients += [Producer(scene, f"{name[:5]}{n}", acks=acks, idempotent=idempotent) for n in range(count)]
+                names = [f"{name.replace('=', '')}-{letter}" for letter in "ab"[:count]]
+                clients += [Producer(scene, each, acks=acks, idempotent=idempotent) for each in names]
         if mix.does("transactions"):
             clients += [TransactionalProducer(scene, f"txn{n}", TARGET, newer=n % 2 == 0) for n in range(2)]
         if mix.does("copier"):
@@ -137,147 +136,6 @@ class WildRun:
             if task.exception() is not None:
                 self.history.complain(f"broken client: {task.exception()!r}")
 
-    # Liveness
-
-    async def _heal(self) -> None:
-        """Every partition has a leader, and all its replicas in sync, by itself or where an operator had to choose."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        client = Client(self.scene, "healer")
-        while not self.cluster.is_whole() and loop.time() < began + HEAL_SECONDS:
-            await asyncio.sleep(0.5)
-            if loop.time() > began + OPERATOR_SECONDS:
-                await self._elect(client)
-        client.close()
-        for topic in self.cluster.topics().values():
-            for index, state in enumerate(topic.partitions):
-                if not _is_whole(state):
-                    self._complain_of(topic, index, state)
-
-    async def _elect(self, client: Client) -> None:
-        """Where every copy that counts was destroyed, an operator lets one lead that is left."""
-        for topic in self.cluster.topics().values():
-            for index, state in enumerate(topic.partitions):
-                if state.leader < 0 and (topic.id, index) in self.ledger.lost:
-                    values = {
-                        "election_type": 1,
-                        "topic_partitions": [{"topic": topic.name, "partitions": [index]}],
-                        "timeout": 5_000,
-                    }
-                    try:
-                        await client.ask_anyone(ApiKey.ELECT_LEADERS, 2, values)
-                    except OSError:
-                        await client.pause()
-
-    def _complain_of(self, topic: Topic, index: int, state: PartitionState) -> None:
-        kind = "no leader" if state.leader < 0 else "not in sync"
-        offline = {}
-        for machine in self.cluster:
-            held = self._partition(machine.id, topic, index)
-            offline[machine.id] = "absent" if held is None else (held.log.offline, held.log.log_end_offset)
-        self.history.complain(f"{kind}: {topic.name}-{index} is {state}, {offline}")
-
-    def _partition(self, broker: int, topic: Topic, index: int) -> Partition | None:
-        try:
-            return self.cluster[broker].broker.replicas.partition(topic.name, index)
-        except CodedError:
-            return None
-
-    async def _serve_probes(self) -> None:
-        """Every partition takes a write with acks=all, a group keeps an offset, a transaction is committed."""
-        client = Client(self.scene, "probe")
-        for topic in list(self.cluster.topics().values()):
-            for index in range(len(topic.partitions)) if topic.name not in INTERNAL else ():
-                await self._probe(client, topic, index)
-        client.close()
-        if self.mix.does("transactions") or self.mix.does("copier"):
-            await self._probe_transaction()
-        if self.mix.does("group"):
-            await self._probe_group()
-
-    async def _probe(self, client: Client, topic: Topic, index: int) -> None:
-        value = f"probe-{topic.name}-{index}"
-        operation = self.history.send("probe", topic.id.hex, index, [value], keys=[value])
-        batch = client.batch([value], [value])
-        reason = ""
-        try:
-            async with asyncio.timeout(HEAL_SECONDS):
-                while True:
-                    try:
-                        code, offset = await client.produce_batch(topic.name, topic.id, index, batch)
-                        reason = code.name
-                        if code is ErrorCode.none:
-                            operation.ok(offset=offset)
-                            return
-                        if code not in AGAIN:
-                            break
-                    except (OSError, Failed) as error:
-                        reason = repr(error)
-                    client.mistrust(topic.name)
-                    await client.pause()
-        except TimeoutError:
-            pass
-        self.history.complain(f"not served: {topic.name}-{index} takes no write: {reason}")
-
-    async def _probe_transaction(self) -> None:
-        producer = TransactionalProducer(self.scene, "probing", TARGET, newer=True)
-        try:
-            async with asyncio.timeout(HEAL_SECONDS):
-                while not producer.count:
-                    try:
-                        await producer.transact()
-                    except (GaveUp, OSError, Failed):
-                        producer._producer = None
-                        await producer.client.pause()
-        except TimeoutError:
-            self.history.complain("not served: no transaction can be committed")
-        producer.client.close()
-
-    async def _probe_group(self) -> None:
-        client = Client(self.scene, "group-probe")
-        asked = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
-        values = {
-            "group_id": "probes",
-            "generation_id_or_member_epoch": -1,
-            "member_id": "",
-            "group_instance_id": None,
-            "topics": [{"name": STEADY, "partitions": [asked]}],
-        }
-        try:
-            async with asyncio.timeout(HEAL_SECONDS):
-                while True:
-                    try:
-                        answer = await client.ask(await coordinator(client, "probes"), ApiKey.OFFSET_COMMIT, 7, values)
-                        if answer.topics[0].partitions[0].error_code == ErrorCode.none:
-                            break
-                    except (OSError, Failed):
-                        pass
-                    await client.pause()
-                if await committed_offset(client, "probes", STEADY, 0) != 1:
-                    self.history.complain("lost commit: the probe's offset is not what it has committed")
-        except (TimeoutError, GaveUp):
-            self.history.complain("not served: no group can commit")
-        client.close()
-
-    async def _settle(self) -> None:
-        """No transaction hangs: the last stable offset of every partition reaches its high watermark."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + HEAL_SECONDS
-        if self.ledger.has_lost(TRANSACTIONS):
-            return  # nobody knows any more which transactions there were
-        while hanging := list(self._hanging()):
-            if loop.time() > deadline:
-                self.history.complain(f"hanging transaction: {hanging}")
-                return
-            await asyncio.sleep(0.5)
-
-    def _hanging(self) -> Iterator[str]:
-        for topic in self.cluster.topics().values():
-            for index, state in enumerate(topic.partitions):
-                held = self._partition(state.leader, topic, index) if state.leader >= 0 else None
-                if held is not None and held.last_stable_offset < held.high_watermark:
-                    yield f"{topic.name}-{index} LSO {held.last_stable_offset} HW {held.high_watermark}"
-
     # The end
 
     async def _read_all(self) -> None:
@@ -288,8 +146,6 @@ class WildRun:
                     async with asyncio.timeout(30):
                         await self._read(client, topic, index)
                 except TimeoutError:
-                    if self.ledger.has_lost(TRANSACTIONS):
-                        continue  # nobody knows any more how the transaction ended that is open there
                     self.history.complain(f"not served: {topic.name}-{index} cannot be read to its end: {self._stuck}")
         client.close()
 
@@ -316,6 +172,8 @@ class WildRun:
                             records |= {record[0]: record for record in fetched.records}
                             control |= fetched.control
                         offset = fetched.next
+                        if committed_only and found.last_stable_offset <= offset:
+                            break  # what hangs is told elsewhere
                         self._stuck = f"at {offset} of {end}, {committed_only=}"
                 break
             except (OSError, Failed, CodedError) as error:
@@ -341,7 +199,7 @@ class WildRun:
             if topic.name in INTERNAL or topic.name == COMPACTED:
                 continue
             for index, state in enumerate(topic.partitions):
-                held = {r: self._partition(r, topic, index) for r in state.isr}
+                held = {r: hosted(self.cluster, r, topic, index) for r in state.isr}
                 there = {r: partition for r, partition in held.items() if partition is not None}
                 if len(there) < len(state.isr):
                     self.history.complain(f"absent: {topic.name}-{index} is not on all of {state.isr}")
@@ -383,10 +241,6 @@ SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 def _is_durable(topic: Topic) -> bool:
     return topic.configs.get("flush.messages") == "1"
-
-
-def _is_whole(state: PartitionState) -> bool:
-    return state.leader >= 0 and set(state.isr) == set(state.replicas) and not state.adding and not state.removing
 
 
 def run(mix: Mix, *, verbose: bool = False) -> Outcome:

@@ -44,7 +44,7 @@ class TransactionalProducer:
             except (GaveUp, OSError, Failed, CodedError, TimeoutError):
                 self._producer = None
                 await self.client.pause()
-            await asyncio.sleep(self.rng.uniform(0, 2 * self.scene.mix.busy))
+            await self.client.rest()
         self.client.close()
 
     async def transact(self) -> None:

@@ -1,0 +1,59 @@
+"""What takes too long for `make test`, in parts of under twenty minutes on two cores: `make chaos ARGS="--part wild"`.
+
+Without a part all of them run, one after another; each says how long it took. `--list` names them.
+"""
+
+import argparse
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+WILD = [sys.executable, "-m", "tests.cluster.wild"]
+LONG = [sys.executable, "-m", "pytest", "-q", "-m", "long"]
+
+PARTS: dict[str, list[str]] = {
+    "wild": [*WILD, "--seeds", "100000:102000", "--jobs", "2"],
+    "ablations": [*WILD, "--ablations"],
+    "simulated": [*LONG, "tests/cluster/test_simulated_faults.py", "tests/unit"],
+    "store": [*LONG, "tests/cluster/test_zookeeper_store.py", "tests/cluster/test_openapi.py"],
+    "kill": [*LONG, "tests/faults/test_kill.py", "tests/faults/test_cluster_kill.py"],
+    "grow": [*LONG, "tests/faults/test_cluster_grow.py"],
+    "links": [*LONG, "tests/faults/test_cluster_links.py"],
+    "transactions": [*LONG, "tests/faults/test_transactions_kill.py"],
+    "spark-source": [*LONG, "tests/spark/test_source_failover.py"],
+    "spark-sink": [*LONG, "tests/spark/test_sink_failover.py", "tests/spark/test_sink_restarts.py"],
+    "spark-stages": [*LONG, "tests/spark/test_sink_stages.py"],
+    "spark-pipelines": [*LONG, "tests/spark/test_pipeline_process.py", "tests/spark/test_pipeline_restarts.py"],
+    "spark-cluster": [*LONG, "tests/spark/test_cluster.py", "tests/spark/test_declarative.py"],
+}
+"""Every test that is marked `long` is in one of them."""
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 - what the command is for
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 where every part has passed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--part", action="append", choices=list(PARTS), help="this part alone; may be given again")
+    parser.add_argument("--list", action="store_true", help="name the parts")
+    given = parser.parse_args(arguments)
+    if given.list:
+        for name, command in PARTS.items():
+            _say(f"{name:16} {shlex.join(command[1:])}")
+        return 0
+    codes: dict[str, int] = {}
+    for name in given.part or PARTS:
+        began = time.monotonic()
+        _say(f"chaos: {name}")
+        codes[name] = subprocess.run(PARTS[name], check=False).returncode
+        outcome = "passed" if codes[name] == 0 else "FAILED"
+        _say(f"chaos: {name} {outcome} in {time.monotonic() - began:.0f} s")
+    return 1 if any(codes.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
