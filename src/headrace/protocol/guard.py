@@ -18,9 +18,12 @@ from .encode import write_uvarint
 from .errors import ProtocolViolation
 from .schema import FIXED_SIZES, Field, Shape, request_shape, response_shape
 
-MAX_ELEMENTS: Final = 2_000_000
+MAX_ELEMENTS: Final = 1_000_000
+"""In what a client asks: as many as Kafka takes in one array."""
 MAX_ELEMENTS_ANSWERED: Final = 20_000_000
 """In what a broker answers: the metadata of a million partitions has as many."""
+MOST_TAGS: Final = 1_000
+"""Tagged fields of one struct. They are read at once, and no version of any message has ten."""
 
 _I16: Final = Struct(">h")
 _I32: Final = Struct(">i")
@@ -48,11 +51,42 @@ class Walk:
         return position + size
 
     def count(self, position: int, count: int, smallest: int) -> None:
+        self.fits(position, count, smallest)
+        self.elements += count
+
+    def fits(self, position: int, count: int, smallest: int) -> None:
+        """Whether there is room for so many elements, in the frame and in what a message may have."""
         if count * smallest > self.end - position:
             raise ProtocolViolation(f"an array of {count} where {self.end - position} bytes are left")
-        self.elements += count
-        if self.elements > self.most_elements:
+        if self.elements + count > self.most_elements:
             raise ProtocolViolation(f"more than {self.most_elements} array elements in one message")
+
+    def array_count(self, position: int, flexible: bool) -> tuple[int, int]:
+        """How many elements an array has, below 0 if it is null, and where they begin."""
+        if flexible:
+            count, position = self.uvarint(position)
+            return count - 1, position
+        return self.i32(position), position + 4
+
+    def tag_count(self, position: int) -> tuple[int, int]:
+        """How many tagged fields a struct has, and where they begin."""
+        count, position = self.uvarint(position)
+        if count > MOST_TAGS:
+            raise ProtocolViolation(f"{count} tagged fields; the most is {MOST_TAGS}")
+        self.count(position, count, 2)
+        return count, position
+
+    def text(self, position: int, flexible: bool) -> tuple[str, int]:
+        """A string, and where it ends."""
+        if flexible:
+            size, position = self.uvarint(position)
+            size -= 1
+        else:
+            size, position = self.i16(position), position + 2
+        if size < 0:
+            raise ProtocolViolation("null where a string has to be")
+        end = self.advance(position, size)
+        return str(self.data[position:end], "utf-8"), end
 
     def uvarint(self, position: int) -> tuple[int, int]:
         value = shift = 0
@@ -91,8 +125,7 @@ def check_response(api_key: int, version: int, data: memoryview) -> memoryview |
 def skip_tags(data: memoryview, position: int) -> int:
     """The position after the tagged fields of a header."""
     walk = Walk(data)
-    count, position = walk.uvarint(position)
-    walk.count(position, count, 2)
+    count, position = walk.tag_count(position)
     for _ in range(count):
         _, position = walk.uvarint(position)
         size, position = walk.uvarint(position)
@@ -101,11 +134,12 @@ def skip_tags(data: memoryview, position: int) -> int:
 
 
 def _checked(shape: Shape, walk: Walk) -> memoryview | bytes:
-    _struct(shape)(walk, 0)
-    return _edited(walk.data, 0, walk.end, walk.edits) if walk.edits else walk.data
+    struct_step(shape)(walk, 0)
+    return edited(walk.data, 0, walk.end, walk.edits) if walk.edits else walk.data
 
 
-def _edited(data: memoryview, start: int, end: int, edits: list[Edit]) -> bytes:
+def edited(data: memoryview, start: int, end: int, edits: list[Edit]) -> bytes:
+    """The bytes from `start` to `end` with the edits, which are in order, carried out."""
     out = bytearray()
     for edit_start, edit_end, replacement in edits:
         out += data[start:edit_start]
@@ -116,10 +150,11 @@ def _edited(data: memoryview, start: int, end: int, edits: list[Edit]) -> bytes:
 
 
 @cache
-def _struct(shape: Shape) -> Step:
+def struct_step(shape: Shape) -> Step:
+    """Walks over a struct."""
     steps = _merged([_field(field, shape.flexible) for field in shape.fields])
     if shape.flexible:
-        steps.append(_tags(shape))
+        steps.append(tags_step(shape))
 
     def walk_struct(walk: Walk, position: int) -> int:
         for step in steps:
@@ -149,16 +184,22 @@ def _skip(size: int) -> Step:
     return lambda walk, position: walk.advance(position, size)
 
 
+def field_step(field: Field, flexible: bool) -> Step:
+    """Walks over a field."""
+    step = _field(field, flexible)
+    return _skip(step) if isinstance(step, int) else step
+
+
 def _field(field: Field, flexible: bool) -> int | Step:
     if field.struct is not None:
-        inner: int | Step = _struct(field.struct)
+        inner: int | Step = struct_step(field.struct)
     else:
         assert field.kafka_type is not None
         inner = FIXED_SIZES.get(field.kafka_type) or _text(field.kafka_type, flexible)
     if field.is_array:
-        return _array(inner, _smallest(field, flexible), flexible)
+        return _array(inner, smallest_of(field, flexible), flexible)
     if field.struct is not None and field.nullable and field.tag is None:
-        return _nullable_struct(_struct(field.struct))
+        return _nullable_struct(struct_step(field.struct))
     return inner
 
 
@@ -193,12 +234,7 @@ def _legacy_bytes(walk: Walk, position: int) -> int:
 
 def _array(inner: int | Step, smallest: int, flexible: bool) -> Step:
     def walk_array(walk: Walk, position: int) -> int:
-        if flexible:
-            count, position = walk.uvarint(position)
-            count -= 1
-        else:
-            count = walk.i32(position)
-            position += 4
+        count, position = walk.array_count(position, flexible)
         if count <= 0:
             return position
         walk.count(position, count, smallest)
@@ -211,18 +247,22 @@ def _array(inner: int | Step, smallest: int, flexible: bool) -> Step:
     return walk_array
 
 
-def _tags(shape: Shape) -> Step:
+def tags_step(shape: Shape) -> Step:
+    """Walks over the tagged fields of a struct, and cuts out those that the decoder does not know."""
     known = {field.tag: _field(field, True) for field in shape.tagged}
 
     def walk_tags(walk: Walk, start: int) -> int:
-        count, position = walk.uvarint(start)
+        count, position = walk.tag_count(start)
         if not count:
             return position
-        walk.count(position, count, 2)
         edits_before = len(walk.edits)
         kept: list[tuple[int, int, int]] = []
+        last = -1
         for _ in range(count):
             tag, position = walk.uvarint(position)
+            if tag <= last:
+                raise ProtocolViolation(f"tagged field {tag} of {shape.name} is out of order")
+            last = tag
             size, position = walk.uvarint(position)
             after = walk.advance(position, size)
             step = known.get(tag)
@@ -245,7 +285,7 @@ def _rewritten(data: memoryview, kept: list[tuple[int, int, int]], inner: list[E
     out = bytearray()
     write_uvarint(out, len(kept))
     for tag, start, end in kept:
-        body = _edited(data, start, end, [edit for edit in inner if start <= edit[0] < end])
+        body = edited(data, start, end, [edit for edit in inner if start <= edit[0] < end])
         write_uvarint(out, tag)
         write_uvarint(out, len(body))
         out += body
@@ -258,7 +298,8 @@ def _smallest_struct(shape: Shape) -> int:
     return size + (1 if shape.flexible else 0)
 
 
-def _smallest(field: Field, flexible: bool) -> int:
+def smallest_of(field: Field, flexible: bool) -> int:
+    """The fewest bytes that one value of a field can have."""
     if field.struct is not None:
         return max(_smallest_struct(field.struct), 1)
     assert field.kafka_type is not None
@@ -270,7 +311,7 @@ def _smallest_value(field: Field, flexible: bool) -> int:
         return 1 if flexible else 4
     if field.struct is not None:
         return 1 if field.nullable else _smallest_struct(field.struct)
-    return _smallest(field, flexible)
+    return smallest_of(field, flexible)
 
 
 def _empty_size(kafka_type: str, flexible: bool) -> int:

@@ -26,6 +26,7 @@ from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
 from headrace.protocol.guard import check_request, skip_tags
 from headrace.protocol.peer import FIRST_INTERNAL
 from headrace.protocol.schema import request_shape
+from headrace.protocol.stepwise import LARGE, decode_request_in_steps
 
 from .authentication import Authenticator
 from .connection import Connection, Parts, Slot
@@ -185,9 +186,11 @@ class Dispatcher:
             raise ProtocolViolation("the request could not be answered") from None
 
     def _serve_decoded(self, request: Request) -> None:
-        entity = decode(request)
         info = request.info()
-        work = self._work(info, entity, request)
+        if len(request.frame) - request.body > LARGE:
+            work = self._work_on_large(info, request)
+        else:
+            work = self._work(info, decode(request), request)
         request.connection.hold()
         slot = request.connection.open_slot()
         task = self._loop.create_task(self._run(info, request.correlation_id, slot, work))
@@ -204,6 +207,15 @@ class Dispatcher:
             return self._once_ready(info, run_here)
         body = bytes(request.frame[request.body :])
         return self._once_ready(info, lambda: relay.answer(info, entity, body, run_here))
+
+    def _work_on_large(self, info: RequestInfo, request: Request) -> Work:
+        """The frame stays as it is meanwhile: a connection that is held reads nothing."""
+
+        async def read_and_work() -> Answer:
+            entity = await decode_in_turns(info.api_key, info.version, request.frame[request.body :])
+            return await self._work(info, entity, request)()
+
+        return read_and_work
 
     def _once_ready(self, info: RequestInfo, work: Work) -> Work:
         """What a client asks waits until this broker knows its cluster. Brokers do not wait for each other."""
@@ -303,6 +315,19 @@ def decode_body(api_key: int, version: int, data: memoryview) -> Any:
     except BaseException as error:  # a panic of the native decoder is not an Exception
         raise ProtocolViolation(f"a request that does not decode: {error}") from error
     return entity
+
+
+async def decode_in_turns(api_key: int, version: int, data: memoryview) -> Any:
+    """The same, with turns for others in between where it is large."""
+    if len(data) <= LARGE:
+        return decode_body(api_key, version, data)
+    steps = decode_request_in_steps(api_key, version, data)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+        await sleep(0)
 
 
 async def encoded_answer(info: RequestInfo, work: Work) -> bytes | bytearray:

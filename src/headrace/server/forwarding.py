@@ -18,7 +18,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.peer import InternalApi, Message
 
 from .context import Context, RequestInfo
-from .dispatch import Answer, Handler, Work, decode_body, encoded_answer
+from .dispatch import Answer, Handler, Work, decode_in_turns, encoded_answer
 
 CONTROLLER_APIS: Final = frozenset(
     {
@@ -89,7 +89,7 @@ class Forwarder:
         newest version's field names, kio's entity out."""
         api_key, version = info.api_key, info.version
         body = bytes(encode_request(api_key, version, values))
-        entity = decode_body(api_key, version, memoryview(body))
+        entity = await decode_in_turns(api_key, version, memoryview(body))
         answer = await encoded_answer(info, lambda: self.answer(info, entity, body, lambda: run_here(entity)))
         return decode_response(api_key, version, memoryview(answer))
 
@@ -114,7 +114,7 @@ class Forwarded:
         if self._context.active_controller() != self._broker_id:
             raise CodedError(ErrorCode.not_controller, f"broker {self._broker_id} is not the controller")
         info = _info(message.values)._replace(forwarded_by=broker_id)
-        entity = decode_body(info.api_key, info.version, memoryview(message.attachment))
+        entity = await decode_in_turns(info.api_key, info.version, memoryview(message.attachment))
         handler = self._handlers[ApiKey(info.api_key)]
         body = await encoded_answer(info, lambda: handler(self._context, entity, info))
         return Message({}, body)
