@@ -361,7 +361,7 @@ class Log(LogCore):
                 self._unlink_later(self._chain.restart(segment))
                 self.log_start_offset = self.log_end_offset = self.synced_offset = offset
                 self.stored_start_offset = offset
-                self._cut_epochs()
+                self._forget_epochs()
                 directory.sync()
             except (StorageError, BadBatch) as error:
                 self._raise_broken(error)
@@ -386,6 +386,12 @@ class Log(LogCore):
         except (StorageError, BadBatch) as error:
             self._raise_failed(error)
         return segment
+
+    def _forget_epochs(self) -> None:
+        """A log that begins anew holds nothing of any epoch: with one of before its position would look diverged."""
+        epochs = self._load_epochs()
+        if epochs.cut_end(0):
+            self._epochs_changed(epochs)
 
     def _cut_epochs(self) -> None:
         epochs = self._load_epochs()

@@ -190,6 +190,24 @@ def test_a_log_that_begins_inside_a_batch_can_be_cut_to_nothing() -> None:
     assert (log.log_start_offset, log.log_end_offset) == (5, 5)
 
 
+def test_a_follower_that_was_left_behind_by_retention_and_elections_begins_where_the_leaders_log_does() -> None:
+    pair = Pair()
+    pair.elect(1)
+    append(pair.leaders[0], b"0")
+    pair.exchange(2)
+    pair.elect(2, (LEADER,))
+    for number in range(1, 5):
+        append(pair.leaders[0], b"%d" % number)
+    leader = pair.leaders[0].log
+    leader.configure(replace(leader.settings, retention_ms=1))
+    leader.retain(1 << 45, leader.log_end_offset)
+    append(pair.leaders[0], b"5")
+    pair.exchange(6)
+    log = pair.followers[0].log
+    assert (log.log_start_offset, log.log_end_offset) == (leader.log_start_offset, leader.log_end_offset) == (5, 6)
+    assert log.latest_epoch() == 2
+
+
 def test_a_deletion_is_answered_once_the_whole_isr_has_it() -> None:
     pair = Pair()
     pair.elect(1)
