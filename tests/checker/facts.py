@@ -9,9 +9,6 @@ from typing import Any
 
 from .history import ACKS_ALL, Event
 
-STALE_SECONDS = 10.0
-"""Within this time a leader that was succeeded has heard of it, or stepped down."""
-
 Place = tuple[str, int]
 """Topic and partition."""
 
@@ -100,6 +97,8 @@ class Facts:
         """Topics whose deletion was asked for."""
         self.complaints: list[str] = []
         self.knows_elections = False
+        self.stale_seconds = 0.0
+        """For how long a leader may not have heard that it is none any more."""
         self._requests: dict[int, Request] = {}
         for event in events:
             getattr(self, f"_take_{event['op']}")(event)
@@ -169,6 +168,9 @@ class Facts:
         if self._request(event) is not None:
             self.deleted.add(event["topic"])
 
+    def _take_terms(self, event: Event) -> None:
+        self.stale_seconds = event["stale_seconds"]
+
     def _take_leader(self, event: Event) -> None:
         self.knows_elections = True
         if event["epoch"] > 0:
@@ -184,7 +186,7 @@ class Facts:
         self.complaints.append(event["text"])
 
 
-def is_promised(send: Request, partition: Partition, *, knows_elections: bool) -> bool:
+def is_promised(facts: "Facts", send: Request, partition: Partition) -> bool:
     """Whether a send was acknowledged in a way that holds.
 
     With acks=1 only as long as the same leader leads; and a leader may hear a little late that it is none any more.
@@ -193,4 +195,4 @@ def is_promised(send: Request, partition: Partition, *, knows_elections: bool) -
         return False
     if send["acks"] == ACKS_ALL:
         return True
-    return knows_elections and not partition.was_led_anew(send.began - STALE_SECONDS)
+    return facts.knows_elections and not partition.was_led_anew(send.began - facts.stale_seconds)

@@ -21,6 +21,7 @@ An event is a JSON object. All have `op`, `phase` and `at` (seconds), and those 
 | leader | topic, partition, epoch: a leader was elected |
 | loss | topic, partition: a fault has destroyed every copy that counts, which nothing is promised to survive |
 | final | topic, partition, log_start, next, records, committed, control, compacted, retained: what is there at last |
+| terms | stale_seconds: for how long a leader may not hear that it is none any more |
 | complaint | text: what a client found wrong itself |
 
 A topic is called by its id, so that one that was made anew is another; or by its name where it is never deleted.

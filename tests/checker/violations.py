@@ -83,7 +83,7 @@ def _two_values(facts: Facts, partition: Partition) -> Iterator[str]:
                 seen[generation, offset].add(value)
     for send in partition.sends:
         generation = partition.generation(send.began, send.ended)
-        if generation is not None and is_promised(send, partition, knows_elections=facts.knows_elections):
+        if generation is not None and is_promised(facts, send, partition):
             for offset, value in _at(send):
                 seen[generation, offset].add(value)
     if partition.final is not None and partition.place[0] not in facts.deleted:
@@ -143,7 +143,7 @@ class _Ending:
         for send in partition.sends:
             if send["transaction"] is not None or not partition.is_current(send.began):
                 continue
-            if is_promised(send, partition, knows_elections=facts.knows_elections):
+            if is_promised(facts, send, partition):
                 yield from self._lost(send)
 
     def _lost(self, send: Request) -> Iterator[str]:

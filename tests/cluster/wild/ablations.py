@@ -72,9 +72,10 @@ ABLATIONS: Mapping[str, Ablation] = {
             "headrace.replication.partition.Partition.may_follow": property(_always(True)),
             "headrace.storage.manager.LogManager._was_held": _always(False),
         },
-        faults=_of("lost directory", "kill", "full restart"),
+        faults=_of("lost directory", "kill"),
         work=_of("idempotent", "plain"),
-        mix={"brokers": 3, "replicas": 3, "min_isr": 1},
+        mix={**_REPLICATED, "partitions": 3, "busy": 0.1},
+        most_seeds=150,
     ),
     "log_recovery": Ablation(
         guards="where everyone who held everything lost power the log that reaches furthest leads",

@@ -33,6 +33,8 @@ from .operator import COMPACTED, RETAINED, STEADY, TARGET, Operator
 from .producers import Producer
 from .transacting import Copier, TransactionalProducer
 
+LATE_NEWS: Final = frozenset({"hold", "lagging feed", "cut", "cut one way", "slow link", "store commits"})
+"""Faults that keep news of elections from brokers that are well otherwise."""
 LONGEST_SECONDS: Final = 1_200.0
 """Of virtual time."""
 MOST_SECONDS: Final = 60.0
@@ -66,6 +68,7 @@ class WildRun:
         self.cluster = SimulatedCluster(mix.brokers, seed=mix.seed, settings=_settings(mix))
         for machine in self.cluster:
             machine.settings["broker.rack"] = f"r{machine.id % 2}"
+        self.history.note("terms", "info", stale_seconds=15.0 if LATE_NEWS & mix.faults.keys() else 0.5)
         self.ledger = Ledger(self.cluster, self.history, is_durable=_is_durable)
         self.faults = Faults(self.cluster, mix, self.ledger)
         self.scene = Scene(cluster=self.cluster, history=self.history, mix=mix)
