@@ -40,6 +40,8 @@ Handler = Callable[[Context, Any, RequestInfo], Awaitable[Answer]]
 Work = Callable[[], Awaitable[Answer]]
 ServePeer = Callable[[Connection, int, int, memoryview], Parts | None]
 """Answers what only brokers ask: connection, API key, correlation id, body. `PeerGate.serve`."""
+MOST_ANSWERED: Final = 256 << 20
+"""Bytes of an answer. What a million partitions are takes a fifth of it; who asks for much more wants to do harm."""
 _KNOWN: Final = frozenset(int(key) for key in ApiKey)
 _SASL: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 _HEAD: Final = Struct(">hhih")
@@ -353,6 +355,8 @@ async def _encoded_in_turns(api_key: int, version: int, answer: Mapping[str, Any
     """A large answer, with turns for others in between."""
     out = bytearray()
     for _ in encode_in_steps(api_key, version, answer, out):
+        if len(out) > MOST_ANSWERED:
+            raise CodedError(ErrorCode.invalid_request, "the answer would be too large; ask for less at a time")
         await sleep(0)
     return out
 

@@ -13,8 +13,10 @@ DescribeProducers, version 0.
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final
 
+from headrace.coordinator.turns import in_turns
 from headrace.protocol.api import START_EMPTY, ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
@@ -55,9 +57,9 @@ async def handle_describe_cluster(ctx: Context, request: Any, info: RequestInfo)
 
 
 async def handle_describe_log_dirs(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
-    held = ctx.replicas.hosted() if request.topics is None else _held(ctx, request.topics)
+    held = list(ctx.replicas.hosted()) if request.topics is None else await _held(ctx, request.topics)
     by_topic: dict[str, list[dict[str, Any]]] = {}
-    for partition in held:
+    async for partition in in_turns(held):
         by_topic.setdefault(partition.topic, []).append(_size(partition))
     total, usable = ctx.replicas.disk_usage()
     directory = {
@@ -71,13 +73,13 @@ async def handle_describe_log_dirs(ctx: Context, request: Any, info: RequestInfo
     return {"throttle_time": 0, "error_code": ErrorCode.none, "results": [directory]}
 
 
-def _held(ctx: Context, topics: Iterable[Any]) -> Iterable[Partition]:
-    asked = dict.fromkeys((topic.topic, index) for topic in topics for index in topic.partitions or ())
-    for name, index in asked:
-        try:
-            yield ctx.replicas.partition(name, index)
-        except CodedError:
-            continue
+async def _held(ctx: Context, topics: Iterable[Any]) -> list[Partition]:
+    asked = {(topic.topic, index): None async for topic in in_turns(topics) for index in topic.partitions or ()}
+    held = []
+    async for name, index in in_turns(asked):
+        with suppress(CodedError):
+            held.append(ctx.replicas.partition(name, index))
+    return held
 
 
 def _size(partition: Partition) -> dict[str, Any]:
@@ -124,9 +126,12 @@ async def handle_describe_producers(ctx: Context, request: Any, info: RequestInf
         "topics": [
             {
                 "name": topic.name,
-                "partitions": [_producers(ctx, topic.name, index) for index in topic.partition_indexes or ()],
+                "partitions": [
+                    _producers(ctx, topic.name, index)
+                    async for index in in_turns(dict.fromkeys(topic.partition_indexes or ()))
+                ],
             }
-            for topic in request.topics or ()
+            async for topic in in_turns(request.topics or ())
         ],
     }
 

@@ -14,13 +14,14 @@ force there) and changed through it, whoever is the controller; the empty broker
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final
 
 from headrace.cluster.controller import ALL_BROKERS
 from headrace.cluster.topics import validate_name
 from headrace.config import Change, Operation, shown
+from headrace.coordinator.turns import in_turns
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -43,10 +44,12 @@ _FIRST_WITH_RESOURCE_TYPES: Final = 1
 
 async def handle_describe_configs(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
     documentation = getattr(request, "include_documentation", False)
+    describing = _Describing(ctx, request.include_synonyms, documentation)
     results = []
-    for resource in request.resources or ():
+    asked = {(each.resource_type, each.resource_name): each async for each in in_turns(request.resources or ())}
+    async for resource in in_turns(asked.values()):
         try:
-            configs = _described(ctx, resource, request.include_synonyms, documentation)
+            configs = describing.described(resource)
         except CodedError as error:
             results.append({**_answer(resource, error), "configs": ()})
         else:
@@ -54,29 +57,47 @@ async def handle_describe_configs(ctx: Context, request: Any, info: RequestInfo)
     return {"throttle_time": 0, "results": results}
 
 
-def _described(ctx: Context, resource: Any, synonyms: bool, documentation: bool) -> list[dict[str, Any]]:
-    name = resource.resource_name
-    if resource.resource_type == ResourceType.TOPIC:
-        validate_name(name)
-        topic = ctx.image.topic(name)
-        if topic is None:
-            raise CodedError(ErrorCode.unknown_topic_or_partition, f"There is no topic '{shown(name)}'")
-        return describe_topic_configs(ctx.config, topic, synonyms=synonyms, documentation=documentation)
-    if resource.resource_type == ResourceType.BROKER:
-        _check_broker(ctx.config.node_id, name)
-        if name == ALL_BROKERS:
-            given = ctx.image.broker_configs.get(ALL_BROKERS, {})
-            return describe_given(given.items(), synonyms=synonyms, documentation=documentation)
-        return describe_broker_configs(ctx.config, synonyms=synonyms, documentation=documentation)
-    if resource.resource_type == ResourceType.GROUP:
-        _check_group(name)
-        given = ctx.image.group_configs.get(name, {})
-        return describe_group_configs(ctx.config, given, synonyms=synonyms, documentation=documentation)
-    raise _unsupported(resource.resource_type)
+class _Describing:
+    """Describes resources of one request, those alike once: most topics and groups have no settings of their own."""
+
+    def __init__(self, ctx: Context, synonyms: bool, documentation: bool) -> None:
+        self._ctx = ctx
+        self._how = {"synonyms": synonyms, "documentation": documentation}
+        self._known: dict[tuple[int, tuple[tuple[str, str], ...]], list[dict[str, Any]]] = {}
+
+    def described(self, resource: Any) -> list[dict[str, Any]]:
+        ctx, how, kind, name = self._ctx, self._how, resource.resource_type, resource.resource_name
+        if kind == ResourceType.TOPIC:
+            validate_name(name)
+            topic = ctx.image.topic(name)
+            if topic is None:
+                raise CodedError(ErrorCode.unknown_topic_or_partition, f"There is no topic '{shown(name)}'")
+            return self._once(kind, topic.configs, lambda: describe_topic_configs(ctx.config, topic, **how))
+        if kind == ResourceType.BROKER:
+            _check_broker(ctx.config.node_id, name)
+            if name == ALL_BROKERS:
+                return describe_given(ctx.image.broker_configs.get(ALL_BROKERS, {}).items(), **how)
+            return describe_broker_configs(ctx.config, **how)
+        if kind == ResourceType.GROUP:
+            _check_group(name)
+            given = ctx.image.group_configs.get(name, {})
+            return self._once(kind, given, lambda: describe_group_configs(ctx.config, given, **how))
+        raise _unsupported(kind)
+
+    def _once(
+        self, kind: int, given: Mapping[str, str], describe: Callable[[], list[dict[str, Any]]]
+    ) -> list[dict[str, Any]]:
+        key = kind, tuple(sorted(given.items()))
+        if key not in self._known:
+            self._known[key] = describe()
+        return self._known[key]
 
 
 def _asked(configs: list[dict[str, Any]], names: Sequence[str] | None) -> list[dict[str, Any]]:
-    return [config for config in configs if config["name"] in names] if names else configs
+    if not names:
+        return configs
+    wanted = frozenset(names)
+    return [config for config in configs if config["name"] in wanted]
 
 
 async def handle_alter_configs(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
@@ -90,9 +111,11 @@ async def handle_incremental_alter_configs(ctx: Context, request: Any, info: Req
 async def _alter_each(ctx: Context, request: Any, info: RequestInfo, *, replace_all: bool) -> dict[str, Any]:
     resources = request.resources or ()
     asked = ctx.config.node_id if info.forwarded_by is None else info.forwarded_by
-    counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    counts: Counter[tuple[int, str]] = Counter()
+    async for resource in in_turns(resources):
+        counts[resource.resource_type, resource.resource_name] += 1
     responses = []
-    for resource in resources:
+    async for resource in in_turns(resources):
         problem = None
         try:
             if counts[resource.resource_type, resource.resource_name] > 1:

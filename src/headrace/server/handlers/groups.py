@@ -14,6 +14,7 @@ connection until the group can answer, as with Kafka: clients keep a connection 
   is being read, COORDINATOR_NOT_AVAILABLE when it cannot be written.
 """
 
+import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import IntEnum
@@ -33,6 +34,8 @@ _FIRST_WITH_NULLABLE_PROTOCOL: Final = 7
 _FIRST_WITH_SKIPPED_ASSIGNMENT: Final = 9
 _FIRST_WITH_NAMED_PROTOCOL: Final = 5
 _FIRST_WITH_LEAVING_MEMBERS: Final = 3
+_LEAVING: Final = 1_000
+"""Members that leave in one turn; more leave in several, as if each had a request of its own."""
 _MS: Final = timedelta(milliseconds=1)
 _LONGEST_ID: Final = LARGEST_TEXT - 64
 """Bytes of the longest text that a member id, which has a number at its end, can be made from."""
@@ -140,9 +143,16 @@ async def handle_heartbeat(ctx: Context, request: Any, info: RequestInfo) -> Map
 async def handle_leave_group(ctx: Context, request: Any, info: RequestInfo) -> Mapping[str, Any]:
     if info.version >= _FIRST_WITH_LEAVING_MEMBERS:
         leaving = [
-            LeavingMember(member_id=one.member_id, instance_id=one.group_instance_id) for one in request.members or ()
+            LeavingMember(member_id=one.member_id, instance_id=one.group_instance_id)
+            async for one in in_turns(request.members or ())
         ]
-        return await ctx.groups.leave(request.group_id, leaving)
+        answer: Mapping[str, Any] = await ctx.groups.leave(request.group_id, leaving[:_LEAVING])
+        members = list(answer["members"])
+        for start in range(_LEAVING, len(leaving), _LEAVING):
+            await asyncio.sleep(0)
+            answer = await ctx.groups.leave(request.group_id, leaving[start : start + _LEAVING])
+            members += answer["members"]
+        return {**answer, "members": members}
     answer = await ctx.groups.leave(request.group_id, [LeavingMember(member_id=request.member_id)])
     return {"throttle_time": 0, "error_code": answer["members"][0]["error_code"]}
 

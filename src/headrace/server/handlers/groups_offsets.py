@@ -13,6 +13,7 @@ stands at every partition, as there is no other place for it.
   v10 topic ids (UNKNOWN_TOPIC_ID).
 """
 
+from asyncio import sleep
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from struct import Struct
@@ -37,6 +38,8 @@ _FIRST_FETCH_WITH_IDS: Final = 10
 _FIRST_WITH_MISSING_GROUPS: Final = 9
 _FIRST_FETCH_WITH_GROUPS: Final = 8
 _FIRST_FETCH_WITH_CODE: Final = 2
+_PORTION: Final = 1_000
+"""Partitions of a commit that are looked at before others get a turn."""
 _MS: Final = timedelta(milliseconds=1)
 _DONE: Final[int] = ErrorCode.none.value
 _TOO_LARGE: Final[int] = ErrorCode.offset_metadata_too_large.value
@@ -54,25 +57,41 @@ class _Commit:
     def __init__(self, ctx: Context, request: Any, version: int) -> None:
         self.offsets: dict[str, dict[int, bytes]] = {}
         self._codes: list[tuple[Any, list[tuple[int, int]]]] = []
+        self._done = 0
         self._ctx = ctx
         self._version = version
         self._by_id = version >= _FIRST_COMMIT_WITH_IDS
         self._now_ms = ctx.clock.now_ms()
         retention = getattr(request, "retention_time", None)
         self._expires = NONE if retention is None or retention < timedelta() else self._now_ms + retention // _MS
-        for topic in request.topics or ():
-            self._codes.append((topic, self._take(topic)))
 
-    def _take(self, topic: Any) -> list[tuple[int, int]]:
+    async def take(self, topics: Sequence[Any]) -> None:
+        """Look at what is to be kept of each topic."""
+        for topic in topics:
+            codes: list[tuple[int, int]] = []
+            self._codes.append((topic, codes))
+            asked = topic.partitions or ()
+            for start in range(0, len(asked), _PORTION):
+                codes += self._take(topic, asked[start : start + _PORTION])
+                await self._turn(min(len(asked), _PORTION))
+
+    async def _turn(self, done: int) -> None:
+        """Let others have a turn once a portion has been done."""
+        self._done += done
+        if self._done >= _PORTION:
+            self._done = 0
+            await sleep(0)
+
+    def _take(self, topic: Any, partitions: Sequence[Any]) -> list[tuple[int, int]]:
         known = self._ctx.image.topic_by_id(topic.topic_id) if self._by_id else self._ctx.image.topic(topic.name)
         if known is None:
             unknown = ErrorCode.unknown_topic_id if self._by_id else ErrorCode.unknown_topic_or_partition
-            return [(asked.partition_index, unknown.value) for asked in topic.partitions or ()]
+            return [(asked.partition_index, unknown.value) for asked in partitions]
         count, longest = len(known.partitions), self._ctx.groups.settings.max_metadata
         has_epoch, now_ms, expires = self._version >= _FIRST_WITH_EPOCH, self._now_ms, self._expires
         values = self.offsets.setdefault(known.name, {})
         codes: list[tuple[int, int]] = []
-        for asked in topic.partitions or ():
+        for asked in partitions:
             index = asked.partition_index
             metadata = asked.committed_metadata or ""
             if not 0 <= index < count:
@@ -85,7 +104,7 @@ class _Commit:
                 codes.append((index, _DONE))
         return codes
 
-    def answer(self, refusal: ErrorCode) -> bytearray:
+    async def answer(self, refusal: ErrorCode) -> bytearray:
         """The response, with a code for what was to be kept and was not."""
         flexible = self._version >= _FIRST_FLEXIBLE_COMMIT
         pack = _CODE_AND_TAGS.pack if flexible else _CODE.pack
@@ -100,6 +119,7 @@ class _Commit:
             out += b"".join([pack(index, code or refusal.value) for index, code in codes])
             if flexible:
                 out.append(0)
+            await self._turn(1 + len(codes) // 10)
         if flexible:
             out.append(0)
         return out
@@ -107,6 +127,7 @@ class _Commit:
 
 async def handle_offset_commit(ctx: Context, request: Any, info: RequestInfo) -> bytearray:
     commit = _Commit(ctx, request, info.version)
+    await commit.take(request.topics or ())
     refusal = ErrorCode.none
     if any(commit.offsets.values()):
         try:
@@ -120,7 +141,7 @@ async def handle_offset_commit(ctx: Context, request: Any, info: RequestInfo) ->
             )
         except CodedError as error:
             refusal = error.code
-    return commit.answer(refusal)
+    return await commit.answer(refusal)
 
 
 async def handle_offset_fetch(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
@@ -137,8 +158,8 @@ async def _fetch_group(ctx: Context, group: Any, info: RequestInfo, stable_only:
     if asked is None and info.version < _FIRST_FETCH_WITH_CODE:
         asked = ()
     by_id = info.version >= _FIRST_FETCH_WITH_IDS
-    topics = None if asked is None else [(_name_of(ctx, topic, by_id), topic) for topic in asked]
-    named = None if topics is None else _merged(topics)
+    topics = None if asked is None else [(_name_of(ctx, topic, by_id), topic) async for topic in in_turns(asked)]
+    named = None if topics is None else await _merged(topics)
     answer: dict[str, Any] = {"group_id": group.group_id, "error_code": ErrorCode.none}
     try:
         found: Mapping[str, Mapping[int, Committed | None]] = await ctx.groups.fetch(
@@ -149,8 +170,9 @@ async def _fetch_group(ctx: Context, group: Any, info: RequestInfo, stable_only:
             stable_only=stable_only,
         )
     except CodedError as error:
-        refused = [_refused(topic, error.code, by_id) for _, topic in topics or ()]
-        return {**answer, "error_code": error.code, "topics": refused if info.version < _FIRST_FETCH_WITH_CODE else ()}
+        has_code = info.version >= _FIRST_FETCH_WITH_CODE
+        refused = [] if has_code else [_refused(topic, error.code, by_id) async for _, topic in in_turns(topics or ())]
+        return {**answer, "error_code": error.code, "topics": refused}
     if topics is None:
         return {**answer, "topics": [each async for each in in_turns(_all_topics(ctx, found, by_id))]}
     return {
@@ -164,10 +186,10 @@ async def _fetch_group(ctx: Context, group: Any, info: RequestInfo, stable_only:
     }
 
 
-def _merged(topics: Sequence[tuple[str | None, Any]]) -> dict[str, list[int]]:
+async def _merged(topics: Sequence[tuple[str | None, Any]]) -> dict[str, list[int]]:
     """The partitions that are asked for by topic; a topic may be named more than once."""
     merged: dict[str, list[int]] = {}
-    for name, topic in topics:
+    async for name, topic in in_turns(topics):
         if name is not None:
             merged.setdefault(name, []).extend(topic.partition_indexes or ())
     return merged

@@ -26,13 +26,12 @@ how far its predecessor had shown the log answers OFFSET_NOT_AVAILABLE (up to v4
 - Left out: timeouts (v10 of ListOffsets has one, for reads from tiered storage).
 """
 
-from asyncio import gather
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from headrace.config import effective_topic
+from headrace.coordinator.turns import in_turns, side_by_side
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
@@ -78,7 +77,7 @@ class Found(NamedTuple):
 async def handle_list_offsets(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     committed_only = getattr(request, "isolation_level", 0) == READ_COMMITTED
     topics = request.topics or ()
-    repeated = _repeated((topic.name, p.partition_index) for topic in topics for p in topic.partitions or ())
+    repeated = await _repeated((topic.name, p.partition_index) for topic in topics for p in topic.partitions or ())
 
     def answer(name: str, asked: Any) -> dict[str, Any]:
         if (name, asked.partition_index) in repeated:
@@ -93,8 +92,11 @@ async def handle_list_offsets(ctx: Context, request: Any, info: RequestInfo) -> 
     return {
         "throttle_time": 0,
         "topics": [
-            {"name": topic.name, "partitions": [_listed(topic.name, p, answer) for p in topic.partitions or ()]}
-            for topic in topics
+            {
+                "name": topic.name,
+                "partitions": [_listed(topic.name, p, answer) async for p in in_turns(topic.partitions or ())],
+            }
+            async for topic in in_turns(topics)
         ],
     }
 
@@ -152,9 +154,9 @@ async def handle_offset_for_leader_epoch(ctx: Context, request: Any, info: Reque
         "topics": [
             {
                 "topic": topic.topic,
-                "partitions": [_epoch_end(ctx, topic.topic, asked) for asked in topic.partitions or ()],
+                "partitions": [_epoch_end(ctx, topic.topic, asked) async for asked in in_turns(topic.partitions or ())],
             }
-            for topic in request.topics or ()
+            async for topic in in_turns(request.topics or ())
         ],
     }
 
@@ -175,10 +177,10 @@ async def handle_delete_records(ctx: Context, request: Any, info: RequestInfo) -
     timeout = max(request.timeout.total_seconds(), 0.0)
 
     async def delete_of(topic: Any) -> dict[str, Any]:
-        deleting = (_delete(ctx, topic.name, asked, timeout) for asked in topic.partitions or ())
-        return {"name": topic.name, "partitions": await gather(*deleting)}
+        deleted = await side_by_side(lambda asked: _delete(ctx, topic.name, asked, timeout), topic.partitions or ())
+        return {"name": topic.name, "partitions": deleted}
 
-    return {"throttle_time": 0, "topics": await gather(*(delete_of(topic) for topic in request.topics or ()))}
+    return {"throttle_time": 0, "topics": await side_by_side(delete_of, request.topics or ())}
 
 
 async def _delete(ctx: Context, name: str, asked: Any, timeout: float) -> dict[str, Any]:
@@ -209,8 +211,12 @@ def _check_deletable(ctx: Context, name: str) -> None:
         raise CodedError(ErrorCode.policy_violation, f"{name} has cleanup.policy={','.join(policy)}, without delete")
 
 
-def _repeated(keys: Any) -> set[Any]:
-    return {key for key, count in Counter(keys).items() if count > 1}
+async def _repeated(keys: Iterable[Any]) -> set[Any]:
+    seen: set[Any] = set()
+    repeated: set[Any] = set()
+    async for key in in_turns(keys):
+        (repeated if key in seen else seen).add(key)
+    return repeated
 
 
 HANDLERS: Final = {

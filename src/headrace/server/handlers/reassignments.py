@@ -9,11 +9,11 @@
 - Both are the controller's: other brokers forward them.
 """
 
-import asyncio
 from collections.abc import Iterable
 from typing import Any, Final
 
 from headrace.cluster.image import PartitionState, Topic
+from headrace.coordinator.turns import in_turns, side_by_side
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -31,10 +31,10 @@ async def handle_elect_leaders(ctx: Context, request: Any, info: RequestInfo) ->
     if asked is None:
         pairs = [(topic.name, index) for topic in ctx.image.topics() for index in range(len(topic.partitions))]
     else:
-        pairs = [(topic.topic, index) for topic in asked for index in topic.partitions or ()]
+        pairs = [(topic.topic, index) async for topic in in_turns(asked) for index in topic.partitions or ()]
     outcomes = await _outcomes(ctx, pairs, kind)
     by_topic: dict[str, list[dict[str, Any]]] = {}
-    for (name, index), error in zip(pairs, outcomes, strict=True):
+    async for (name, index), error in in_turns(zip(pairs, outcomes, strict=True)):
         if asked is None and error is not None and error.code is ErrorCode.election_not_needed:
             continue
         by_topic.setdefault(name, []).append({"partition_id": index, **_result(error)})
@@ -44,7 +44,7 @@ async def handle_elect_leaders(ctx: Context, request: Any, info: RequestInfo) ->
 
 async def _outcomes(ctx: Context, pairs: list[tuple[str, int]], kind: int) -> list[CodedError | None]:
     if kind == PREFERRED:
-        return list(await asyncio.gather(*(_elect(ctx, name, index) for name, index in pairs)))
+        return await side_by_side(lambda pair: _elect(ctx, *pair), pairs)
     if kind != UNCLEAN and kind < DESIGNATED:
         return [CodedError(ErrorCode.invalid_request, f"Unknown election type {kind}") for _ in pairs]
     try:
@@ -64,14 +64,14 @@ async def _elect(ctx: Context, name: str, index: int) -> CodedError | None:
 async def handle_alter_reassignments(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
     responses = []
     may_resize = getattr(request, "allow_replication_factor_change", True)
-    for topic in request.topics or ():
-        moves = (_reassign(ctx, topic.name, asked, may_resize) for asked in topic.partitions or ())
-        outcomes = await asyncio.gather(*moves)
-        partitions = [
-            {"partition_index": asked.partition_index, **_result(error)}
-            for asked, error in zip(topic.partitions or (), outcomes, strict=True)
-        ]
-        responses.append({"name": topic.name, "partitions": partitions})
+    async for topic in in_turns(request.topics or ()):
+        name = topic.name
+
+        async def moved(asked: Any, name: str = name) -> dict[str, Any]:
+            error = await _reassign(ctx, name, asked, may_resize)
+            return {"partition_index": asked.partition_index, **_result(error)}
+
+        responses.append({"name": name, "partitions": await side_by_side(moved, topic.partitions or ())})
     return {
         "throttle_time": 0,
         "allow_replication_factor_change": may_resize,
@@ -112,9 +112,11 @@ def _result(error: CodedError | None) -> dict[str, Any]:
 
 
 async def handle_list_reassignments(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
-    asked = None if request.topics is None else {t.name: set(t.partition_indexes or ()) for t in request.topics}
+    asked = None
+    if request.topics is not None:
+        asked = {topic.name: set(topic.partition_indexes or ()) async for topic in in_turns(request.topics)}
     topics = []
-    for topic in ctx.image.topics():
+    async for topic in in_turns(list(ctx.image.topics())):
         if asked is not None and topic.name not in asked:
             continue
         wanted = range(len(topic.partitions)) if asked is None else sorted(asked[topic.name])

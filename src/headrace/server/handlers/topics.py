@@ -14,14 +14,14 @@ Changes are done when the answer is sent, so timeouts are not looked at.
 - Left out: THROTTLING_QUOTA_EXCEEDED (controller mutation quotas).
 """
 
-import asyncio
-from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Final
 from uuid import UUID
 
 from headrace.cluster.controller import TopicSpec
 from headrace.cluster.image import Topic
 from headrace.config import shown
+from headrace.coordinator.turns import in_turns, side_by_side
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -34,9 +34,9 @@ _FIRST_WITH_TOPIC_IDS: Final = 6
 
 async def handle_create_topics(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
     wanted = request.topics or ()
-    repeated = _repeated(topic.name for topic in wanted)
-    once = [topic for topic in wanted if topic.name not in repeated]
-    answers = await asyncio.gather(*(_create(ctx, topic, request.validate_only) for topic in once))
+    repeated = await _repeated(topic.name for topic in wanted)
+    once = [topic async for topic in in_turns(wanted) if topic.name not in repeated]
+    answers = await side_by_side(lambda topic: _create(ctx, topic, request.validate_only), once)
     refused = [_not_created(name, _duplicate()) for name in repeated]
     return {"throttle_time": 0, "topics": [*answers, *refused]}
 
@@ -94,9 +94,9 @@ async def handle_delete_topics(ctx: Context, request: Any, info: RequestInfo) ->
         wanted = [(topic.name, topic.topic_id) for topic in request.topics or ()]
     else:
         wanted = [(name, None) for name in request.topic_names or ()]
-    repeated = _repeated(wanted)
+    repeated = await _repeated(wanted)
     answers = []
-    for name, topic_id in dict.fromkeys(wanted):
+    async for name, topic_id in in_turns(dict.fromkeys(wanted)):
         try:
             if (name, topic_id) in repeated:
                 raise _duplicate()
@@ -130,8 +130,10 @@ def _deleted(name: str | None, topic_id: UUID | None, code: ErrorCode, message: 
 
 async def handle_create_partitions(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
     wanted = request.topics or ()
-    repeated = _repeated(topic.name for topic in wanted)
-    results = [await _grow(ctx, topic, request.validate_only) for topic in wanted if topic.name not in repeated]
+    repeated = await _repeated(topic.name for topic in wanted)
+    results = [
+        await _grow(ctx, topic, request.validate_only) async for topic in in_turns(wanted) if topic.name not in repeated
+    ]
     refused = [_grown(name, _duplicate()) for name in repeated]
     return {"throttle_time": 0, "results": [*results, *refused]}
 
@@ -151,8 +153,15 @@ def _grown(name: str, error: CodedError | None) -> dict[str, Any]:
     return {"name": name, "error_code": code, "error_message": None if error is None else error.message}
 
 
-def _repeated(names: Any) -> list[Any]:
-    return [name for name, count in Counter(names).items() if count > 1]
+async def _repeated(names: Iterable[Any]) -> dict[Any, None]:
+    """What stands more than once, in the order of the first time."""
+    seen: set[Any] = set()
+    repeated: dict[Any, None] = {}
+    async for name in in_turns(names):
+        if name in seen:
+            repeated[name] = None
+        seen.add(name)
+    return repeated
 
 
 def _duplicate() -> CodedError:

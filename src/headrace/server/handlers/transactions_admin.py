@@ -11,6 +11,7 @@ from collections import defaultdict
 from typing import Any, Final
 
 from headrace.coordinator.transactions import admin
+from headrace.coordinator.turns import in_turns
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -18,7 +19,9 @@ from ..context import Context, RequestInfo
 
 
 async def handle_describe(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
-    states = [await _described(ctx, transactional_id) for transactional_id in request.transactional_ids or ()]
+    states = [
+        await _described(ctx, transactional_id) async for transactional_id in in_turns(request.transactional_ids or ())
+    ]
     return {"throttle_time": 0, "transaction_states": states}
 
 

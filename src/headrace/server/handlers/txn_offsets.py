@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from headrace.coordinator.records import NONE, encode_offset
 from headrace.coordinator.transactional import TransactionalCommit, commit_in_transaction
+from headrace.coordinator.turns import in_turns
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -30,14 +31,14 @@ _TRY_AGAIN: Final = ErrorCode.coordinator_load_in_progress
 
 async def handle_txn_offset_commit(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     offsets: dict[str, dict[int, bytes]] = {}
-    codes = [(topic, _take(ctx, topic, offsets)) for topic in request.topics or ()]
+    codes = [(topic, await _take(ctx, topic, offsets)) async for topic in in_turns(request.topics or ())]
     refusal = ErrorCode.none
     if any(offsets.values()):
         try:
             await commit_in_transaction(ctx.groups, _commit(request, info.version, offsets))
         except CodedError as error:
             refusal = _told(error.code, info.version)
-    return {"throttle_time": 0, "topics": [_answer(topic, found, refusal) for topic, found in codes]}
+    return {"throttle_time": 0, "topics": [_answer(topic, found, refusal) async for topic, found in in_turns(codes)]}
 
 
 def _commit(request: Any, version: int, offsets: dict[str, dict[int, bytes]]) -> TransactionalCommit:
@@ -54,12 +55,12 @@ def _commit(request: Any, version: int, offsets: dict[str, dict[int, bytes]]) ->
     )
 
 
-def _take(ctx: Context, topic: Any, offsets: dict[str, dict[int, bytes]]) -> list[tuple[int, ErrorCode]]:
+async def _take(ctx: Context, topic: Any, offsets: dict[str, dict[int, bytes]]) -> list[tuple[int, ErrorCode]]:
     known = ctx.image.topic(topic.name)
     count, longest = 0 if known is None else len(known.partitions), ctx.groups.settings.max_metadata
     now_ms = ctx.clock.now_ms()
     codes: list[tuple[int, ErrorCode]] = []
-    for asked in topic.partitions or ():
+    async for asked in in_turns(topic.partitions or ()):
         index, metadata = asked.partition_index, asked.committed_metadata or ""
         if not 0 <= index < count:
             codes.append((index, ErrorCode.unknown_topic_or_partition))
