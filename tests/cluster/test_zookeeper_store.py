@@ -6,6 +6,8 @@ import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from shutil import rmtree
 
 import pytest
 
@@ -321,5 +323,29 @@ def test_nobody_there_is_said_in_words(hosts: str) -> None:
     async def run() -> None:
         with pytest.raises(StoreError, match=f"no ZooKeeper server answers at {hosts}"):
             await ZooKeeperStore.open(f"zookeeper://{hosts}/path", patience=0.5)
+
+    asyncio.run(run())
+
+
+def test_a_server_that_was_set_back_is_used_again_in_a_new_session(tmp_path: Path) -> None:
+    """It refuses clients that have seen more than it has; to them it would be out of reach for good."""
+
+    async def run() -> None:
+        server = ZooKeeperServer(tmp_path)
+        await asyncio.to_thread(server.start)
+        try:
+            async with opened(f"zookeeper://{server.address}", session_timeout=1.0) as store:
+                for number in range(20):
+                    await store.commit([Create(f"/{number}", b"")])
+                told = Told(store)
+                await asyncio.to_thread(server.stop)
+                rmtree(tmp_path / "state")
+                await asyncio.to_thread(server.start)
+                await told.until_last(Session.CONNECTED)
+                assert Session.LOST in told
+                assert await store.get("/0") is None
+                await store.commit([Create("/0", b"again")])
+        finally:
+            server.kill()
 
     asyncio.run(run())

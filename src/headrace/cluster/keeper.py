@@ -95,6 +95,8 @@ class Keeper:
         self._answered_at = 0.0
         """When the servers last answered; or, where nothing was left to answer, were asked again."""
         self._silence_timer: asyncio.TimerHandle | None = None
+        self._absence_timer: asyncio.TimerHandle | None = None
+        """Runs while there is no connection."""
 
     async def start(self) -> None:
         """Returns when there is a session."""
@@ -110,6 +112,7 @@ class Keeper:
         await self._loop.run_in_executor(None, self._stop_client)
         self.session = Session.LOST
         self._stop_listening()
+        self._await_return(False)
 
     def _stop_client(self) -> None:
         self._client.stop()
@@ -254,6 +257,7 @@ class Keeper:
             return
         self.session = session
         log.info("the session in ZooKeeper changed", session=session.value, servers=self._place.hosts)
+        self._await_return(session is not Session.CONNECTED)
         if session is Session.CONNECTED:
             self._connection += 1
         else:
@@ -269,6 +273,19 @@ class Keeper:
             except Exception as error:
                 context = {"message": f"a listener failed when told {session}", "exception": error}
                 self._loop.call_exception_handler(context)
+
+    def _await_return(self, is_gone: bool) -> None:
+        if self._absence_timer is not None:
+            self._absence_timer.cancel()
+        self._absence_timer = self._loop.call_later(self.session_seconds, self._forget_zxid) if is_gone else None
+
+    def _forget_zxid(self) -> None:
+        """Let servers that were set back take this client, which they refuse while it has seen more than they have.
+
+        The session is over by now; they will say so. What is read afterwards is as new as a barrier makes it.
+        """
+        self._client.last_zxid = 0
+        self._await_return(self.session is not Session.CONNECTED)
 
     def _take_grant(self, seconds: float) -> None:
         if self._closed:
