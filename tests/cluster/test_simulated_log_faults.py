@@ -101,6 +101,21 @@ def test_a_damaged_log_is_never_in_sync_and_comes_back_when_it_is_removed() -> N
     told(story)
 
 
+def test_a_leader_that_cannot_read_its_log_for_an_answer_hands_over() -> None:
+    """To whom it was to be sent, a follower or a consumer, does not matter."""
+
+    async def story(run: Run) -> None:
+        assert run.cluster.state(TOPIC).leader == 0
+        run.cluster[0].disk.fail(errno.EIO, kind="pread", path=FIRST_SEGMENT)
+        await run.write_until_acknowledged("read by followers")
+        await run.cluster.until(lambda: run.cluster.state(TOPIC).leader != 0, "another leads")
+        assert held(run, 0).log.health is Health.FAILED
+        await run.cluster[0].stop()
+        await run.cluster[0].start()
+
+    told(story)
+
+
 def test_the_last_in_sync_replica_does_not_lead_with_a_damaged_log() -> None:
     """Nobody does, until it is elected uncleanly or the damage is undone; and it is not forgotten who is in sync."""
 

@@ -23,7 +23,7 @@ from headrace.config import BrokerConfig
 from headrace.net.clock import Clock
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.storage.core import Health
-from headrace.storage.disk import StorageError
+from headrace.storage.disk import StorageError, parent_of
 from headrace.storage.flusher import Flusher
 from headrace.storage.log import Log, LogSettings
 from headrace.storage.log_starts import LogStartWriter
@@ -210,6 +210,14 @@ class ReplicaManager:
     def hosted(self) -> Iterator[Partition]:
         for partitions in self._by_name.values():
             yield from partitions.values()
+
+    def read_failed(self, error: StorageError) -> None:
+        """A file of a log could not be read for an answer: the log fails, and others lead what it cannot serve."""
+        directory = parent_of(error.path)
+        for partition in self.hosted():
+            if partition.log.directory == directory and not error.is_busy:
+                logger.error("a log cannot be read", log=partition.log.name, reason=str(error))
+                partition.log.fail(error)
 
     # As the cluster says
 

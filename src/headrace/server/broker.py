@@ -270,6 +270,7 @@ class Broker:
             frame_limit=int(config["socket.request.max.bytes"]),
             caps=lambda: Caps(min(int(config["max.connections"]), most), int(config["max.connections.per.ip"]), most),
             idle_seconds=int(config["connections.max.idle.ms"]) / 1000,
+            on_read_failure=lambda error: self._replicas.read_failed(error),  # noqa: PLW0108 - it comes later
             authenticator=self._authenticator,
         )
 

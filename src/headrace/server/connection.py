@@ -6,6 +6,7 @@ Flow control, both ways: while more than `MOST_OUT` bytes wait to be sent, or mo
 for their answer, or a request that must run alone is running, nothing more is read, and TCP holds the client back.
 """
 
+import errno
 import os
 import socket
 from asyncio import AbstractEventLoop
@@ -20,6 +21,7 @@ from headrace.net.network import Socket
 from headrace.protocol.errors import ProtocolViolation
 from headrace.protocol.fetch import Part, Range
 from headrace.protocol.framing import Inbox
+from headrace.storage.disk import StorageError
 
 MOST_OUT: Final = 4 * 1024 * 1024
 MOST_PENDING: Final = 2_000
@@ -70,6 +72,7 @@ class Connection:
         *,
         serve: Serve,
         on_close: Callable[["Connection"], None],
+        on_read_failure: Callable[[StorageError], None],
         frame_limit: int,
         now: float,
     ) -> None:
@@ -91,6 +94,7 @@ class Connection:
         self._fd = sock.fileno()
         self._serve_frame = serve
         self._on_close = on_close
+        self._on_read_failure = on_read_failure
         self._inbox = Inbox(frame_limit)
         self._slots: deque[Slot] = deque()
         self._out: deque[Part | memoryview] = deque()
@@ -207,6 +211,8 @@ class Connection:
             self._serve_frames()
         except ProtocolViolation as error:
             self._fail(error)
+        except StorageError as error:
+            self.read_failed(error)
         finally:
             self._is_serving = False
         if not self.is_closed:
@@ -283,6 +289,9 @@ class Connection:
                     break
         except (BlockingIOError, InterruptedError):
             pass
+        except StorageError as error:
+            self.read_failed(error)
+            return
         except OSError as error:
             self._fail(error)
             return
@@ -313,7 +322,12 @@ class Connection:
     def _send_range(self, part: Range) -> bool:
         left = part.length - self._range_sent
         position = part.position + self._range_sent
-        sent = os.sendfile(self._fd, part.file.fileno(), position, min(left, _RANGE_CHUNK))
+        try:
+            sent = os.sendfile(self._fd, part.file.fileno(), position, min(left, _RANGE_CHUNK))
+        except OSError as error:
+            if error.errno == errno.EIO:  # of the file: a socket has other errors
+                raise StorageError(part.file.path, errno.EIO, os.strerror(errno.EIO)) from error
+            raise
         if not sent:
             raise OSError(f"the log is shorter than what was promised of it: {part}")
         self._range_sent += sent
@@ -330,6 +344,11 @@ class Connection:
         elif not wanted and self._is_writing:
             self._loop.remove_writer(self._fd)
         self._is_writing = wanted
+
+    def read_failed(self, error: StorageError) -> None:
+        """A log could not be read for an answer: it is the log's fault, and this client has to ask again."""
+        self._on_read_failure(error)
+        self.close()
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, ProtocolViolation):

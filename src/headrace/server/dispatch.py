@@ -27,6 +27,7 @@ from headrace.protocol.guard import check_request, skip_tags
 from headrace.protocol.peer import FIRST_INTERNAL
 from headrace.protocol.schema import request_shape
 from headrace.protocol.stepwise import LARGE, decode_request_in_steps
+from headrace.storage.disk import StorageError
 
 from .authentication import Authenticator
 from .connection import Connection, Parts, Slot
@@ -181,7 +182,7 @@ class Dispatcher:
     def _serve_raw(self, handler: RawHandler, request: Request) -> Parts | None:
         try:
             return handler(request)
-        except ProtocolViolation:
+        except (ProtocolViolation, StorageError):
             raise
         except Exception:
             log.exception("request failed", api=ApiKey(request.api_key).name, version=request.version)

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from headrace.net.network import Acceptor, Network, Socket
+from headrace.storage.disk import StorageError
 
 from .authentication import Authenticator
 from .connection import Connection, Serve
@@ -65,6 +66,7 @@ class Listener:
         frame_limit: int,
         caps: Callable[[], Caps],
         idle_seconds: float,
+        on_read_failure: Callable[[StorageError], None],
         authenticator: Authenticator | None = None,
     ) -> None:
         self._loop = loop
@@ -73,6 +75,7 @@ class Listener:
         self._frame_limit = frame_limit
         self._caps = caps
         self._idle_seconds = idle_seconds
+        self._on_read_failure = on_read_failure
         self._authenticator = authenticator
         self._acceptor: Acceptor | None = None
         self._per_address: Counter[str] = Counter()
@@ -162,6 +165,7 @@ class Listener:
             peer,
             serve=self._serve,
             on_close=self._forget,
+            on_read_failure=self._on_read_failure,
             frame_limit=self._frame_limit,
             now=self._loop.time(),
         )

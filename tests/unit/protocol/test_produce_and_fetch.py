@@ -110,6 +110,7 @@ class Bytes:
     """A range of a file that is only bytes."""
 
     position = 0
+    path = ""
 
     def __init__(self, data: bytes) -> None:
         self.data = data

@@ -88,6 +88,7 @@ class Node:
             frame_limit=1 << 20,
             caps=lambda: Caps(100, 100),
             idle_seconds=600,
+            on_read_failure=lambda _: None,
             authenticator=authenticator,
         )
 

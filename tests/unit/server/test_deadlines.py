@@ -35,7 +35,14 @@ def answer_at_length(connection: Connection, frame: memoryview) -> Parts:
 async def swept(sent: bytes, later: float, serve: Serve = answer) -> bool:
     """Whether a client that sent these bytes, and reads nothing, is closed by a sweep so many seconds later."""
     loop = asyncio.get_running_loop()
-    listener = Listener(loop, TcpNetwork(), frame_limit=1000, caps=lambda: Caps(10, 10), idle_seconds=IDLE_SECONDS)
+    listener = Listener(
+        loop,
+        TcpNetwork(),
+        frame_limit=1000,
+        caps=lambda: Caps(10, 10),
+        idle_seconds=IDLE_SECONDS,
+        on_read_failure=lambda _: None,
+    )
     served = 0
 
     def counted(connection: Connection, frame: memoryview) -> Parts | None:
@@ -84,7 +91,14 @@ def test_a_client_that_does_not_read_its_answers_is_closed_after_the_idle_time()
 def test_a_client_that_resets_right_after_its_last_bytes_is_noticed() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        listener = Listener(loop, TcpNetwork(), frame_limit=1000, caps=lambda: Caps(10, 10), idle_seconds=IDLE_SECONDS)
+        listener = Listener(
+            loop,
+            TcpNetwork(),
+            frame_limit=1000,
+            caps=lambda: Caps(10, 10),
+            idle_seconds=IDLE_SECONDS,
+            on_read_failure=lambda _: None,
+        )
         port = listener.bind("127.0.0.1", 0)
         listener.start(answer)
         client = socket.create_connection(("127.0.0.1", port))

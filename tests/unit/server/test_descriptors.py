@@ -53,7 +53,9 @@ class Refusing:
 async def connected(caps: Caps, count: int, holds: Callable[[Listener], bool]) -> tuple[int, list[str]]:
     """How many of so many connections stay, once something holds; what was logged."""
     loop = asyncio.get_running_loop()
-    listener = Listener(loop, TcpNetwork(), frame_limit=1000, caps=lambda: caps, idle_seconds=600)
+    listener = Listener(
+        loop, TcpNetwork(), frame_limit=1000, caps=lambda: caps, idle_seconds=600, on_read_failure=lambda _: None
+    )
     port = listener.bind("127.0.0.1", 0)
     with capture_logs() as logged:
         listener.start(serve)
@@ -94,7 +96,14 @@ def test_a_flood_of_refused_connections_is_one_line_in_the_log() -> None:
 def test_a_listener_without_descriptors_does_not_spin() -> None:
     async def asked_in_many_turns() -> int:
         loop = asyncio.get_running_loop()
-        listener = Listener(loop, TcpNetwork(), frame_limit=1000, caps=lambda: Caps(10, 10), idle_seconds=600)
+        listener = Listener(
+            loop,
+            TcpNetwork(),
+            frame_limit=1000,
+            caps=lambda: Caps(10, 10),
+            idle_seconds=600,
+            on_read_failure=lambda _: None,
+        )
         port = listener.bind("127.0.0.1", 0)
         acceptor = listener._acceptor
         assert acceptor is not None
@@ -113,6 +122,8 @@ def test_a_listener_without_descriptors_does_not_spin() -> None:
 
 class Open:
     """A file of a log with a descriptor of one's choice."""
+
+    path = "/data/log"
 
     def __init__(self, fd: int) -> None:
         self.fd = fd

@@ -27,6 +27,7 @@ class Echo:
             frame_limit=1 << 20,
             caps=lambda: Caps(100, 100),
             idle_seconds=600,
+            on_read_failure=lambda _: None,
         )
 
     async def start(self) -> None:

@@ -30,6 +30,7 @@ from headrace.replication.nearby import NOBODY, reader_for
 from headrace.replication.partition import Partition
 from headrace.replication.purgatory import DelayedFetch, Watched
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.storage.disk import StorageError
 
 from ..connection import Parts, Slot
 from ..dispatch import Request, decode, response_head
@@ -294,6 +295,8 @@ class Fetch:
         try:
             reads, _ = self._handler.read(self._view, self._max_bytes, self._terms)
             answer = self._respond_with(reads)
+        except StorageError as error:
+            self._connection.read_failed(error)
         except Exception:
             log.exception("request failed", api=ApiKey.FETCH.name, version=self._version)
             self._connection.close()

@@ -8,8 +8,6 @@ from asyncio import AbstractEventLoop, TimerHandle
 from struct import Struct
 from typing import Final
 
-import structlog
-
 from headrace.protocol.errors import ErrorCode
 from headrace.protocol.fetch import MOST_COPIED, SMALL_READ, Part
 from headrace.protocol.replicate import Asked, decode_positions, encode_progress, encode_refusal
@@ -19,8 +17,6 @@ from headrace.replication.throttle import Throttle
 from headrace.storage.disk import StorageError
 
 from ..connection import Connection, Parts, Slot
-
-log = structlog.get_logger(__name__)
 
 _HEAD: Final = Struct(">ii")
 LONGEST_WAIT_SECONDS: Final = 5.0
@@ -75,9 +71,8 @@ class Session:
             return
         try:
             slot.answer(self._answer(self._correlation_id))
-        except (StorageError, OSError) as error:
-            log.error("a follower cannot be answered", broker=self.outflow.broker, reason=str(error))
-            slot.connection.close()
+        except StorageError as error:
+            slot.connection.read_failed(error)
 
     def close(self) -> None:
         """The link is gone, or another session has taken the place of this one, perhaps on the same link."""
