@@ -35,6 +35,7 @@ WRONG_VALUE: Final = 5
 WRONG_HEADERS: Final = 6
 NOT_FILLED: Final = 7
 LEFT_OVER: Final = 8
+WRONG_ATTRIBUTES: Final = 9
 
 FAULTS: Final = {
     CUT_SHORT: "the records end before it",
@@ -46,6 +47,7 @@ FAULTS: Final = {
     WRONG_HEADERS: "its headers are not within the record",
     NOT_FILLED: "its fields do not fill its length",
     LEFT_OVER: "more bytes follow the last record",
+    WRONG_ATTRIBUTES: "its attributes are not below 128",
 }
 
 _SMALLEST: Final = 6
@@ -55,6 +57,8 @@ _SHORT: Final = 5
 _LONG: Final = 9
 """Bytes of the longest varint of a timestamp delta: a tenth would be for deltas of 146 million years."""
 _NULL: Final = 1
+_UNREADABLE: Final = 0x80
+"""From here on attributes, which nobody uses, are taken for a varint that goes on by clients in Python."""
 _FAR: Final = 1 << 62
 _COMPARES: Final = False
 """Whether records are compared with those before them. It pays in compiled code alone, which has True here."""
@@ -174,6 +178,8 @@ def walk(data: Sequence[int], state: MutableSequence[int]) -> int:
         end = at + (length >> 1)
         if at < 0 or length & 1 or end > size or end - at < _SMALLEST:
             return place << 4 | WRONG_LENGTH
+        if data[at] >= _UNREADABLE:
+            return place << 4 | WRONG_ATTRIBUTES
         time_at = at + 1
         delta, at = varint(data, time_at, end, _LONG)
         if at < 0:
@@ -216,9 +222,9 @@ def walk(data: Sequence[int], state: MutableSequence[int]) -> int:
                 time_shift = 8 * (time_at - start)
                 offset_shift = 8 * (offset_at - start)
                 long_time = offset_at - time_at == 2
-                # All of the first eight bytes up to the key's length, but the attributes and the timestamp.
+                # All of the first eight bytes up to the key's length, but the timestamp, and of the attributes one bit.
                 mask = -1 if key_at - start == 7 else (1 << 8 * (key_at - start + 1)) - 1
-                mask &= -1 << offset_shift | (1 << time_shift - 8) - 1
+                mask &= -1 << offset_shift | (1 << time_shift - 8) - 1 | _UNREADABLE << time_shift - 8
                 pattern = word(data, start) & mask ^ spread(place << 1, width) << offset_shift
                 value_at = value - start
                 value_mask = 0xFF if is_short else 0xFFFF

@@ -10,6 +10,7 @@ blocks without a content checksum (Java's reader refuses linked blocks).
 from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final
+from zlib import decompressobj
 
 import cramjam
 
@@ -37,10 +38,16 @@ _LENGTH: Final = Struct(">i")
 
 _GZIP_MAGIC: Final = b"\x1f\x8b\x08"
 _GZIP_SMALLEST: Final = 18
+_GZIP_WINDOW: Final = 31
+"""zlib's word for the largest window, and gzip's head before the data."""
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_SMALLEST: Final = 11
 _LZ4_VERSION: Final = 0x40
 _LZ4_SIZE_BIT: Final = 0x08
+_LZ4_DICTIONARY_BIT: Final = 0x01
+_LZ4_CHECKSUM_BIT: Final = 0x04
+_LZ4_BLOCK_CHECKSUM_BIT: Final = 0x10
+_LZ4_UNCOMPRESSED_BIT: Final = 1 << 31
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_SMALLEST: Final = 9
 _ZSTD_RESERVED_BIT: Final = 0x08
@@ -103,6 +110,31 @@ def announced_size(codec: int, data: memoryview) -> int | None:
     return reader(data)
 
 
+def is_one_frame(codec: int, data: memoryview, size: int) -> bool:
+    """Whether compressed data, of which the decompressed size is known, is one gzip member, or one lz4 frame.
+
+    librdkafka reads the first alone, and ends its process where that is empty. Of the other codecs it reads all.
+    """
+    if codec == GZIP:
+        # The last member has everything, so that others are empty; then the first, which is not, is the last.
+        return _announced_gzip(data) == size & 0xFFFFFFFF and bool(decompressobj(_GZIP_WINDOW).decompress(data, 1))
+    return codec != LZ4 or _lz4_frame_size(data) == len(data)
+
+
+def _lz4_frame_size(data: memoryview) -> int:
+    """Bytes of the first frame: a head, blocks with their sizes, a size of 0, and checksums where the head says so."""
+    flags = data[4]
+    at = 7 + (8 if flags & _LZ4_SIZE_BIT else 0) + (4 if flags & _LZ4_DICTIONARY_BIT else 0)
+    after_block = 4 if flags & _LZ4_BLOCK_CHECKSUM_BIT else 0
+    while at + 4 <= len(data):
+        size = int.from_bytes(data[at : at + 4], "little") & ~_LZ4_UNCOMPRESSED_BIT
+        at += 4
+        if not size:
+            break
+        at += size + after_block
+    return at + (4 if flags & _LZ4_CHECKSUM_BIT else 0)
+
+
 def _announced_gzip(data: memoryview) -> int | None:
     if len(data) < _GZIP_SMALLEST or bytes(data[:3]) != _GZIP_MAGIC:
         raise _damaged("it is no gzip stream")
@@ -110,6 +142,8 @@ def _announced_gzip(data: memoryview) -> int | None:
 
 
 def _announced_snappy(data: memoryview) -> int | None:
+    if bytes(data[: len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC and bytes(data[: len(_XERIAL_HEAD)]) != _XERIAL_HEAD:
+        raise _damaged("not every reader knows this version of snappy's framing")
     try:
         return sum(int(cramjam.snappy.decompress_raw_len(block)) for block in _snappy_blocks(data))
     except cramjam.DecompressionError as error:

@@ -67,6 +67,8 @@ def check_packed_records(batch: memoryview, header: BatchHeader, limit: int) -> 
         body = compression.unpack(header.codec, batch[HEADER_SIZE:], limit, guess=size or 0)
     except CodedError as error:
         raise _invalid(error.message) from error
+    if not compression.is_one_frame(header.codec, batch[HEADER_SIZE:], len(body)):
+        raise _invalid("the records are compressed in several parts, of which some clients read the first alone")
     return check_records(body, 0, header.record_count)
 
 

@@ -150,6 +150,19 @@ def test_what_passes_the_check_can_be_read(items: list[Record], changes: list[tu
     assert (len(found), newest) == (len(items), items[0].timestamp + learned[records.NEWEST])
 
 
+@pytest.mark.parametrize("place", [0, 1, 65])
+def test_attributes_that_clients_in_python_cannot_read_are_refused(function: native.Function, place: int) -> None:
+    count = 66
+    body = encode_batch([Record(0, 0, None, b"v" * 9) for _ in range(count)])[HEADER_SIZE:]
+    starts = [16 * at + max(at - 64, 0) for at in range(count)]  # offsets from 64 on take a byte more
+    assert starts[-1] + 17 == len(body)
+    body[starts[place] + 1] = 0x7F
+    assert said(function, bytes(body), count)[0] == records.SOUND
+    body[starts[place] + 1] = 0x80
+    assert said(function, bytes(body), count)[0] == place << 4 | records.WRONG_ATTRIBUTES
+    assert source_says(bytes(body), count)[0] == place << 4 | records.WRONG_ATTRIBUTES
+
+
 def test_sound_batches_pass_the_compiled_check(function: native.Function) -> None:
     body = encode_batch([Record(0, 5 + at % 9, None, b"v" * at) for at in range(9_000)])[HEADER_SIZE:]
     status, state = said(function, bytes(body), 9_000)

@@ -84,3 +84,45 @@ def test_a_bomb_takes_little_memory(codec: int) -> None:
     with pytest.raises(CodedError):
         decompress(codec, packed)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+
+
+def framed(codec: int, data: bytes) -> list[bytes]:
+    """The data as different writers compress it."""
+    if codec == compression.GZIP:
+        return [compress(codec, data), gzip.compress(data), gzip.compress(data, 0)]
+    if codec != compression.LZ4:
+        return [compress(codec, data)]
+    found = [compress(codec, data)]
+    for options in (
+        {"content_checksum": True},
+        {"block_linked": True},
+        {"content_checksum": True, "block_linked": True},
+    ):
+        compressor = cramjam.lz4.Compressor(9, **options)
+        compressor.compress(data)
+        found.append(bytes(compressor.finish()))
+    return [*found, bytes(cramjam.lz4.compress(data))]
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+@pytest.mark.parametrize("data", [b"x", DATA, bytes(3 << 20)])
+def test_what_clients_write_is_one_frame(codec: int, data: bytes) -> None:
+    for packed in framed(codec, data):
+        assert compression.is_one_frame(codec, memoryview(packed), len(data))
+
+
+@pytest.mark.parametrize("codec", [compression.GZIP, compression.LZ4])
+@pytest.mark.parametrize("parts", [(b"a", b"b"), (b"", DATA), (DATA, b""), (b"", b"", b"x"), (b"ab", b"ab")])
+def test_data_in_several_frames_is_not(codec: int, parts: tuple[bytes, ...]) -> None:
+    for each in zip(*(framed(codec, part) for part in parts), strict=True):
+        packed = b"".join(each)
+        assert decompress(codec, packed) == b"".join(parts)
+        assert not compression.is_one_frame(codec, memoryview(packed), sum(map(len, parts)))
+
+
+@pytest.mark.parametrize("version", [b"\0\0\0\0\0\0\0\0", b"\0\0\0\x02\0\0\0\x01", b"\xff" * 8])
+def test_snappy_in_a_framing_that_not_all_know_is_refused(version: bytes) -> None:
+    packed = compress(compression.SNAPPY, DATA)
+    assert compression.announced_size(compression.SNAPPY, memoryview(packed)) == len(DATA)
+    with pytest.raises(CodedError, match="version"):
+        compression.announced_size(compression.SNAPPY, memoryview(packed[:8] + version + packed[16:]))

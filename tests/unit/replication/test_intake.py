@@ -135,9 +135,18 @@ def test_a_frame_that_announces_more_than_the_limit_is_refused_unread() -> None:
     assert refusal(batch_of(bomb, 1, ZSTD)) is ErrorCode.invalid_record
 
 
-def test_a_stream_of_several_members_is_read_before_it_is_refused() -> None:
-    packed = compress(GZIP, ONE) + compress(GZIP, SECOND)
-    assert admitted(batch_of(packed, 2, GZIP)).record_count == 2
+def test_a_stream_of_several_frames_is_read_before_it_is_refused() -> None:
+    packed = compress(ZSTD, ONE) + compress(ZSTD, SECOND)
+    assert admitted(batch_of(packed, 2, ZSTD)).record_count == 2
+
+
+@pytest.mark.parametrize("codec", [GZIP, LZ4])
+def test_several_parts_are_refused_where_some_clients_read_the_first_alone(codec: int) -> None:
+    full = replace(RULES, reads_records=True)
+    assert admitted(batch_of(compress(codec, ONE + SECOND), 2, codec), full).record_count == 2
+    for parts in ((ONE, SECOND), (b"", ONE + SECOND)):
+        packed = b"".join(compress(codec, part) for part in parts)
+        assert refusal(batch_of(packed, 2, codec), full) is ErrorCode.invalid_record
 
 
 def topic(name: str, configs: Mapping[str, str] | None = None) -> Topic:
