@@ -1,7 +1,8 @@
 """Where logs start, on disk: one write for all whose start has moved, off the loop.
 
 A log's start moves when records are deleted, here by request or by retention on the leader, often of thousands of
-partitions at once. Moves that come while a write is under way share the next one.
+partitions at once. Moves that come while a write is under way share the next one. New logs are noted the same way, so
+that one whose directory is lost a moment later is missed.
 """
 
 from functools import partial

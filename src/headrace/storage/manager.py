@@ -124,13 +124,13 @@ class LogManager:
         """Checkpoints that still name partitions which are gone."""
         self._is_checkpoint_lost = False
         """Whether nothing tells, until all logs of the start are loaded, which ones the directory had."""
-        self._names_made = self._names_synced = 0
-        """Directories that were made, and how many of them have their names on stable storage."""
+        self._names_made = self._names_noted = 0
+        """Directories that were made, and how many of them a checkpoint on disk names."""
         self._checkpoints = {name: CheckpointFile(disk, self._path(name)) for name in self._checkpointed()}
         self._moved: dict[Partition, None] = {}
         """Logs whose start has moved since their starts were written."""
         self.on_starts_moved: Callable[[], None] = _ignore
-        """Called when there is something for `prepare_moved_starts`."""
+        """Called when there is something for `prepare_moved_starts`: also when a log was made."""
 
     # Opening
 
@@ -280,7 +280,7 @@ class LogManager:
         if is_new:
             self._make_directory(name, topic_id, refetching=replicated and self._was_held(key))
         self._closed_logs.add(key)
-        return ClosedLog(
+        closed = ClosedLog(
             disk=self._disk,
             clock=self._clock,
             key=key,
@@ -291,6 +291,10 @@ class LogManager:
             is_new=is_new,
             came_back=came_back,
         )
+        if is_new:
+            self._recovery_points.setdefault(key, 0)
+            self.on_starts_moved()
+        return closed
 
     def adopt(self, closed: ClosedLog, state: LogState) -> Log:
         """The log that was opened, from now on one of the directory's."""
@@ -603,9 +607,15 @@ class LogManager:
         return CheckpointWrite(steps, starts.starts)
 
     def prepare_moved_starts(self) -> CheckpointWrite:
-        """Where the logs start whose start has moved; to be run anywhere, then `finish` or `fail` is to be called."""
+        """Where the logs start whose start has moved; to be run anywhere, then `finish` or `fail` is to be called.
+
+        New logs are named first: one that no checkpoint names would be taken for new again once its directory is lost.
+        """
         moved, self._moved = self._moved, {}
-        return self.prepare_log_starts(moved)
+        write = self.prepare_log_starts(moved) if moved else CheckpointWrite([], {})
+        if self._names_made == self._names_noted:
+            return write
+        return CheckpointWrite([self._prepared_with_names(), *write.steps], write.starts)
 
     def prepare_log_starts(self, keys: Iterable[Partition] | None = None) -> CheckpointWrite:
         """As `prepare_moved_starts`, of these logs, or of all."""
@@ -635,7 +645,7 @@ class LogManager:
 
     @property
     def has_moved_starts(self) -> bool:
-        return bool(self._moved)
+        return bool(self._moved) or self._names_made != self._names_noted
 
     def _start_moved(self, key: Partition) -> None:
         self._moved[key] = None
@@ -650,14 +660,17 @@ class LogManager:
         for key, log in self._logs.items():
             if log.offline is None:
                 self._recovery_points[key] = log.synced_offset
+        return self._prepared_with_names()
+
+    def _prepared_with_names(self) -> Callable[[], None]:
         write = self._checkpoints[checkpoints.RECOVERY_POINTS].prepare(self._recovery_points)
         made = self._names_made
-        return write if made == self._names_synced else partial(self._write_with_names, made, write)
+        return write if made == self._names_noted else partial(self._write_with_names, made, write)
 
     def _write_with_names(self, made: int, write: Callable[[], None]) -> None:
         self._disk.sync_directory(self.data_directory)
-        self._names_synced = max(self._names_synced, made)
         write()
+        self._names_noted = max(self._names_noted, made)
 
     def _write_log_starts(self) -> None:
         write = self.prepare_log_starts()

@@ -413,3 +413,16 @@ def test_without_checkpoints_a_log_that_is_not_there_may_have_been_lost() -> Non
     assert log.health is Health.REFETCHING
     again.set_strays_aside()
     assert again.load("new", 0, TOPIC_ID, LogSettings(), replicated=True).health is Health.ONLINE
+
+
+def test_a_new_log_is_named_on_disk_at_once_so_that_a_lost_one_is_missed() -> None:
+    store = Store()
+    store.manager.close({})
+    store.start()
+    manager = store.manager
+    manager.load("other", 0, uuid.UUID(int=9), store.settings, replicated=True)
+    assert not manager.has_moved_starts
+    store.disk.crash()
+    store.disk.rmtree("/data/other-0")
+    again = opened(store.disk)
+    assert again.load("other", 0, uuid.UUID(int=9), store.settings, replicated=True).health is Health.REFETCHING
