@@ -62,6 +62,6 @@ class Transaction:
         """The transaction after an event, along the table."""
         return replace(self, state=TRANSITIONS[self.state, event], update_ms=now_ms, **changes)
 
-    def is_overdue(self, now_ms: int) -> bool:
+    def is_overdue(self, lasted_ms: int) -> bool:
         """Whether it has lasted longer than its producer wanted."""
-        return self.state is State.ONGOING and now_ms - self.start_ms > self.timeout_ms
+        return self.state is State.ONGOING and lasted_ms > self.timeout_ms

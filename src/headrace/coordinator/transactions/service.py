@@ -297,8 +297,8 @@ class TransactionCoordinator:
         """Abort every transaction that has lasted longer than its timeout; how many there were."""
         count = 0
         async for shard, transaction in self._unhurried():
-            now_ms = self._clock.now_ms()
-            if transaction.is_overdue(now_ms) and await self._abort(shard, transaction):
+            lasted_ms = shard.lasted_ms(transaction.transactional_id)
+            if transaction.is_overdue(lasted_ms) and await self._abort(shard, transaction):
                 log.info(
                     "a transaction has timed out", id=transaction.transactional_id, after_ms=transaction.timeout_ms
                 )

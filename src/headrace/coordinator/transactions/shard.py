@@ -24,6 +24,7 @@ from headrace.replication.partition import Partition
 
 from .model import Transaction
 from .records import decode_key, decode_value, encode_key, encode_value
+from .states import State
 
 log = structlog.get_logger(__name__)
 
@@ -37,11 +38,13 @@ Prepared = Callable[["TransactionShard", Transaction], None]
 class Entry:
     """A transactional id: its transaction, and the end of the log when that was written."""
 
-    __slots__ = ("end", "ended_by", "is_fenced", "settled", "transaction")
+    __slots__ = ("end", "ended_by", "is_fenced", "settled", "since", "transaction")
 
-    def __init__(self, transaction: Transaction, end: int) -> None:
+    def __init__(self, transaction: Transaction, end: int, since: float) -> None:
         self.transaction = transaction
         self.end = end
+        self.since = since
+        """When the transaction began, on a clock that nobody sets: one on which it can be timed out."""
         self.settled: asyncio.Future[None] | None = None
         """Done when the transaction is no longer being ended; there while somebody waits for that."""
         self.ended_by: tuple[int, int, int] | None = None
@@ -76,7 +79,13 @@ class TransactionShard(LogShard):
             if value is None:
                 self.entries.pop(transactional_id, None)
             else:
-                self.entries[transactional_id] = Entry(decode_value(transactional_id, value), header.last_offset + 1)
+                transaction = decode_value(transactional_id, value)
+                self.entries[transactional_id] = Entry(transaction, header.last_offset + 1, self._began(transaction))
+
+    def _began(self, transaction: Transaction) -> float:
+        """When a transaction began that is found in the log: by the time of day, of which there is no other."""
+        lasted_ms = min(max(self._clock.now_ms() - transaction.start_ms, 0), transaction.timeout_ms)
+        return self._clock.monotonic() - lasted_ms / 1000
 
     def _has_read(self) -> None:
         for entry in self.entries.values():
@@ -103,12 +112,18 @@ class TransactionShard(LogShard):
         end = self._append(transactional_id, encode_value(transaction))
         entry = self.entries.get(transactional_id)
         if entry is None:
-            entry = self.entries[transactional_id] = Entry(transaction, end)
+            entry = self.entries[transactional_id] = Entry(transaction, end, self._clock.monotonic())
+        if entry.transaction.state is not State.ONGOING:
+            entry.since = self._clock.monotonic()
         entry.transaction, entry.end = transaction, end
         if transaction.is_prepared:
             self._tell_after_commit(transaction, end)
         else:
             _settle(entry)
+
+    def lasted_ms(self, transactional_id: str) -> int:
+        """For how long the transaction of an id has lasted, whatever was done to the time of day meanwhile."""
+        return round((self._clock.monotonic() - self.entries[transactional_id].since) * 1000)
 
     def forget(self, transactional_id: str) -> None:
         """Let go of an id that has expired."""

@@ -254,7 +254,7 @@ def test_after_the_last_epoch_the_next_producer_id_takes_over() -> None:
 
 def test_what_has_timed_out_is_aborted_and_its_producer_shut_out() -> None:
     transaction = known(State.ONGOING)
-    assert (transaction.is_overdue(600), transaction.is_overdue(601)) == (False, True)
+    assert (transaction.is_overdue(100), transaction.is_overdue(101)) == (False, True)
     assert not known(State.PREPARE_COMMIT).is_overdue(10**9)
     aborted = decisions.complete(written(decisions.fence(transaction, NOW)), NOW)
     assert decisions.end(aborted, Producer(7, 5), True, NOW, 0, None) == Decision(ErrorCode.producer_fenced)

@@ -130,6 +130,30 @@ def test_what_has_timed_out_is_aborted_and_its_producer_shut_out(world: World, p
     assert producer.end() is ErrorCode.producer_fenced
 
 
+@pytest.mark.parametrize("by_ms", [-1_800_000, 1_800_000])
+def test_a_time_of_day_that_is_set_anew_neither_hastens_nor_delays_a_timeout(
+    world: World, producer: Producer, by_ms: int
+) -> None:
+    assert producer.init(1_000) is ErrorCode.none
+    assert producer.add(0) is ErrorCode.none
+    world.clock.jump(by_ms)
+    assert world.run(world.transactions.abort_overdue()) == 0
+    world.clock.advance(1_001)
+    assert world.run(world.transactions.abort_overdue()) == 1
+    world.settle()
+
+
+def test_a_transaction_of_a_later_time_of_day_is_timed_from_when_it_was_read(world: World, producer: Producer) -> None:
+    assert producer.init(1_000) is ErrorCode.none
+    assert producer.add(0) is ErrorCode.none
+    world.clock.jump(-1_800_000)
+    world.kill()
+    assert world.run(world.transactions.abort_overdue()) == 0
+    world.clock.advance(1_001)
+    assert world.run(world.transactions.abort_overdue()) == 1
+    world.settle()
+
+
 def test_ids_are_forgotten_after_their_time(world: World, producer: Producer) -> None:
     world.clock.advance(WEEK_MS - 1)
     assert world.run(world.transactions.expire()) == 0
