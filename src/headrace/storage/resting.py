@@ -61,17 +61,14 @@ class _Table:
         self.count -= 1
         return bucket[start:end]
 
-    def empty(self, count: int) -> Iterator[bytes]:
-        """Rows that leave the table, at least so many if there are."""
+    def empty(self) -> Iterator[list[bytes]]:
+        """Rows leave the table, some at a time, for as long as they are asked for."""
         for number, bucket in enumerate(self._buckets):
-            if count <= 0:
-                return
             if bucket:
                 self._buckets[number] = b""
                 removed = list(_rows(bucket))
                 self.count -= len(removed)
-                count -= len(removed)
-                yield from removed
+                yield removed
 
     def rows(self) -> Iterator[bytes]:
         for bucket in self._buckets:
@@ -176,13 +173,19 @@ class RestingProducers:
     def forget(self, generation: int, count: int, keep: Container[int]) -> int:
         """Forget so many of a generation, or few more, except for the producers to keep; how many went."""
         table = self._generations[generation]
-        removed = list(table.empty(count))
-        kept = [row for row in removed if _IDENTITY.unpack_from(row)[0] in keep]
+        kept: list[bytes] = []
+        forgotten = 0
+        for rows in table.empty():
+            stay = [row for row in rows if _IDENTITY.unpack_from(row)[0] in keep]
+            kept += stay
+            forgotten += len(rows) - len(stay)
+            if forgotten >= count:
+                break
         if not table.count:
             del self._generations[generation]
         for row in kept:
             self.put(row, generation - 1)
-        return len(removed) - len(kept)
+        return forgotten
 
     def _generation_of(self, timestamp: int) -> _Table:
         """The table for a last timestamp. There are only so many: others last as long as the next later one.

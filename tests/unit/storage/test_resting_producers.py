@@ -122,6 +122,17 @@ def test_one_with_an_open_transaction_is_never_forgotten() -> None:
     assert state.transaction_first_offset == 900
 
 
+def test_open_transactions_do_not_shield_others_from_being_forgotten() -> None:
+    known = filled(range(1000))
+    for producer_id in range(1000, 2000):
+        known.note(header(producer_id, attributes=TRANSACTIONAL_BIT), producer_id)
+    known.rest()
+    (generation,) = known.generations()
+    for _ in range(4):
+        assert 250 <= known.forget(generation, 250) <= 300 or len(known) == 1000
+    assert sorted(known) == list(range(1000, 2000))
+
+
 def test_idempotency_keys_are_forgotten_after_a_time_of_their_own() -> None:
     known = filled(range(10), timestamp=DAY)
     for key in range(FIRST_KEY_PRODUCER, FIRST_KEY_PRODUCER + 1000):
