@@ -140,8 +140,8 @@ _ROWS: Final = (
         one_of("frame", "full"),
         "headrace.record.validation",
         "How compressed batches are checked when they are produced. frame looks at the codec's frame: its magic and "
-        "the size it announces. full also decompresses the batch and checks every record, as is always done for "
-        "compacted topics and Headrace's own. Records that are not compressed are always checked.",
+        "the size it announces. full also decompresses the batch, to up to 32 MiB, and checks every record, as is "
+        "always done for compacted topics and Headrace's own. Records that are not compressed are always checked.",
     ),
     _topic(
         "headrace.schema.validation",

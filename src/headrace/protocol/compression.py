@@ -54,6 +54,9 @@ _ZSTD_RESERVED_BIT: Final = 0x08
 _ZSTD_DICTIONARY_SIZES: Final = (0, 1, 2, 4)
 _ZSTD_CONTENT_SIZES: Final = (0, 2, 4, 8)
 
+_LARGEST_RATIO: Final = {GZIP: 1032, SNAPPY: 22, LZ4: 255, ZSTD: 1 << 15}
+"""What a byte of each codec can stand for at the most, by its format."""
+
 Buffer = bytes | bytearray | memoryview
 _Allocate = Callable[[int], bytearray | memoryview]
 
@@ -101,13 +104,16 @@ def unpack(
 def announced_size(codec: int, data: memoryview) -> int | None:
     """The decompressed size as the stream's frame gives it, None where it gives none; the stream itself is not read.
 
-    `CodedError` when the data does not begin with a frame of this codec. Where gzip or zstd data has several members or
-    frames, it is the size of one of them.
+    `CodedError` when the data does not begin with a frame of this codec, or announces more than there can be in it.
+    Where gzip or zstd data has several members or frames, it is the size of one of them.
     """
     reader = _ANNOUNCED.get(codec)
     if reader is None:
         raise _unknown(codec)
-    return reader(data)
+    size = reader(data)
+    if size is not None and size > len(data) * _LARGEST_RATIO[codec]:
+        raise _damaged(f"there cannot be {size} bytes in {len(data)}")
+    return size
 
 
 def is_one_frame(codec: int, data: memoryview, size: int) -> bool:

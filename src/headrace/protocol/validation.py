@@ -62,7 +62,10 @@ def check_records(data: memoryview, start: int, count: int) -> Learned:
 
 def check_packed_records(batch: memoryview, header: BatchHeader, limit: int) -> Learned:
     """The same for a compressed batch, which may have up to `limit` bytes when it is decompressed."""
-    size = _check_size(batch, header, limit)
+    size = _announced_size(batch, header)
+    if size is not None and size > limit:
+        raise _invalid(f"the batch decompresses to {size} bytes; the most is {limit}")
+    _check_count(header, limit)
     try:
         body = compression.unpack(header.codec, batch[HEADER_SIZE:], limit, guess=size or 0)
     except CodedError as error:
@@ -75,25 +78,29 @@ def check_packed_records(batch: memoryview, header: BatchHeader, limit: int) -> 
 def check_frame(batch: memoryview, header: BatchHeader, limit: int) -> None:
     """Hold a compressed batch to the frame of its stream: its magic, and a size that can hold the records.
 
-    A frame that announces fewer bytes than the records need may be one of several: then all is read.
+    A frame that announces fewer bytes than the records need may be one of several: then all is read, up to `limit`. How
+    much it announces does not matter, as nothing is decompressed: the Java client fills a batch by what it expects to
+    be left after compression, so that one of a megabyte may hold a hundred.
     """
-    size = _check_size(batch, header, limit)
-    if size is not None and size < header.record_count * SMALLEST_RECORD:
+    size = _announced_size(batch, header)
+    if size is None:
+        _check_count(header, limit)
+    elif size < header.record_count * SMALLEST_RECORD:
         check_packed_records(batch, header, limit)
 
 
-def _check_size(batch: memoryview, header: BatchHeader, limit: int) -> int | None:
+def _announced_size(batch: memoryview, header: BatchHeader) -> int | None:
     """The size that the frame announces, if it does."""
-    count = header.record_count
     try:
-        size = compression.announced_size(header.codec, batch[HEADER_SIZE:])
+        return compression.announced_size(header.codec, batch[HEADER_SIZE:])
     except CodedError as error:
         raise _invalid(error.message) from error
-    if size is not None and size > limit:
-        raise _invalid(f"the batch decompresses to {size} bytes; the most is {limit}")
+
+
+def _check_count(header: BatchHeader, limit: int) -> None:
+    count = header.record_count
     if count * SMALLEST_RECORD > limit:
         raise _invalid(f"{limit} bytes, the most that a batch may decompress to, cannot hold {count} records")
-    return size
 
 
 def _invalid(reason: str) -> CodedError:

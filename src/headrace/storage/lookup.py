@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headrace.protocol.batch import NO_TIMESTAMP, BatchHeader
+from headrace.protocol.compression import TooLarge
 from headrace.protocol.errors import CodedError
-from headrace.protocol.records import Record, readable_records
+from headrace.protocol.records import readable_records
 
 from .scan import scan
 from .segment import Segment
@@ -43,16 +44,20 @@ def _first_in(segment: Segment, timestamp: int, start_offset: int, end_offset: i
             return None
         if header.max_timestamp < timestamp:
             continue
-        for record in _records(file.pread(header.size, position)):
+        records = readable_records(file.pread(header.size, position))
+        if isinstance(records, TooLarge):
+            return _beginning(header, start_offset)
+        if isinstance(records, CodedError):
+            continue  # nobody can read them: what lies behind is found
+        for record in records:
             if record.timestamp >= timestamp and record.offset >= start_offset:
                 return TimestampOffset(record.offset, record.timestamp, header.leader_epoch)
     return None
 
 
-def _records(batch: bytes) -> list[Record]:
-    """The records of a batch; none where nobody can read them, so that what lies behind it is found."""
-    records = readable_records(batch)
-    return [] if isinstance(records, CodedError) else records
+def _beginning(header: BatchHeader, start_offset: int) -> TimestampOffset:
+    """What is told of a batch whose records are not known here: who reads from there misses none of them."""
+    return TimestampOffset(max(header.base_offset, start_offset), header.max_timestamp, header.leader_epoch)
 
 
 def latest(segments: Sequence[Segment], start_offset: int, end_offset: int) -> TimestampOffset | None:
@@ -88,7 +93,7 @@ def _latest_batch(segment: Segment, start_offset: int, end_offset: int) -> tuple
 def _latest_record(segment: Segment, position: int, header: BatchHeader, start_offset: int) -> TimestampOffset | None:
     records = readable_records(segment.open().pread(header.size, position))
     if isinstance(records, CodedError):
-        return TimestampOffset(max(header.base_offset, start_offset), header.max_timestamp, header.leader_epoch)
+        return _beginning(header, start_offset)
     readable = [record for record in records if record.offset >= start_offset]
     if not readable:
         return None

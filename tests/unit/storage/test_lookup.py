@@ -2,6 +2,7 @@
 
 import pytest
 
+from headrace.protocol.compression import DECOMPRESSED_LIMIT
 from headrace.protocol.records import Record, encode_batch
 
 from .support import Store, append
@@ -65,3 +66,15 @@ def test_lookups_work_after_restarts_of_each_kind() -> None:
         getattr(store, how)()
         assert store.log.offset_for_timestamp(215, 40) == (22, 220, 3)
         assert store.log.offset_of_max_timestamp(40) == (39, 390, 3)
+
+
+@pytest.mark.parametrize("codec", [1, 4])
+def test_a_batch_too_large_to_be_read_here_is_found_at_its_beginning(codec: int) -> None:
+    """Its consumers can read it: none of its records may be passed over."""
+    store = store_of([10, 20], codec=codec)
+    large = [Record(0, t, b"k", bytes(DECOMPRESSED_LIMIT // 2)) for t in (30, 40)]
+    append(store.log, encode_batch(large, codec=codec), leader_epoch=3)
+    append(store.log, encode_batch([Record(0, 50, b"k", b"v")]), leader_epoch=3)
+    assert store.log.offset_for_timestamp(40, 5) == (2, 40, 3)
+    assert store.log.offset_for_timestamp(45, 5) == (4, 50, 3)
+    assert store.log.offset_of_max_timestamp(4) == (2, 40, 3)
