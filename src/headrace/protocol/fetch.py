@@ -3,6 +3,7 @@
 Versions 4-18. From 12 on lengths are varints and structs end in tagged fields; from 13 on a topic is named by its id.
 """
 
+from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
@@ -15,6 +16,8 @@ SMALL_READ: Final = 64 * 1024
 """Below this a range is copied into the answer: one send costs less than a second system call."""
 MOST_COPIED: Final = 1 << 20
 """Of one answer; a client that does not read it keeps that much of the broker's memory."""
+STEP: Final = 500
+"""Partitions that are written before others get a turn."""
 ANY_DESCRIPTOR: Final = 1 << 62
 
 _I32: Final = Struct(">i")
@@ -135,6 +138,21 @@ def write_response(
     throttle_ms: int = 0,
 ) -> None:
     """Append the body of a response."""
+    for _ in write_in_steps(response, version, topics, code=code, session_id=session_id, throttle_ms=throttle_ms):
+        pass
+
+
+def write_in_steps(
+    response: Response,
+    version: int,
+    topics: list[FetchedTopic],
+    *,
+    code: int = 0,
+    session_id: int = 0,
+    throttle_ms: int = 0,
+) -> Iterator[None]:
+    """The same, some partitions at a time, so that others get a turn in between."""
+    written = 0
     flexible = version >= FIRST_FLEXIBLE
     if version >= 7:
         response.run.extend(_TOP.pack(throttle_ms, code, session_id))
@@ -152,6 +170,9 @@ def write_response(
         write_count(response.run, len(topic.partitions), flexible)
         for partition in topic.partitions:
             _write_partition(response, partition, version, flexible)
+            written += 1
+            if written % STEP == 0:
+                yield
         if flexible:
             response.run.append(0)
     if flexible:

@@ -12,7 +12,10 @@ from typing import Final, NamedTuple
 
 from .encode import write_count, write_topic, write_uvarint
 from .errors import ProtocolViolation
+from .guard import MOST_TAGS
 
+MOST_PARTITIONS: Final = 50_000
+"""With one small batch each they have 4 MB, more than clients put into one request."""
 FIRST_FLEXIBLE: Final = 9
 FIRST_WITH_IDS: Final = 13
 FIRST_WITH_ZSTD: Final = 7
@@ -105,6 +108,7 @@ def _parse_flexible(data: memoryview, at: int, version: int) -> ProduceRequest:
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(data, at)
     count, at = _uvarint(data, at + 6)
     topics = []
+    left = _less(MOST_PARTITIONS, count - 1)
     for _ in range(count - 1):
         name: str | None = ""
         topic_id = None
@@ -116,6 +120,7 @@ def _parse_flexible(data: memoryview, at: int, version: int) -> ProduceRequest:
             name, at = _text(data, at, size - 1)
         count, at = _uvarint(data, at)
         partitions: list[PartitionRecords] = []
+        left = _less(left, count - 2)
         for _ in range(count - 1):
             (index,) = _I32.unpack_from(data, at)
             size, at = _uvarint(data, at + 4)
@@ -134,18 +139,27 @@ def _parse_legacy(data: memoryview, at: int) -> ProduceRequest:
     acks, timeout_ms, count = _ACKS_TIMEOUT_COUNT.unpack_from(data, at)
     at += 10
     topics = []
+    left = _less(MOST_PARTITIONS, count)
     for _ in range(count):
         (size,) = _I16.unpack_from(data, at)
         name, at = _text(data, at + 2, size)
         (count,) = _I32.unpack_from(data, at)
         at += 4
         partitions: list[PartitionRecords] = []
+        left = _less(left, count - 1)
         for _ in range(count):
             index, size = _INDEX_SIZE.unpack_from(data, at)
             records, at = _records(data, at + 8, size)
             partitions.append((index, records))
         topics.append(TopicRecords(name or "", None, partitions))
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _less(left: int, count: int) -> int:
+    """How many partitions there may still be after some. A topic counts as one of its own."""
+    if count > left:
+        raise ProtocolViolation(f"more than {MOST_PARTITIONS} partitions in one produce request")
+    return left - max(count, 0)
 
 
 def _uvarint(data: memoryview, at: int) -> tuple[int, int]:
@@ -182,6 +196,8 @@ def _records(data: memoryview, at: int, size: int) -> tuple[memoryview | None, i
 
 def _skip_tags(data: memoryview, at: int) -> int:
     count, at = _uvarint(data, at)
+    if count > MOST_TAGS:
+        raise ProtocolViolation(f"{count} tagged fields; the most is {MOST_TAGS}")
     for _ in range(count):
         _, at = _uvarint(data, at)
         size, at = _uvarint(data, at)

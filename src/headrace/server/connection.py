@@ -179,7 +179,8 @@ class Connection:
         self._on_close(self)
 
     def _readable(self) -> None:
-        if self.is_closed or self._wake_is_due:  # what was read before comes first; there may be no space for more
+        # What was read before comes first; there may be no space for more. A request that runs alone keeps its frame.
+        if self.is_closed or self._wake_is_due or self.is_held:
             return
         try:
             count = self._sock.recv_into(self._inbox.space())

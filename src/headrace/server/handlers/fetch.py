@@ -14,8 +14,8 @@ there are, or until `max_wait` has passed; an append wakes it.
   which takes it for the leader, an end that lags would look like lost records.
 """
 
-from asyncio import AbstractEventLoop, TimerHandle
-from collections.abc import Callable, Mapping
+from asyncio import AbstractEventLoop, Task, TimerHandle, sleep
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from struct import Struct
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -24,25 +24,39 @@ import structlog
 
 from headrace.cluster.image import BrokerNode
 from headrace.protocol.api import ApiKey
-from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.protocol.fetch import ANY_DESCRIPTOR, FetchedPartition, FetchedTopic, Response, write_response
+from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
+from headrace.protocol.fetch import (
+    ANY_DESCRIPTOR,
+    FetchedPartition,
+    FetchedTopic,
+    Response,
+    write_in_steps,
+    write_response,
+)
+from headrace.protocol.stepwise import LARGE
 from headrace.replication.nearby import NOBODY, reader_for
 from headrace.replication.partition import Partition
 from headrace.replication.purgatory import DelayedFetch, Watched
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.disk import StorageError
 
-from ..connection import Parts, Slot
-from ..dispatch import Request, decode, response_head
+from ..connection import Connection, Parts, Slot
+from ..dispatch import Request, decode, decode_in_turns, response_head
 from .fetch_sessions import FetchSessions, Interest, View
 
 READ_COMMITTED: Final = 1
 FIRST_WITH_RACK: Final = 11
+MANY: Final = 2_000
+"""Partitions of a fetch that is better served in turns: some 10 ms."""
+STEP: Final = 500
+MOST_PARTITIONS: Final = 100_000
+"""Partitions of one fetch: who fetches more wants to do harm."""
 _LENGTH: Final = Struct(">i")
 
 log = structlog.get_logger(__name__)
 
 
+Topics = dict[str | UUID | None, FetchedTopic]
 Brokers = Callable[[], Mapping[int, BrokerNode]]
 """Those who live, and where."""
 
@@ -60,6 +74,16 @@ class Read(NamedTuple):
 
     interest: Interest
     answer: FetchedPartition
+
+
+class Amount(NamedTuple):
+    """How much was read."""
+
+    size: int
+    files: int
+
+
+NOTHING: Final = Amount(0, 0)
 
 
 class FileCaps(NamedTuple):
@@ -93,17 +117,54 @@ class FetchHandler:
         self._replicas = replicas
         self._sessions = sessions
         self._most_bytes = most_bytes
+        self._tasks: set[Task[None]] = set()
         self.waiting: set[DelayedFetch] = set()
         """The fetches that wait now."""
 
     def __call__(self, request: Request) -> Parts | None:
-        entity = decode(request)
-        fetch = Fetch(self, request, entity)
+        if len(request.frame) - request.body > LARGE:
+            self._serve_in_turns(request)
+            return None
+        fetch = Fetch(self, request, decode(request))
         try:
-            _refuse_strangers(entity, request.connection.peer_broker)
-            return fetch.start(self._sessions.view(entity, request.version, self.loop.time()))
+            view = self._view(fetch.entity, request)
         except CodedError as error:
             return fetch.response([], code=error.code.value)
+        if len(view.interests) > MANY:
+            self._serve_in_turns(request, fetch, view)
+            return None
+        return fetch.start(view)
+
+    def _view(self, entity: Any, request: Request) -> View:
+        _refuse_strangers(entity, request.connection.peer_broker)
+        return self._sessions.view(entity, request.version, self.loop.time())
+
+    def _serve_in_turns(self, request: Request, fetch: "Fetch | None" = None, view: View | None = None) -> None:
+        """A fetch of many partitions: nothing else of this connection, and something of others in between."""
+        request.connection.hold()
+        slot = request.connection.open_slot()
+        self.run(self._in_turns(request, slot, fetch, view), request.connection)
+
+    def run(self, work: Coroutine[Any, Any, None], connection: Connection) -> None:
+        """Carry out in a task what may fail only for its connection."""
+        task = self.loop.create_task(_guarded(work, connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _in_turns(self, request: Request, slot: Slot, fetch: "Fetch | None", view: View | None) -> None:
+        try:
+            if fetch is None:
+                entity = await decode_in_turns(request.api_key, request.version, request.frame[request.body :])
+                _check_count(entity)
+                fetch = Fetch(self, request, entity)
+            await fetch.start_in_turns(view or self._view(fetch.entity, request), slot)
+        except CodedError as error:
+            assert fetch is not None
+            if request.connection.is_closed:
+                return
+            slot.answer(fetch.response([], code=error.code.value))
+        if not request.connection.is_closed:
+            request.connection.release()
 
     def wake_all(self) -> None:
         """Answer every fetch that waits, with what there is: the broker stops."""
@@ -119,20 +180,22 @@ class FetchHandler:
             raise CodedError(ErrorCode.unknown_topic_id)
         return self._replicas.partition(name, index)
 
-    def read(self, view: View, max_bytes: int, terms: Terms) -> tuple[list[Read], int]:
-        """Read the partitions of a fetch in order, until enough; returns what they gave and its bytes."""
-        left = min(max_bytes, self._most_bytes)
-        total = 0
-        files_left = self.files.in_answer
+    def read(
+        self, interests: Sequence[Interest], max_bytes: int, terms: Terms, before: Amount = NOTHING
+    ) -> tuple[list[Read], Amount]:
+        """Read partitions of a fetch until enough, after those `before`: what they gave, and how much it is."""
+        total, files = before
+        left = min(max_bytes, self._most_bytes) - total
         reads = []
-        for interest in view.interests:
-            answer = self._read_one(interest, left if files_left else 0, terms, is_first=not total)
+        for interest in interests:
+            allowed = left if files < self.files.in_answer else 0
+            answer = self._read_one(interest, allowed, terms, is_first=not total)
             if answer.records is not None:
                 total += answer.records.length
                 left -= answer.records.length
-                files_left -= 1
+                files += 1
             reads.append(Read(interest, answer))
-        return reads, total
+        return reads, Amount(total, files)
 
     def _read_one(self, interest: Interest, left: int, terms: Terms, *, is_first: bool) -> FetchedPartition:
         max_bytes = max(min(left, interest.max_bytes), 0)
@@ -198,9 +261,11 @@ class Fetch:
         "_timer",
         "_version",
         "_view",
+        "entity",
     )
 
     def __init__(self, handler: FetchHandler, request: Request, entity: Any) -> None:
+        self.entity = entity
         self._handler = handler
         self._version = request.version
         self._correlation_id = request.correlation_id
@@ -221,26 +286,64 @@ class Fetch:
     def start(self, view: View) -> Parts | None:
         """The answer if there is enough now, else None and a slot."""
         self._view = view
-        reads, total = self._handler.read(view, self._max_bytes, self._terms)
-        is_urgent = any(_is_urgent(read.answer) for read in reads)
-        if total >= self._min_bytes or self._max_wait <= 0 or is_urgent or not reads:
+        reads, amount = self._handler.read(view.interests, self._max_bytes, self._terms)
+        if self._is_enough(amount.size, reads):
             return self._respond_with(reads)
-        self._wait([self._handler.partition(read.interest) for read in reads])
+        self._wait([self._handler.partition(read.interest) for read in reads], self._connection.open_slot())
         return None
 
+    async def start_in_turns(self, view: View, slot: Slot) -> None:
+        """The same for many partitions, with turns for others in between. The slot gets the answer."""
+        self._view = view
+        reads, size = await self._read_in_turns()
+        if self._is_enough(size, reads):
+            answer = await self._respond_in_turns(reads)
+            if not self._connection.is_closed:
+                slot.answer(answer)
+        elif not self._connection.is_closed:
+            self._wait([self._handler.partition(read.interest) for read in reads], slot)
+
+    def _is_enough(self, size: int, reads: list[Read]) -> bool:
+        if size >= self._min_bytes or self._max_wait <= 0 or not reads:
+            return True
+        return any(_is_urgent(read.answer) for read in reads)
+
+    async def _read_in_turns(self) -> tuple[list[Read], int]:
+        interests, reads, amount = self._view.interests, [], NOTHING
+        for start in range(0, len(interests), STEP):
+            found, amount = self._handler.read(interests[start : start + STEP], self._max_bytes, self._terms, amount)
+            reads += found
+            await sleep(0)
+        return reads, amount.size
+
     def response(self, topics: list[FetchedTopic], *, code: int = 0, session_id: int = 0) -> Parts:
-        begun = bytes(response_head(ApiKey.FETCH, self._version, self._correlation_id))
-        response = Response(begun, self._handler.files.held_below)
+        response = self._begun()
         write_response(response, self._version, topics, code=code, session_id=session_id)
-        parts = response.finish()
-        head = parts[0]
-        assert isinstance(head, bytearray)
-        _LENGTH.pack_into(head, 0, response.length - 4)
-        return parts
+        return _finished(response)
+
+    def _begun(self) -> Response:
+        head = bytes(response_head(ApiKey.FETCH, self._version, self._correlation_id))
+        return Response(head, self._handler.files.held_below)
 
     def _respond_with(self, reads: list[Read]) -> Parts:
+        topics: Topics = {}
+        self._gather(reads, topics)
+        return self.response(list(topics.values()), session_id=self._view.session_id)
+
+    async def _respond_in_turns(self, reads: list[Read]) -> Parts:
+        topics: Topics = {}
+        for start in range(0, len(reads), STEP):
+            self._gather(reads[start : start + STEP], topics)
+            await sleep(0)
+        response = self._begun()
+        session_id = self._view.session_id
+        for _ in write_in_steps(response, self._version, list(topics.values()), session_id=session_id):
+            await sleep(0)
+        return _finished(response)
+
+    def _gather(self, reads: Sequence[Read], topics: Topics) -> None:
+        """Put what the client is to be told with its topic."""
         view = self._view
-        topics: dict[str | UUID | None, FetchedTopic] = {}
         for interest, answer in reads:
             if not view.tells(interest, answer):
                 continue
@@ -250,10 +353,9 @@ class Fetch:
                 name, topic_id = (key, None) if isinstance(key, str) else ("", key)
                 topic = topics[key] = FetchedTopic(name, topic_id, [])
             topic.partitions.append(answer)
-        return self.response(list(topics.values()), session_id=view.session_id)
 
-    def _wait(self, partitions: list[Partition]) -> None:
-        self._slot = self._connection.open_slot()
+    def _wait(self, partitions: list[Partition], slot: Slot) -> None:
+        self._slot = slot
         delayed = DelayedFetch(partitions, self._has_enough, self._wake)
         self._delayed = delayed
         self._handler.waiting.add(delayed)
@@ -292,8 +394,11 @@ class Fetch:
         self._stop_waiting()
         if self._connection.is_closed:
             return
+        if len(self._view.interests) > MANY:
+            self._handler.run(self._answer_in_turns(), self._connection)
+            return
         try:
-            reads, _ = self._handler.read(self._view, self._max_bytes, self._terms)
+            reads, _ = self._handler.read(self._view.interests, self._max_bytes, self._terms)
             answer = self._respond_with(reads)
         except StorageError as error:
             self._connection.read_failed(error)
@@ -302,6 +407,39 @@ class Fetch:
             self._connection.close()
         else:
             self._slot.answer(answer)
+
+    async def _answer_in_turns(self) -> None:
+        reads, _ = await self._read_in_turns()
+        answer = await self._respond_in_turns(reads)
+        if not self._connection.is_closed:
+            self._slot.answer(answer)
+
+
+async def _guarded(work: Coroutine[Any, Any, None], connection: Connection) -> None:
+    try:
+        await work
+    except ProtocolViolation as error:
+        log.info("connection closed", peer=connection.peer, reason=str(error))
+        connection.close()
+    except StorageError as error:
+        connection.read_failed(error)
+    except Exception:
+        log.exception("request failed", api=ApiKey.FETCH.name)
+        connection.close()
+
+
+def _finished(response: Response) -> Parts:
+    parts = response.finish()
+    head = parts[0]
+    assert isinstance(head, bytearray)
+    _LENGTH.pack_into(head, 0, response.length - 4)
+    return parts
+
+
+def _check_count(entity: Any) -> None:
+    topics = (*(entity.topics or ()), *(getattr(entity, "forgotten_topics_data", None) or ()))
+    if len(topics) > MOST_PARTITIONS or sum(len(topic.partitions or ()) for topic in topics) > MOST_PARTITIONS:
+        raise ProtocolViolation(f"more than {MOST_PARTITIONS} partitions in one fetch")
 
 
 def _is_urgent(answer: FetchedPartition) -> bool:

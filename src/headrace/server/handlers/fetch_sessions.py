@@ -15,6 +15,8 @@ from headrace.protocol.fetch import FIRST_WITH_IDS, FetchedPartition
 SESSIONLESS: Final = -1
 FIRST_EPOCH: Final = 0
 EVICTION_SECONDS: Final = 120.0
+MOST_PARTITIONS: Final = 1_000_000
+"""What all sessions together hold; a client beyond them names its partitions each time."""
 _MAX_INT32: Final = 2**31 - 1
 
 TopicKey = str | UUID | None
@@ -114,6 +116,7 @@ class FetchSessions:
         self._slots = slots
         self._new_id = new_id
         self._sessions: OrderedDict[int, Session] = OrderedDict()
+        self._partitions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -123,16 +126,21 @@ class FetchSessions:
         by_id = version >= FIRST_WITH_IDS
         session_id, epoch = getattr(request, "session_id", 0), getattr(request, "session_epoch", SESSIONLESS)
         if epoch in (SESSIONLESS, FIRST_EPOCH):
-            self._sessions.pop(session_id, None)
+            self._end(session_id)
             interests: OrderedDict[Key, Interest] = OrderedDict()
             _add(interests, request, by_id)
             session = self._open(by_id, interests, now) if epoch == FIRST_EPOCH and interests else None
             return View(interests.values(), session, is_incremental=False)
         session = self._find(session_id, epoch, by_id)
+        before = len(session.interests)
         session.update(request, by_id)
+        self._partitions += len(session.interests) - before
         if not session.interests:
-            del self._sessions[session_id]
+            self._end(session_id)
             return View((), None, is_incremental=False)
+        if self._partitions > MOST_PARTITIONS and len(session.interests) > before:
+            self._end(session_id)
+            raise CodedError(ErrorCode.fetch_session_id_not_found)
         session.epoch = 1 if epoch == _MAX_INT32 else epoch + 1
         session.used_at = now
         self._sessions.move_to_end(session_id)
@@ -151,18 +159,26 @@ class FetchSessions:
     def _open(self, by_id: bool, interests: OrderedDict[Key, Interest], now: float) -> Session | None:
         if len(self._sessions) >= self._slots and not self._evict(now):
             return None
+        if self._partitions + len(interests) > MOST_PARTITIONS:
+            return None
         session_id = self._new_id()
         while session_id in self._sessions or not session_id:
             session_id = self._new_id()
         session = Session(session_id, by_id, interests, now)
         self._sessions[session_id] = session
+        self._partitions += len(interests)
         return session
+
+    def _end(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= len(session.interests)
 
     def _evict(self, now: float) -> bool:
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None or now - oldest.used_at < EVICTION_SECONDS:
             return False
-        del self._sessions[oldest.id]
+        self._end(oldest.id)
         return True
 
 

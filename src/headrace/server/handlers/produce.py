@@ -16,10 +16,11 @@ order of the request. One partition's error never stops the others.
   v12 adds partitions to the transaction by producing to them.
 """
 
-from asyncio import Task, get_running_loop
+from asyncio import Task, get_running_loop, sleep
+from collections.abc import Callable, Coroutine
 from math import inf
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -49,6 +50,9 @@ from .produce_transactions import FIRST_ADDING, NOTHING_TO_VERIFY, Beginning, Ve
 _LENGTH: Final = Struct(">i")
 _HEAD: Final = Struct(">ii")
 _FLEXIBLE_HEAD: Final = Struct(">iib")
+MANY: Final = 1_000
+"""Partitions of a request that is better served in turns: some 20 ms."""
+_STEP: Final = 200
 _ACKS: Final = (-1, 0, 1)
 
 log = structlog.get_logger(__name__)
@@ -69,6 +73,10 @@ class Pending:
 
     def add(self, topic: TopicRecords, answers: list[PartitionAnswer]) -> None:
         self._topics.append((topic, answers))
+
+    @property
+    def has_failed(self) -> bool:
+        return any(answer.code for _, answers in self._topics for answer in answers)
 
     def expect(self, answers: list[PartitionAnswer]) -> Committed:
         """Wait for the partition that was answered last; the result is what to call when its fate is known."""
@@ -116,11 +124,14 @@ class ProduceHandler:
             if found and self._replicas.verifier is not None:
                 self._verify(request, produce, found)
                 return None
+        topics = produce.topics
+        if produce.acks and len(topics) == 1 and len(topics[0].partitions) == 1:
+            return self._serve_one(request, topics[0], produce)
+        if len(topics) > MANY or sum(len(topic.partitions) for topic in topics) > MANY:
+            self._run_alone(request, lambda slot: self._append_in_turns(request, produce, slot))
+            return None
         if produce.acks == 0:
             return self._serve_without_answer(request, produce)
-        topics = produce.topics
-        if len(topics) == 1 and len(topics[0].partitions) == 1:
-            return self._serve_one(request, topics[0], produce)
         pending = Pending(request)
         for topic in topics:
             pending.add(topic, self._append_topic(topic, produce, version, pending))
@@ -137,11 +148,46 @@ class ProduceHandler:
         """Go on when the coordinator has answered. The frame's bytes are another's by then, so they are copied."""
         frame = memoryview(bytearray(request.frame))
         produce = parse_request(frame, request.body, request.version)
+        self._run_alone(request, lambda slot: self._append_verified(request, produce, found, slot))
+
+    def _run_alone(self, request: Request, work: Callable[[Slot], Coroutine[Any, Any, None]]) -> None:
+        """Serve nothing else of the connection meanwhile."""
         request.connection.hold()
         slot = request.connection.open_slot()
-        task = get_running_loop().create_task(self._append_verified(request, produce, found, slot))
+        task = get_running_loop().create_task(work(slot))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _append_in_turns(self, request: Request, produce: ProduceRequest, slot: Slot) -> None:
+        """Append to many partitions, with turns for others in between. A connection that is held keeps its frame."""
+        connection, version = request.connection, request.version
+        pending, done = Pending(request), 0
+        try:
+            for topic in produce.topics:
+                answers: list[PartitionAnswer] = []
+                pending.add(topic, answers)
+                for start in range(0, max(len(topic.partitions), 1), _STEP):
+                    some = topic._replace(partitions=topic.partitions[start : start + _STEP])
+                    self._append_topic(some, produce, version, pending if produce.acks else None, answers=answers)
+                    done += max(len(some.partitions), 1)
+                    if done >= _STEP:
+                        done = 0
+                        await sleep(0)
+        except Exception:
+            log.exception("request failed", api=ApiKey.PRODUCE.name, version=version)
+            connection.close()
+            return
+        if connection.is_closed:
+            return
+        if produce.acks:
+            pending.finish_in(slot)
+        elif pending.has_failed:
+            log.info("connection closed", peer=connection.peer, reason="a record without acks could not be written")
+            connection.close()
+            return
+        else:
+            slot.answer(None)
+        connection.release()
 
     async def _append_verified(
         self, request: Request, produce: ProduceRequest, found: list[Beginning], slot: Slot
@@ -196,9 +242,11 @@ class ProduceHandler:
         version: int,
         pending: Pending | None,
         verified: Verified = NOTHING_TO_VERIFY,
+        answers: list[PartitionAnswer] | None = None,
     ) -> list[PartitionAnswer]:
+        """The answers, after those that are there already."""
         acks, timeout_ms = produce.acks, produce.timeout_ms
-        answers: list[PartitionAnswer] = []
+        answers = [] if answers is None else answers
         for index, records in topic.partitions:
             try:
                 partition = self._find(topic, index, acks, version)
