@@ -183,7 +183,8 @@ class Partition:
 
     @property
     def is_short_of_replicas(self) -> bool:
-        return len(self.state.isr) < self.least_isr
+        count = len(self.state.isr)
+        return count < self.rules.min_insync_replicas and count < self.least_isr
 
     @property
     def is_durable(self) -> bool:
