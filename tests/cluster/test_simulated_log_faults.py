@@ -4,10 +4,13 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Sequence
 
+from structlog.testing import capture_logs
+
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.replication.partition import Partition
 from headrace.storage.core import Health
+from headrace.storage.disk import StorageError
 from headrace.testing.disk import PLENTY
 from headrace.testing.loop import run_virtual
 
@@ -384,6 +387,86 @@ def test_a_failed_log_is_set_aside_and_fetched_again_when_an_operator_asks() -> 
         await in_sync(run, 0, 1, 2)
         assert held(run, 2) is not damaged
         assert set_aside(run, 2)
+
+    told(story)
+
+
+def remove_while_running(run: Run, broker: int) -> None:
+    """What an operator removes under a running broker, which then misses it."""
+    run.cluster[broker].disk.rmtree(DIRECTORY)
+    held(run, broker).log.fail(StorageError(DIRECTORY, errno.ENOENT, "No such file or directory"))
+
+
+def test_a_directory_that_is_removed_under_a_running_broker_is_fetched_again() -> None:
+    async def story(run: Run) -> None:
+        for broker in (2, run.cluster.state(TOPIC).leader):
+            failed = held(run, broker)
+            remove_while_running(run, broker)
+            await run.cluster.until(lambda: not frozenset(run.cluster.state(TOPIC).isr) >= {0, 1, 2}, "it is missed")
+            await in_sync(run, 0, 1, 2)
+            assert held(run, broker) is not failed
+            assert held(run, broker).log.log_end_offset == failed.log.log_end_offset
+
+    told(story)
+
+
+def test_the_last_in_sync_replica_does_not_begin_anew_by_itself() -> None:
+    async def story(run: Run) -> None:
+        run.cluster[0].kill()
+        await led_by(run, 2)
+        failed = held(run, 2)
+        remove_while_running(run, 2)
+        await run.cluster.until(lambda: run.cluster.state(TOPIC).leader == -1, "nobody leads")
+        await asyncio.sleep(30)
+        assert held(run, 2) is failed
+        assert await refetch(run, 2) is ErrorCode.not_enough_replicas
+        assert await refetch(run, 2, "/data?start-empty") is ErrorCode.none
+        await run.cluster[0].start()
+        await run.cluster.until(lambda: run.cluster.state(TOPIC).isr == (), "nobody is taken to be in sync")
+        await elect_uncleanly(run)
+        await led_by(run, 0)
+
+    told(story, replicas=(0, 2), least_isr=1)
+
+
+def test_a_log_that_fails_while_it_runs_tells_the_command_to_run() -> None:
+    async def story(run: Run) -> None:
+        held(run, 2).log.fail("its disk gave an error")
+        assert f"headrace log refetch {TOPIC} --partition 0 --broker 2" in (held(run, 2).log.offline or "")
+        assert await refetch(run, 2) is ErrorCode.none
+
+    told(story)
+
+
+def test_a_log_that_could_not_be_set_aside_is_not_forgotten() -> None:
+    async def story(run: Run) -> None:
+        disk, replicas = run.cluster[2].disk, run.cluster[2].broker.replicas
+        held(run, 2).log.fail("its disk gave an error")
+        await in_sync(run, 0, 1)
+        disk.fail(errno.EIO, kind="rename", path=DIRECTORY)
+        assert await refetch(run, 2) is ErrorCode.kafka_storage_error
+        await run.cluster.until(lambda: any(p.topic == TOPIC for p in replicas.hosted()), "it is opened again")
+        await in_sync(run, 0, 1, 2)
+
+    told(story)
+
+
+def test_a_leaders_damaged_copy_is_told_of_once_and_fetched_again_when_it_is_moved_away() -> None:
+    async def story(run: Run) -> None:
+        await run.cluster[2].stop()
+        lose(run, 2)
+        run.cluster[0].disk.damage(FIRST_SEGMENT, 66, b"?")
+        with capture_logs() as logged:
+            await run.cluster[2].start()
+            await asyncio.sleep(30)
+        complaints = [entry for entry in logged if entry["event"] == "a replica cannot go on"]
+        assert [entry["leader"] for entry in complaints] == [0]
+        assert 2 not in run.cluster.state(TOPIC).isr
+        await run.cluster[0].stop()
+        run.cluster[0].disk.rename(DIRECTORY, "/elsewhere")
+        await in_sync(run, 1, 2)
+        await run.cluster[0].start()
+        await in_sync(run, 0, 1, 2)
 
     told(story)
 

@@ -57,6 +57,8 @@ class Inflow:
         self._caught_up: set[Key] = set()
         """What had everything that was committed when the leader last told. It does not wait in the slow lane: by the
         time of its turn there would be more again, and under load it would never be let into the ISR."""
+        self._complaints: dict[Key, str] = {}
+        """Why replicas cannot go on, as the broker's log says: once, however often they try."""
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -80,6 +82,7 @@ class Inflow:
             partition.on_settled = None
             self._to_tell.pop(key, None)
             self._caught_up.discard(key)
+            self._complaints.pop(key, None)
             if self._slow_lane is not None:
                 self._slow_lane.drop(key)
             self._withdrawn.add(key)
@@ -151,9 +154,7 @@ class Inflow:
             try:
                 self._take_one(key, partition, progress, records)
             except Exception as error:  # whatever it is, it must not keep other partitions from going on
-                is_foreseen = isinstance(error, CodedError | StorageError)
-                name = partition.log.name
-                log.error("a replica cannot go on", log=name, reason=str(error), exc_info=not is_foreseen)
+                self._complain(key, partition, error)
                 self._again_later(key, partition)
         return taken
 
@@ -168,6 +169,15 @@ class Inflow:
             self._note_distance(key, partition, progress.high_watermark)
             if len(records):
                 self._tell(key, partition)
+                if self._complaints:
+                    self._complaints.pop(key, None)
+
+    def _complain(self, key: Key, partition: Partition, error: Exception) -> None:
+        if self._complaints.get(key) != str(error):
+            self._complaints[key] = str(error)
+            is_foreseen = isinstance(error, CodedError | StorageError)
+            name, leader = partition.log.name, partition.state.leader
+            log.error("a replica cannot go on", log=name, leader=leader, reason=str(error), exc_info=not is_foreseen)
 
     def _note_distance(self, key: Key, partition: Partition, committed: int) -> None:
         if partition.log.log_end_offset >= committed:

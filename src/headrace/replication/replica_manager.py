@@ -480,6 +480,7 @@ class ReplicaManager:
         now = self.clock.monotonic()
         await self._retry(now)
         self._free(now)
+        await self._refetch_lost()
         broken = [key for key, backoff in self._untaken.items() if backoff.is_fault and self._is_absent(*key)]
         faulty = [self._fault(*key, Fault.FAILED) for key in broken]
         for key in list(self._logs.faulty):
@@ -532,6 +533,19 @@ class ReplicaManager:
             if log.is_reopenable:
                 self._reopen(*key)
 
+    async def _refetch_lost(self) -> None:
+        """Begin anew where a directory was removed, once others are known to hold what was in it, and one leads."""
+        for key in list(self._logs.faulty):
+            log = self._logs.get(*key)
+            partition = self._by_name.get(key[0], NO_PARTITIONS).get(key[1])
+            if log is None or partition is None or not log.is_lost or self.following is None:
+                continue
+            if partition.state.leader not in (NO_LEADER, self.broker_id):
+                try:
+                    await self.refetch(*key)
+                except (CodedError, StorageError, OSError) as error:
+                    logger.warning("log cannot begin anew yet", log=log.name, reason=str(error))
+
     async def refetch(self, name: str, index: int, *, start_empty: bool = False) -> None:
         """Set a failed log aside and begin an empty one, which fetches everything from the leader before it counts.
 
@@ -554,8 +568,8 @@ class ReplicaManager:
             aside = self._logs.begin_anew(name, index, topic.id, refetching=replicated)
             logger.warning("log begins anew", topic=name, partition=index, set_aside=aside)
 
-        self._drop(topic, [held], begin_anew) if held is not None else begin_anew()
         self._untaken[name, index] = Backoff()
+        self._drop(topic, [held], begin_anew) if held is not None else begin_anew()
         await self._retry(self.clock.monotonic())
 
     def _enough_space(self) -> int:

@@ -95,6 +95,7 @@ class LogCore:
         "directory",
         "findings",
         "first_dirty_offset",
+        "is_lost",
         "is_refetching",
         "is_reopenable",
         "log_end_offset",
@@ -148,6 +149,8 @@ class LogCore:
         self._on_fault = on_fault
         self.is_reopenable = False
         """Whether it is offline only because the disk was full in the middle of a change: opened anew it is well."""
+        self.is_lost = False
+        """Whether it is offline because its directory is gone: there is nothing that could be repaired."""
         self.offline: str | None = state.offline
         self.is_refetching = state.refetching
         """Whether it lost what it had held, and its cluster may still count on that: see `refetched`."""
@@ -246,6 +249,8 @@ class LogCore:
     def fail(self, error: BaseException | str) -> None:
         """Take the log offline until the next start."""
         if self.offline is None:
+            is_missing = isinstance(error, StorageError) and error.is_missing
+            self.is_lost = is_missing and not self._disk.exists(self.directory)
             self.offline = self._refusal = f"{self.name} is offline: {error}"
             self._on_fault()
 

@@ -140,7 +140,8 @@ class Log(LogCore):
     def _check_followed(self, batch: memoryview, header: BatchHeader) -> None:
         if len(batch) < HEADER_SIZE or header.last_offset_delta < 0 or not crc_matches(batch, header.crc):
             raise CodedError(
-                ErrorCode.corrupt_message, f"the batch for offset {self.log_end_offset} of {self.name} is damaged"
+                ErrorCode.corrupt_message,
+                f"the batch for offset {self.log_end_offset} of {self.name} is damaged as the leader sends it",
             )
         if header.base_offset < self.log_end_offset:
             raise CodedError(

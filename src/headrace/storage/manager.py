@@ -301,8 +301,6 @@ class LogManager:
         key = closed.key
         if state.refetching:
             self._forget([key])
-        if state.offline is not None:
-            state.offline += f"; to fetch it from another replica: {self._refetch_command(key)}"
         log = Log(
             self._disk,
             self._clock,
@@ -327,11 +325,12 @@ class LogManager:
             self._note_fault(key)
         return log
 
-    def _refetch_command(self, key: Partition) -> str:
-        return f"headrace log refetch {key[0]} --partition {key[1]} --broker {self.broker_id}"
-
     def _note_fault(self, key: Partition) -> None:
         self.faulty[key] = None
+        log = self._logs.get(key)
+        if log is not None and log.offline is not None:
+            command = f"headrace log refetch {key[0]} --partition {key[1]} --broker {self.broker_id}"
+            log.offline += f"; to fetch it from another replica: {command}"
 
     def unload(self, topic: str, partition: int, high_watermark: int) -> None:
         """Let go of a log, so that it can be opened anew."""
@@ -344,7 +343,8 @@ class LogManager:
             log.close()
 
     def begin_anew(self, topic: str, partition: int, topic_id: uuid.UUID, *, refetching: bool) -> str | None:
-        """Set the directory of a log that failed aside, so that the next `load` makes an empty one; its new name.
+        """Set the directory of a log that failed aside, so that the next `load` makes an empty one; its new name, None
+        where it is gone.
 
         With `refetching` that one knows, whenever it is opened, that it lost what it had held.
         """
@@ -531,14 +531,14 @@ class LogManager:
 
     def _set_aside(self, keys: Iterable[Partition], suffix: str) -> list[str]:
         """Rename directories and forget what the checkpoints say of them; the new names."""
-        aside: dict[Partition, str] = {}
+        aside: dict[Partition, str | None] = {}
         try:
             for key in keys:
                 aside[key] = self._rename_aside(_directory_of(key), self._topic_ids.get(key), suffix)
         finally:
             if aside:
                 self._settle_aside(aside)
-        return list(aside.values())
+        return [name for name in aside.values() if name is not None]
 
     def _settle_aside(self, keys: Iterable[Partition]) -> None:
         """What is forgotten is so even if it cannot be written now: a new directory of the name waits for that."""
@@ -548,7 +548,11 @@ class LogManager:
             self._forget(keys)
             self._closed_logs.difference_update(keys)
 
-    def _rename_aside(self, name: str, topic_id: uuid.UUID | None, suffix: str) -> str:
+    def _rename_aside(self, name: str, topic_id: uuid.UUID | None, suffix: str) -> str | None:
+        """The new name; None where somebody else has removed the directory."""
+        if not self._disk.exists(self._path(name)):
+            self._directories.discard(name)
+            return None
         number = topic_id.int if topic_id else 0
         while self._disk.exists(self._path(target := _aside_name(name, number, suffix))):
             number = (number + 1) % (1 << 128)
