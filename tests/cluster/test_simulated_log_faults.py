@@ -329,6 +329,31 @@ def test_a_broker_starts_on_a_full_disk_and_its_logs_come_back_with_the_space() 
     told(story)
 
 
+def test_a_broker_starts_on_a_full_disk_any_number_of_times() -> None:
+    async def story(run: Run) -> None:
+        for number in range(5):
+            run.cluster[1].kill()
+            fill(run, 1)
+            await run.cluster[1].start()
+            await run.write_until_acknowledged(f"without 1: {number}")
+            await asyncio.sleep(70)
+        free(run, 1)
+        await in_sync(run, 0, 1, 2)
+
+    told(story)
+
+
+def test_a_broker_whose_identity_is_damaged_starts_as_one_that_lost_everything() -> None:
+    async def story(run: Run) -> None:
+        await run.cluster[1].stop()
+        run.cluster[1].disk.damage("/data/headrace.identity", 3, b"\xff")
+        await asyncio.sleep(30)
+        await run.cluster[1].start()
+        await in_sync(run, 0, 1, 2)
+
+    told(story)
+
+
 def test_a_diverged_log_is_cut_once_the_disk_has_space_for_it() -> None:
     async def story(run: Run) -> None:
         cluster, network = run.cluster, run.cluster.network

@@ -15,6 +15,8 @@ from headrace.storage.manager import LogManager
 IDENTITY_FILE: Final = "headrace.identity"
 RESERVE_FILE: Final = "headrace.identity.reserve"
 RESERVED_BYTES: Final = 16 * 1024
+CONTENT_BYTES: Final = 1024
+"""What is written is as long every time, so that on a full disk it fits whenever it did before."""
 
 log = structlog.get_logger(__name__)
 
@@ -73,13 +75,17 @@ class Identification:
         self._write()
 
     def _read(self) -> dict[str, Any]:
+        """What the file says; nothing where it is missing or damaged."""
         try:
-            known: dict[str, Any] = json.loads(self._disk.read(self._path))
+            known = json.loads(self._disk.read(self._path))
         except StorageError as error:
             if not error.is_missing:
                 raise
             return {}
-        return known
+        except ValueError as error:
+            log.error("identity file is damaged: nothing in this directory is counted on", reason=str(error))
+            return {}
+        return known if isinstance(known, dict) else {}
 
     def _write(self) -> None:
         values = {
@@ -90,7 +96,7 @@ class Identification:
             "lineage": self.lineage,
             "marks": self.marks,
         }
-        content = json.dumps(values).encode()
+        content = json.dumps(values).encode().ljust(CONTENT_BYTES)
         try:
             self._disk.write_atomically(self._path, content)
         except StorageError as error:
@@ -98,11 +104,12 @@ class Identification:
                 raise
             self._disk.unlink(self._reserve)
             self._disk.write_atomically(self._path, content)
-        else:
-            self._keep_reserve()
+        self._keep_reserve()
 
     def _keep_reserve(self) -> None:
-        """On a full disk its space is given up for what a broker has to write to be in its cluster."""
+        """On a full disk its space is given up for what a broker has to write to be in its cluster, and taken back at
+        once, before others fill it: there will be a next time.
+        """
         if self._disk.exists(self._reserve):
             return
         try:
