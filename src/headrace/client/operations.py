@@ -12,7 +12,7 @@ from typing import Any, Final, Self, TypeVar
 
 from headrace.net.channel import Address, Channel
 from headrace.net.errors import ConnectionLost
-from headrace.protocol.api import START_EMPTY, ApiKey
+from headrace.protocol.api import REFETCH, START_EMPTY, ApiKey
 from headrace.protocol.errors import ErrorCode
 
 from .columnar.connections import Connections
@@ -106,7 +106,7 @@ class Operations:
         try:
             with self._connections.lent(address) as channel:
                 (directory,) = channel.ask(ApiKey.DESCRIBE_LOG_DIRS, {"topics": []}).results
-                path = directory.log_dir + (START_EMPTY if start_empty else "")
+                path = directory.log_dir + (START_EMPTY if start_empty else REFETCH)
                 topics = [{"name": topic, "partitions": [partition]}]
                 answer = channel.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, {"dirs": [{"path": path, "topics": topics}]})
         except ConnectionLost as error:

@@ -123,8 +123,10 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _range(0, 0),
 }
 
+REFETCH: Final = "?refetch"
+"""After the directory in AlterReplicaLogDirs: a failed log there begins anew, and fetches all from the leader."""
 START_EMPTY: Final = "?start-empty"
-"""After the directory in AlterReplicaLogDirs: a log there may begin anew although what only it held is lost."""
+"""The same, although what only that log held is lost."""
 PEERS_ONLY: Final[dict[ApiKey, Versions]] = {ApiKey.ALTER_PARTITION: _range(2, 3)}
 """What only other brokers of the cluster may ask for. It does not stand in the answer of ApiVersions; clients get
 CLUSTER_AUTHORIZATION_FAILED."""

@@ -6,9 +6,10 @@ DescribeProducers, version 0.
   brokers; there are none.
 - DescribeLogDirs: null asks for every partition; those that are not held here are left out. A broker has one log
   directory. v4 adds the size of its disk; v5 whether it takes new partitions, which it always does.
-- AlterReplicaLogDirs: a broker has one log directory, any other is LOG_DIR_NOT_FOUND. To name it lets a failed log
-  there begin anew, empty, and fetch everything from the leader. NOT_ENOUGH_REPLICAS where no other replica is in sync,
-  unless `?start-empty` follows the directory; INVALID_REQUEST where the log has not failed.
+- AlterReplicaLogDirs: a broker has one log directory, any other is LOG_DIR_NOT_FOUND. To name it changes nothing, as in
+  Kafka, where a log is there already; REPLICA_NOT_AVAILABLE where none is. With `?refetch` behind it a failed log
+  begins anew, empty, and fetches everything from the leader; NOT_ENOUGH_REPLICAS where no other replica is in sync,
+  unless it is `?start-empty`; INVALID_REQUEST where the log has not failed.
 - DescribeProducers: the producers a partition remembers, with the start of their open transaction.
 """
 
@@ -17,7 +18,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from headrace.coordinator.turns import in_turns
-from headrace.protocol.api import START_EMPTY, ApiKey
+from headrace.protocol.api import REFETCH, START_EMPTY, ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
 from headrace.storage.disk import StorageError
@@ -96,28 +97,39 @@ async def handle_alter_replica_log_dirs(
     request: Any,
     info: RequestInfo,  # noqa: ARG001
 ) -> dict[str, Any]:
-    """A broker has one directory: to name it lets failed logs in it begin anew; see `ReplicaManager.refetch`."""
+    """A broker has one directory, so that nothing moves; `headrace log refetch` asks here, too."""
     found: dict[str, list[dict[str, Any]]] = {}
     for directory in request.dirs:
         for topic in directory.topics:
             for index in topic.partitions:
-                code = await _refetched(ctx, directory.path, topic.name, index)
+                code = await _altered(ctx, directory.path, topic.name, index)
                 found.setdefault(topic.name, []).append({"partition_index": index, "error_code": code})
     results = [{"topic_name": name, "partitions": partitions} for name, partitions in found.items()]
     return {"throttle_time": 0, "results": results}
 
 
-async def _refetched(ctx: Context, path: str, topic: str, index: int) -> ErrorCode:
-    start_empty = path.endswith(START_EMPTY)
-    if path.removesuffix(START_EMPTY).rstrip("/") != ctx.replicas.log_directory.rstrip("/"):
+async def _altered(ctx: Context, path: str, topic: str, index: int) -> ErrorCode:
+    directory = path.removesuffix(REFETCH).removesuffix(START_EMPTY)
+    if directory.rstrip("/") != ctx.replicas.log_directory.rstrip("/"):
         return ErrorCode.log_dir_not_found
+    if path == directory:
+        return _placed(ctx, topic, index)
     try:
-        await ctx.replicas.refetch(topic, index, start_empty=start_empty)
+        await ctx.replicas.refetch(topic, index, start_empty=path.endswith(START_EMPTY))
     except CodedError as error:
         return error.code
     except StorageError:
         return ErrorCode.kafka_storage_error
     return ErrorCode.none
+
+
+def _placed(ctx: Context, topic: str, index: int) -> ErrorCode:
+    """Whether a replica is in the broker's directory."""
+    try:
+        log = ctx.replicas.partition(topic, index).log
+    except CodedError as error:
+        return ErrorCode.replica_not_available if error.code is ErrorCode.not_leader_or_follower else error.code
+    return ErrorCode.none if log.offline is None else ErrorCode.kafka_storage_error
 
 
 async def handle_describe_producers(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
