@@ -24,16 +24,18 @@ class PatternError(ValueError):
 
 
 class Pattern:
-    """One expression."""
+    """One expression. Where it and all texts are ASCII, `of_ascii`, it has a third of the instructions."""
 
     __slots__ = ("_compiled", "instructions")
 
-    def __init__(self, expression: str) -> None:
+    def __init__(self, expression: str, *, of_ascii: bool = False) -> None:
         if len(expression) > LONGEST:
             raise PatternError(f"it is longer than {LONGEST} characters")
         options = re2.Options()
         options.max_mem = _MOST_MEMORY
         options.log_errors = False
+        if of_ascii and expression.isascii():
+            options.encoding = re2.Options.Encoding.LATIN1  # a character is one byte, not one of many sequences
         try:
             self._compiled = re2.compile(expression.encode(), options)
         except re2.error as error:
@@ -68,6 +70,6 @@ def _reason(error: Exception) -> str:
 
 
 @lru_cache(maxsize=64)
-def pattern(expression: str) -> Pattern:
+def pattern(expression: str, *, of_ascii: bool = False) -> Pattern:
     """The expression, ready to match; `PatternError` where it is none, or too large."""
-    return Pattern(expression)
+    return Pattern(expression, of_ascii=of_ascii)

@@ -32,7 +32,7 @@ from .describe import describe
 from .member import AWAY, JOINING, Assignment, Member, MemberState
 from .migration import upgraded
 from .records import CurrentAssignment, decode
-from .regex import matcher
+from .regex import topic_matcher
 from .requests import HeartbeatRequest, answer, check_epoch, refusal
 
 NO_EPOCH: Final = -1
@@ -105,7 +105,7 @@ class ConsumerGroup(ClassicMembers):
 
     def _member_of(self, decision: Decision, request: HeartbeatRequest) -> Member:
         if request.subscribed_topic_regex:
-            matcher(request.subscribed_topic_regex)
+            topic_matcher(request.subscribed_topic_regex)
         if request.instance_id is not None and request.member_epoch == JOINING:
             return self._joining_static(decision, request, request.instance_id)
         if request.instance_id is not None:

@@ -5,10 +5,15 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.patterns import Pattern, PatternError, pattern
 
 
-def matcher(regex: str) -> Pattern:
+def topic_matcher(regex: str) -> Pattern:
+    """As `matcher`, for names of topics, which are ASCII: larger expressions are taken."""
+    return matcher(regex, of_ascii=True)
+
+
+def matcher(regex: str, *, of_ascii: bool = False) -> Pattern:
     """The expression, ready to match; INVALID_REGULAR_EXPRESSION where it is none, or too large."""
     try:
-        return pattern(regex)
+        return pattern(regex, of_ascii=of_ascii)
     except PatternError as error:
         raise CodedError(
             ErrorCode.invalid_regular_expression,

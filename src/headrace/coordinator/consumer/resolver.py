@@ -13,7 +13,7 @@ from typing import Any, Final
 from headrace.cluster.image import ClusterImage
 from headrace.protocol.patterns import Pattern
 
-from .regex import matcher
+from .regex import topic_matcher
 
 STEPS_PER_TURN: Final = 200_000
 """What is spent on matching before others get a turn (see `Pattern.cost`): at most some 5 ms."""
@@ -57,7 +57,7 @@ class Resolver:
         self._take_names()
         search = self._searches.get(regex)
         if search is None:
-            search = self._searches[regex] = _Search(matcher(regex))
+            search = self._searches[regex] = _Search(topic_matcher(regex))
             if len(self._searches) > _MOST_KEPT:
                 self._searches.popitem(last=False)
         self._searches.move_to_end(regex)

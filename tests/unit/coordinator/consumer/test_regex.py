@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.consumer.regex import matcher
+from headrace.coordinator.consumer.regex import matcher, topic_matcher
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.patterns import MOST_STEPS, PatternError
 
@@ -33,7 +33,8 @@ NAME = "a" * 249
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 @given(name=st.text(alphabet="abcfoxyzFO.-_019", max_size=9))
 def test_it_matches_what_python_matches(expression: str, name: str) -> None:
-    assert matcher(expression).matches(name) == (re.fullmatch(expression, name) is not None)
+    expected = re.fullmatch(expression, name) is not None
+    assert matcher(expression).matches(name) == topic_matcher(expression).matches(name) == expected
 
 
 @pytest.mark.parametrize("expression", ["(a*)*b", "(a|a)*" * 20 + "b", "a?" * 60 + "a" * 60 + "b", "(a+a+)+y"])
@@ -70,3 +71,15 @@ def test_no_topic_name_costs_more_than_a_match_may() -> None:
     assert largest.cost(NAME) < MOST_STEPS
     with pytest.raises(PatternError, match="too large for a text of 32767 characters"):
         largest.matches("a" * 32_767)
+
+
+@pytest.mark.parametrize("expression", [".{1,249}", "[a-z].{2,248}", "[^_].{0,200}[^-]"])
+def test_a_topic_name_may_be_described_by_its_length(expression: str) -> None:
+    assert topic_matcher(expression).matches("a" * 200)
+    assert not topic_matcher(expression).matches("a" * 250)
+    assert topic_matcher(expression).cost(NAME) < MOST_STEPS
+
+
+def test_what_is_not_ascii_in_an_expression_for_topics_matches_no_part_of_a_letter() -> None:
+    assert not topic_matcher("caf[é]").matches("cafe")
+    assert topic_matcher("caf[é]?.*").matches("cafe")
