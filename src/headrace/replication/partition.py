@@ -557,7 +557,7 @@ class Partition:
         if len(records):
             if log.log_start_offset == log.log_end_offset:
                 self._begin_with(records)
-            log.append_as_follower(records)
+            log.append_as_follower(records, max(leader_high_watermark, leader_start))
             if self.is_durable:
                 self._flusher.request(log, self.synced)
             log.last_stable_offset(self.high_watermark)

@@ -34,7 +34,7 @@ from .history import note_aborted
 from .lookup import TimestampOffset
 from .producer_state import Producers, check, check_epoch, check_marker
 from .retention import count_expired
-from .scan import BadBatch, scan
+from .scan import BadBatch, is_misplaced, scan
 from .segment import LARGEST_RELATIVE_OFFSET, Segment
 from .settings import LogSettings
 from .sync import SyncTicket
@@ -54,6 +54,9 @@ class Appended(NamedTuple):
     base_offset: int
     last_offset: int
     duplicate: bool
+
+
+UNLIMITED_OFFSET: Final = (1 << 63) - 1
 
 
 class Log(LogCore):
@@ -122,8 +125,11 @@ class Log(LogCore):
         if index is not None and index.covered is None:
             note_aborted(index, ended)
 
-    def append_as_follower(self, batches: memoryview) -> None:
-        """Write batches as the leader stamped them, from `log_end_offset` on; a cut one at the end is left out."""
+    def append_as_follower(self, batches: memoryview, committed: int = UNLIMITED_OFFSET) -> None:
+        """Write batches as the leader stamped them, from `log_end_offset` on; a cut one at the end is left out.
+
+        Offsets may be missing only up to the leader's high watermark, as compaction does not go beyond it.
+        """
         if self._refusal is not None:
             raise self._refused()
         position = 0
@@ -134,8 +140,20 @@ class Log(LogCore):
                 break
             batch = batches[position:end]
             self._check_followed(batch, header)
+            if header.base_offset > self.log_end_offset:
+                following = read_header(batches, end) if end + HEADER_SIZE <= len(batches) else None
+                self._check_gap(header, following, committed)
             self._write_followed(batch, header)
             position = end
+
+    def _check_gap(self, header: BatchHeader, following: BatchHeader | None, committed: int) -> None:
+        expected = self.log_end_offset
+        if is_misplaced(expected, header, following, gap_is_fine=header.base_offset <= committed):
+            raise CodedError(
+                ErrorCode.corrupt_message,
+                f"the batch for offset {expected} of {self.name} is damaged as the leader sends it: it says that it is "
+                f"at {header.base_offset}",
+            )
 
     def _check_followed(self, batch: memoryview, header: BatchHeader) -> None:
         if len(batch) < HEADER_SIZE or header.last_offset_delta < 0 or not crc_matches(batch, header.crc):

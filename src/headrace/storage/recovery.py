@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from headrace.net.clock import Clock
-from headrace.protocol.batch import LOG_OVERHEAD, NO_PRODUCER
+from headrace.protocol.batch import HEADER_SIZE, LOG_OVERHEAD, NO_PRODUCER, BatchHeader, read_header
 
 from .checkpoints import LEADER_EPOCHS, PARTITION_METADATA, REFETCHING
 from .core import LogState
@@ -23,7 +23,7 @@ from .index import OffsetIndex, TimeIndex
 from .open_files import OpenFiles
 from .producer_state import Producers
 from .replay import load_epochs, newest_snapshot, note_batch, note_batches, snapshot_offsets, snapshot_path
-from .scan import BadBatch, scan
+from .scan import BadBatch, is_misplaced, scan
 from .segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -412,6 +412,8 @@ def _drop_from(recovery: _Recovery, number: int, reason: str) -> None:
     del recovery.segments[number:]
 
 
+_MOST_OFFSETS: Final = 1 << 31
+"""No segment goes further, whatever compaction has removed from it."""
 _NO_FILES: Final = (None, None)
 """Of indexes: an empty segment needs none, and on a broker with thousands of idle logs to make them takes longest."""
 
@@ -443,11 +445,15 @@ def _check_tail(recovery: _Recovery, segment: Segment, start: int, size: int) ->
     file = segment.open()
     watched = _Watched(file, recovery.progress)
     note, epoch = segment.note, None
+    expected: int | None = None
     for position, header in scan(watched, start, size, floor=segment.base_offset, checked_from=point):
         base_offset = header.base_offset
+        if base_offset != expected and expected is not None:
+            _check_place(recovery, segment, position, size, header, expected)
         if recovery.producers is None:
             _load_producers(recovery, segment, base_offset)
         last_offset = base_offset + header.last_offset_delta
+        expected = last_offset + 1
         if header.producer_id != NO_PRODUCER and last_offset >= recovery.producers_from:
             assert recovery.producers is not None
             note_batch(recovery.producers, header, base_offset, file, position)
@@ -455,6 +461,20 @@ def _check_tail(recovery: _Recovery, segment: Segment, start: int, size: int) ->
         if header.leader_epoch != epoch and base_offset >= point:
             epoch = header.leader_epoch
             recovery.epoch_starts.append((epoch, base_offset))
+
+
+def _check_place(
+    recovery: _Recovery, segment: Segment, position: int, size: int, header: BatchHeader, expected: int
+) -> None:
+    """Raises `BadBatch` where offsets are missing before a batch because its own is damaged."""
+    after = position + header.size
+    found = segment.open().pread(HEADER_SIZE, after) if after + HEADER_SIZE <= size else b""
+    following = read_header(found) if len(found) == HEADER_SIZE else None
+    is_near = header.last_offset - segment.base_offset < _MOST_OFFSETS
+    gap_is_fine = is_near and (recovery.expected.may_have_gaps or recovery.settings.compacts)
+    if is_misplaced(expected, header, following, gap_is_fine=gap_is_fine):
+        reason = f"offset {header.base_offset} of a batch cannot be right where {expected} is expected"
+        raise BadBatch(segment.path, position, reason)
 
 
 def _load_producers(recovery: _Recovery, segment: Segment, offset: int) -> None:

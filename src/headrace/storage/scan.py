@@ -65,6 +65,19 @@ def scan(
         position = after
 
 
+def is_misplaced(expected: int, header: BatchHeader, following: BatchHeader | None, *, gap_is_fine: bool) -> bool:
+    """Whether the offset of a batch cannot be right, which its CRC does not cover.
+
+    Compaction leaves gaps before batches; but what follows the batch never belongs into the gap. Where nothing follows,
+    it depends on whether a gap would be fine.
+    """
+    if header.base_offset <= expected:
+        return False
+    if following is None:
+        return not gap_is_fine
+    return expected <= following.base_offset <= header.last_offset
+
+
 def _fault(header: BatchHeader, floor: int, room: int) -> str:
     if header.magic != MAGIC:
         return f"no record batch (magic {header.magic})"

@@ -79,6 +79,28 @@ def test_a_flipped_bit_behind_the_recovery_point_ends_the_log_there() -> None:
     assert store.kill().log_end_offset == 15
 
 
+@pytest.mark.parametrize("number", [12, 19])
+@pytest.mark.parametrize(("byte", "value"), [(2, b"\x01"), (7, b"\x5f")])
+def test_a_batch_whose_offset_is_damaged_ends_the_log_before_it(number: int, byte: int, value: bytes) -> None:
+    """No checksum covers it, and a log that took it would reach further than any other."""
+    store = store_with(20)
+    batches = read_all(store.log)
+    store.disk.damage(store.path(f"{FIRST}.log"), sum(map(len, batches[:number])) + byte, value)
+    store.kill()
+    assert store.log.log_end_offset == number
+    assert read_all(store.log) == batches[:number]
+
+
+def test_a_batch_of_a_compacted_log_whose_offset_is_far_away_ends_the_log_before_it() -> None:
+    store = Store(replace(SMALL, segment_bytes=1 << 20, cleanup_policy=frozenset({"compact"})))
+    for number in range(5):
+        append(store.log, idempotent(1, sequence=number))
+    batches = read_all(store.log)
+    store.disk.damage(store.path(f"{FIRST}.log"), sum(map(len, batches[:4])) + 1, b"\x01")
+    store.kill()
+    assert read_all(store.log) == batches[:4]
+
+
 def test_damage_below_the_recovery_point_is_reported_and_nothing_deleted() -> None:
     store = store_with(20)
     store.checkpoint()
