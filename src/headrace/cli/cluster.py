@@ -322,12 +322,12 @@ def elect(
         leaderless = [p for p in view.partitions if p.leader is None and (wanted is None or p.key in wanted)]
         found = choices(leaderless, operations.log_ends(leaderless), replica)
         if not json:
-            show_choices(found)
+            show_choices(found, len(leaderless) - len(found))
         if dry_run:
             if json:
                 say_json({"state": "planned", "choices": values_of_choices(found)})
             return
-        if not yes:
+        if found and not yes:
             _confirm(topics)
         outcomes = elect_chosen(operations, found, replica)
     _report_elections(outcomes, json, {"choices": values_of_choices(found)})

@@ -48,9 +48,13 @@ def choices(partitions: Sequence[PartitionView], ends: "LogEnds", replica: int |
     return found
 
 
-def show_choices(found: Sequence[Choice]) -> None:
-    """What each replica holds, and who would lead."""
+def show_choices(found: Sequence[Choice], untold: int) -> None:
+    """What each replica holds, and who would lead; and that there are partitions of which nobody tells."""
+    if untold:
+        note(f"{untold} partition(s) without a leader have no living replica: start a broker that holds one")
     if not found:
+        if not untold:
+            note("every partition that was asked for has a leader")
         return
     rows = [
         (

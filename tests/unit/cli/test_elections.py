@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.cli.console import Failure
-from headrace.cli.elections import choices, values_of_choices
+from headrace.cli.elections import choices, show_choices, values_of_choices
 from headrace.client.overview import PartitionView
 
 ORDERS = PartitionView(topic="orders", partition=0, leader=None, leader_epoch=4, replicas=(1, 2, 3), isr=())
@@ -31,3 +31,10 @@ def test_a_replica_that_is_named_is_chosen_if_it_tells_what_it_holds() -> None:
 
 def test_a_partition_of_which_nobody_tells_is_left_out() -> None:
     assert choices([ORDERS], {("orders", 0): {}}, None) == []
+
+
+def test_an_operator_is_told_why_nothing_can_be_elected(capsys: pytest.CaptureFixture[str]) -> None:
+    show_choices([], 0)
+    assert "every partition that was asked for has a leader" in capsys.readouterr().err
+    show_choices([], 2)
+    assert "2 partition(s) without a leader have no living replica" in capsys.readouterr().err
