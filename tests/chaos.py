@@ -20,6 +20,7 @@ PARTS: dict[str, list[str]] = {
     "store": [*LONG, "tests/cluster/test_zookeeper_store.py", "tests/cluster/test_openapi.py"],
     "kill": [*LONG, "tests/faults/test_kill.py", "tests/faults/test_cluster_kill.py"],
     "grow": [*LONG, "tests/faults/test_cluster_grow.py"],
+    "exhausted": [*LONG, "tests/faults/test_cluster_exhausted.py"],
     "links": [*LONG, "tests/faults/test_cluster_links.py"],
     "transactions": [*LONG, "tests/faults/test_transactions_kill.py"],
     "spark-source": [*LONG, "tests/spark/test_source_failover.py"],
