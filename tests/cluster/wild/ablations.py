@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
+from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
 
@@ -97,38 +98,49 @@ ABLATIONS: Mapping[str, Ablation] = {
     ),
     "deletion_on_the_isr": Ablation(
         guards="DeleteRecords is answered once the whole ISR has deleted",
-        replaced={
-            "headrace.replication.partition.Partition.low_watermark": property(
-                lambda partition: partition.log.log_start_offset
-            )
-        },
+        replaced={"headrace.replication.followers.Followers.low_watermark": lambda _followers, own_start: own_start},
         faults=_of("kill on answer", "slow link"),
         work=_of("delete records", "idempotent"),
-        mix=_REPLICATED,
-        most_seeds=200,
+        mix={**_REPLICATED, "partitions": 3, "pace": 1.0, "busy": 0.3, "answers": (ApiKey.DELETE_RECORDS,)},
     ),
     "start_inside_a_batch": Ablation(
         guards="a replica can begin inside a batch whose earlier records were deleted",
         replaced={"headrace.replication.partition.Partition._begin_with": _always(None)},
-        faults=_of("kill"),
+        faults=_of("rolling restart", "kill"),
         work=_of("delete records", "idempotent", "large batches", "reassignment"),
-        mix={"brokers": 3, "replicas": 2, "min_isr": 1},
+        mix={"brokers": 4, "replicas": 2, "min_isr": 1, "pace": 2.0, "busy": 0.3, "operator_pace": 1.0},
     ),
     "agreement_first": Ablation(
         guards="a follower hears of the high watermark once its log agrees with the leader's",
         replaced={"headrace.replication.outflow.Outflow._agrees": _always(True)},
-        faults=_of("pause", "cut", "store cut"),
-        work=_of("nearby", "idempotent", "acks=1"),
-        mix={"brokers": 3, "replicas": 3, "min_isr": 1, "latency": 0.02, "busy": 0.05},
-        most_seeds=300,
+        faults=_of("store expiry", "store cut"),
+        work=_of("nearby", "acks=1", "idempotent", "large batches", "pipelined"),
+        mix={
+            "brokers": 3,
+            "replicas": 3,
+            "min_isr": 1,
+            "partitions": 6,
+            "latency": 0.02,
+            "busy": 0.02,
+            "much_work": 1_000,
+            "pace": 0.3,
+            "settings": {"replica.fetch.response.max.bytes": "1024"},
+        },
     ),
     "known_deletions": Ablation(
         guards="a topic that the transaction coordinator does not know is not taken for a deleted one",
         replaced={"headrace.coordinator.transactions.markers.is_gone": _unknown_is_gone},
         faults=_of("kill on answer", "full restart"),
-        work=_of("transactions", "copier", "plain"),
-        mix={"brokers": 3, "replicas": 3, "feed_page": 1, "latency": 0.02, "busy": 0.05},
-        most_seeds=200,
+        work=_of("transactions"),
+        mix={
+            "brokers": 3,
+            "replicas": 3,
+            "feed_page": 1,
+            "latency": 0.02,
+            "busy": 0.1,
+            "pace": 2.0,
+            "answers": (ApiKey.END_TXN,),
+        },
     ),
     "remembered_batches": Ablation(
         guards="only a batch that is in the log is called a duplicate",
@@ -149,10 +161,9 @@ ABLATIONS: Mapping[str, Ablation] = {
             "headrace.replication.inflow._is_meant": _of_any_epoch,
             "headrace.replication.partition.Partition.check_epoch": _always(None),
         },
-        faults=_MACHINES | {"slow link", "hold"},
-        work=_of("idempotent", "acks=1", "reassignment"),
-        mix={"brokers": 3, "replicas": 3},
-        most_seeds=200,
+        faults=_of("slow link", "store expiry", "store cut"),
+        work=_of("idempotent", "acks=1"),
+        mix={"brokers": 3, "replicas": 3, "min_isr": 1, "partitions": 2, "busy": 0.05, "pace": 0.3},
     ),
     "min_isr": Ablation(
         guards="nothing is acknowledged while fewer than min.insync.replicas hold it",

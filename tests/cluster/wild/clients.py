@@ -23,7 +23,6 @@ PRODUCE_TIMEOUT_MS: Final = 3_000
 DELIVERY_SECONDS: Final = 12.0
 MOST_IN_FLIGHT: Final = 5
 FETCH_WAIT_MS: Final = 1_000
-MUCH_WORK: Final = 80
 NEVER_WRITTEN: Final = frozenset(
     {
         ErrorCode.not_enough_replicas,
@@ -58,6 +57,8 @@ class Scene:
     mix: Mix
     topics: list[str] = field(default_factory=list)
     """Those that records are written to outside of transactions."""
+    is_calm: bool = False
+    """Whether faults are over: operators change nothing any more, while clients work on."""
     is_over: bool = False
     finish: list[Callable[[], None]] = field(default_factory=list)
 
@@ -133,9 +134,10 @@ class Client(ClusterClient):
         await asyncio.sleep(self.rng.uniform(0.5, 1.0) * min(0.1 * 2**attempt, 1.0))
 
     async def rest(self) -> None:
-        """Between two pieces of work. Whoever has worked much goes slowly, so that long runs stay cheap."""
+        """Between two pieces of work."""
         self._worked += 1
-        busy = self.scene.mix.busy if self._worked < MUCH_WORK else max(self.scene.mix.busy, 1.0)
+        mix = self.scene.mix
+        busy = mix.busy if self._worked < mix.much_work else max(mix.busy, 1.0)
         await asyncio.sleep(self.rng.uniform(0, 2 * busy))
 
     def batch(self, values: Sequence[str], keys: Sequence[str] | None = None, **ids: Any) -> bytes:

@@ -32,7 +32,14 @@ HELD: Final = (
     ApiKey.WRITE_TXN_MARKERS,
     ApiKey.TXN_OFFSET_COMMIT,
 )
-ANSWERS: Final = (ApiKey.PRODUCE, ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID, ApiKey.OFFSET_COMMIT, ApiKey.DELETE_RECORDS)
+ANSWERS: Final = {
+    ApiKey.PRODUCE: ("idempotent", "plain", "acks=1", "transactions", "copier"),
+    ApiKey.INIT_PRODUCER_ID: ("idempotent", "transactions", "copier"),
+    ApiKey.END_TXN: ("transactions", "copier"),
+    ApiKey.OFFSET_COMMIT: ("group",),
+    ApiKey.DELETE_RECORDS: ("delete records",),
+}
+"""Answers that are worth a fault at that moment, and the work that gets them."""
 DISK_ERRORS: Final = (
     ("append", ".log"),
     ("datasync", ".log"),
@@ -64,6 +71,7 @@ class Faults:
         self._ready = set(cluster.machines)
         """Those whose start has come to its end."""
         self._starting: set[Machine] = set()
+        self._answers = [api for api in mix.answers or ANSWERS if any(map(mix.does, ANSWERS[api]))]
         self._names = [machine.name for machine in cluster]
         self._snapshot: Snapshot | None = None
         self._has_quorum = True
@@ -178,7 +186,7 @@ class Faults:
 
     def _kill_on_answer(self, machine: Machine) -> str:
         """The worst moment: somebody has just been told that something is done."""
-        api = self._rng.choice(ANSWERS)
+        api = self._rng.choice(self._answers)
         everyone = self._rng.random() < 0.4
 
         def strike() -> None:
@@ -346,7 +354,7 @@ class Faults:
         return "release what was held"
 
     def _lose_answer(self, machine: Machine) -> str:
-        api = self._rng.choice(ANSWERS)
+        api = self._rng.choice(self._answers)
         self._network.lose_answer(api, answerer=machine.name)
         return f"lose an answer to {api.name} of {machine.name}"
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final
 
+from headrace.protocol.api import ApiKey
+
 FAULTS: Final = {
     "kill": 10,
     "power loss": 8,
@@ -76,6 +78,8 @@ class Mix:
     """Seconds between two faults, on average."""
     busy: float
     """Seconds between two requests of a client, on average."""
+    much_work: int = 80
+    """Requests after which a client goes slowly, so that long runs stay cheap."""
     min_isr: int
     replicas: int
     partitions: int
@@ -87,7 +91,11 @@ class Mix:
     """Topics that the controller's feed sends at once."""
     latency: float
     """Seconds that every frame takes more, each way."""
+    operator_pace: float | None = None
+    """Seconds between two acts of an operator, at most; three times the pace of faults where it is not given."""
     settings: dict[str, str] = field(default_factory=dict)
+    answers: tuple[ApiKey, ...] = ()
+    """Answers at whose moment machines die; empty for all that the work gets."""
 
     def does(self, work: str) -> bool:
         return work in self.work
@@ -111,7 +119,8 @@ def draw(
     """The mix of a seed; faults and work of these kinds alone where they are named, and what is given."""
     mix = _draw(seed, faults)
     mix.work = work or mix.work
-    return replace(mix, **(given or {}))
+    found = dict(given or {})
+    return replace(mix, **{**found, "settings": {**mix.settings, **found.get("settings", {})}})
 
 
 def _draw(seed: int, only: frozenset[str] | None) -> Mix:

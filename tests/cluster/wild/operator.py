@@ -71,8 +71,9 @@ class Operator:
         chosen = [kinds[kind] for kind in kinds if self._mix.does(kind)]
         if self._mix.does("reassignment"):
             chosen.append(self._elect_preferred)
-        while chosen and not self._scene.is_over:
-            await asyncio.sleep(self._rng.uniform(0.2, 3 * self._mix.pace))
+        longest = self._mix.operator_pace or 3 * self._mix.pace
+        while chosen and not self._scene.is_calm:
+            await asyncio.sleep(self._rng.uniform(0.2, longest))
             try:
                 await self._rng.choice(chosen)()
             except (Failed, OSError, TimeoutError):
@@ -121,7 +122,7 @@ class Operator:
         operation = self._scene.history.invoke("delete_records", topic=known.id.hex, partition=partition, before=before)
         answer = await self._client.ask(leader, ApiKey.DELETE_RECORDS, 2, values)
         found = answer.topics[0].partitions[0]
-        if found.error_code == ErrorCode.none and (await self._client.refresh(topic)).id == known.id:
+        if found.error_code == ErrorCode.none and self._scene.cluster.topics()[topic].id == known.id:
             state = self._scene.cluster.state(topic, partition)
             short = len(state.isr) < state.least_isr(self._mix.min_isr)
             operation.ok(low_watermark=found.low_watermark, short=short)

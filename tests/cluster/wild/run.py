@@ -82,6 +82,7 @@ class WildRun:
         await self.operator.make_topics()
         self._employ()
         await self.faults.run()
+        self.scene.is_calm = True
         await self.faults.set_right()
         healing = Healing(self.scene, self.ledger, self.faults)
         await healing.heal()
