@@ -10,6 +10,9 @@ class Aged(Protocol):
     """What retention wants to know of a segment; its age is asked for only when its size does not decide."""
 
     @property
+    def base_offset(self) -> int: ...
+
+    @property
     def next_offset(self) -> int: ...
 
     @property
@@ -30,12 +33,13 @@ def count_expired(
     for count, segment in enumerate(segments, 1):
         if segment.next_offset > high_watermark:
             break
-        is_deleted = segment.next_offset <= log_start_offset
         if not segment.size:
-            # Emptied by compaction: it goes with the next that has records. Or it is the active one, and stays.
-            if is_deleted and count < len(segments):
+            # Emptied by compaction, and then ends where it begins: it goes with the next that has records, or once the
+            # log starts behind it, never before: the log's start must not move with it. The active one stays.
+            if count < len(segments) and segments[count].base_offset <= log_start_offset:
                 expired = count
             continue
+        is_deleted = segment.next_offset <= log_start_offset
         excess -= segment.size
         is_old = oldest_kept is not None and not (excess >= 0 or is_deleted) and segment.age_timestamp < oldest_kept
         if not (excess >= 0 or is_deleted or is_old):

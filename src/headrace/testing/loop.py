@@ -149,6 +149,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_soon_threadsafe(self, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
         raise RuntimeError("there are no threads in virtual time: what needs one takes it as an argument")
 
+    def _asyncgen_finalizer_hook(self, agen: Any) -> None:
+        """What a program that was killed was in the middle of is gone with it."""
+        self._asyncgens.discard(agen)  # type: ignore[attr-defined]
+
     # The turn of the loop; the names are asyncio's
 
     def turn(self, timeout: float | None) -> None:

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
+from headrace.cluster.election import with_isr
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -60,6 +61,10 @@ def _taken_for_duplicate(state: Any, header: Any) -> Any:
 
 def _unknown_is_gone(image: Any, where: tuple[str, int], _topic_id: object) -> bool:
     return image.topic(where[0]) is None
+
+
+def _with_any_isr(state: Any, rules: Any, isr: Any, **_epochs: int) -> Any:
+    return with_isr(state, rules, isr, leader_epoch=state.leader_epoch, partition_epoch=state.partition_epoch)
 
 
 _REPLICATED: Mapping[str, Any] = {"brokers": 3, "replicas": 3, "min_isr": 2}
@@ -160,10 +165,20 @@ ABLATIONS: Mapping[str, Ablation] = {
         replaced={
             "headrace.replication.inflow._is_meant": _of_any_epoch,
             "headrace.replication.partition.Partition.check_epoch": _always(None),
+            "headrace.cluster.election.with_isr": _with_any_isr,
         },
-        faults=_of("slow link", "store expiry", "store cut"),
+        faults=_of("slow link", "store expiry", "hold", "pause"),
         work=_of("idempotent", "acks=1"),
-        mix={"brokers": 3, "replicas": 3, "min_isr": 1, "partitions": 2, "busy": 0.05, "pace": 0.3},
+        mix={
+            "brokers": 3,
+            "replicas": 3,
+            "min_isr": 1,
+            "partitions": 2,
+            "busy": 0.05,
+            "much_work": 300,
+            "pace": 0.3,
+            "settings": {"replica.lag.time.max.ms": "1000"},
+        },
     ),
     "min_isr": Ablation(
         guards="nothing is acknowledged while fewer than min.insync.replicas hold it",

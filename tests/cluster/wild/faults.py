@@ -11,13 +11,14 @@ from headrace.cluster.store import StoreError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.batch import CRC_START, HEADER_SIZE, read_header
 from headrace.protocol.peer import InternalApi
+from headrace.storage.checkpoints import RECOVERY_POINTS, decode_offsets
 from headrace.storage.disk import StorageError
 from headrace.testing.cluster import Died, Machine, SimulatedCluster
 from headrace.testing.network import Hold
 from headrace.testing.store import NEVER
 from headrace.testing.tree import Snapshot
 
-from .ledger import Ledger, directories
+from .ledger import Ledger
 from .mix import Mix
 
 RESTART_SECONDS: Final = 1.0
@@ -452,7 +453,8 @@ class Faults:
         return f"heal the disk of {machine.name}"
 
     def _down_with_logs(self) -> tuple[Machine, list[str]] | None:
-        down = [(machine, directories(machine)) for machine in self._cluster if not machine.is_up]
+        """A machine that is down, and the directories of partitions that others hold, too."""
+        down = [(machine, self._ledger.replicated(machine)) for machine in self._cluster if not machine.is_up]
         down = [(machine, logs) for machine, logs in down if logs]
         return self._rng.choice(down) if down else None
 
@@ -481,7 +483,10 @@ class Faults:
             return None
         path = self._rng.choice(paths)
         data = victim.disk.content(path)
-        position = self._rng.choice(_checked_bytes(data) or [0])
+        positions = _checked_bytes(data, _recovery_point(victim, path))
+        if not positions:
+            return None
+        position = self._rng.choice(positions)
         byte = data[position] ^ (1 << self._rng.randrange(8))
         self._ledger.damage(victim, path, position, bytes([byte]))
         return f"a bit of {path} at {position} of {victim.name} flips"
@@ -514,11 +519,21 @@ class Faults:
         self._note("everything is set right")
 
 
-def _checked_bytes(data: bytes) -> list[int]:
-    """Where in a log file the bytes are that checksums stand for."""
+def _recovery_point(machine: Machine, path: str) -> int:
+    """Up to where the broker knows that its log is on disk. What is younger has not had the time to decay."""
+    topic, _, index = path.rpartition("/")[0].rpartition("/")[2].rpartition("-")
+    checkpoint = f"/data/{RECOVERY_POINTS}"
+    data = machine.disk.content(checkpoint) if machine.disk.exists(checkpoint) else b""
+    return (decode_offsets(data) or {}).get((topic, int(index)), 0)
+
+
+def _checked_bytes(data: bytes, before: int) -> list[int]:
+    """Where in a log file the bytes are that checksums stand for, of batches before an offset."""
     found: list[int] = []
     start = 0
     while start + HEADER_SIZE <= len(data) and start + (size := read_header(data, start).size) <= len(data):
+        if read_header(data, start).last_offset >= before:
+            break
         found += range(start + CRC_START, start + size)
         start += size
     return found

@@ -1,7 +1,8 @@
 """What has to work again once everything is set right, within bounded time, and what operators do for it meanwhile.
 
 Operators are needed only where data is gone and brokers say so: to start brokers anew whose disks had failed, to choose
-a leader where every copy that counts was destroyed, to end transactions that nobody knows of any more.
+a leader where every copy that counts was destroyed, to end transactions that nobody knows of any more, to remove the
+logs whose old bytes do not match their checksums any more, which only those find who read them.
 """
 
 import asyncio
@@ -59,8 +60,10 @@ class Healing:
     async def heal(self) -> None:
         """Every partition has a leader, and all its replicas in sync, by itself or where an operator had to choose."""
         loop = asyncio.get_running_loop()
-        began = loop.time()
         client = Client(self._scene, "healer")
+        for machine in self._cluster:
+            await self._replace_rotten(machine)
+        began = loop.time()
         while not self._cluster.is_whole() and loop.time() < began + HEAL_SECONDS:
             await asyncio.sleep(0.5)
             if loop.time() > began + OPERATOR_SECONDS:
@@ -71,6 +74,21 @@ class Healing:
             for index, state in enumerate(topic.partitions):
                 if not _is_whole(state):
                     self._complain_of(topic, index, state)
+
+    async def _replace_rotten(self, machine: Machine) -> None:
+        """Logs that are damaged where no broker looks are removed, of one machine after another."""
+        rotten = self._ledger.rotten(machine)
+        if not rotten:
+            return
+        self._faults.log.append(f"an operator removes {', '.join(rotten)} of {machine.name}")
+        machine.kill()
+        for path in rotten:
+            self._ledger.lose_directory(machine, path)
+        await self._faults.start(machine)
+        for _ in range(40):
+            if self._cluster.is_whole():
+                break
+            await asyncio.sleep(0.5)
 
     async def _restart_failed(self) -> None:
         """Brokers whose disks have failed a log, and do not fail any more, are started anew: once each."""

@@ -38,6 +38,8 @@ class Ledger:
         """Partitions of which everything that counts was destroyed."""
         self.forgotten: set[UUID] = set()
         """Topics that the store has forgotten."""
+        self._rotten: list[tuple[Machine, str, int, bytes]] = []
+        """Where bytes are wrong, and which ones."""
         self.isr_changes = 0
         cluster.ensemble.tree.changed = self._changed
 
@@ -141,8 +143,29 @@ class Ledger:
         """Bytes of a log file are not what they were."""
         place = _logs(machine)[path.rpartition("/")[0]][0]
         machine.disk.damage(path, position, data)
+        self._rotten.append((machine, path, position, data))
         self._destroy(place, machine.id)
         self._judge(place)
+
+    def replicated(self, machine: Machine) -> list[str]:
+        """Directories of a machine whose partitions have other replicas, too."""
+        found = ((path, place) for path, (place, _) in _logs(machine).items())
+        return sorted(path for path, place in found if self._replica_count(place) > 1)
+
+    def _replica_count(self, place: Place) -> int:
+        topic = self._topics.get(place[0])
+        return len(topic.partitions[place[1]].replicas) if topic and place[1] < len(topic.partitions) else 0
+
+    def rotten(self, machine: Machine) -> list[str]:
+        """Directories of a machine whose log files still hold wrong bytes."""
+        disk = machine.disk
+        return sorted(
+            {
+                path.rpartition("/")[0]
+                for owner, path, position, data in self._rotten
+                if owner is machine and disk.exists(path) and disk.content(path)[position : position + 1] == data
+            }
+        )
 
     # What happens to the store
 
@@ -167,11 +190,6 @@ class Ledger:
                     self._history.note("loss", "info", topic=self._name(topic), partition=index, brokers=[])
         self._cluster.ensemble.set_back(snapshot)
         return True
-
-
-def directories(machine: Machine) -> list[str]:
-    """Of the partitions that a machine holds."""
-    return sorted(_logs(machine))
 
 
 def _logs(machine: Machine) -> dict[str, tuple[Place, dict[str, bytes]]]:

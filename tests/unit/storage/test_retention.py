@@ -16,12 +16,13 @@ HOUR = 3_600_000
 
 
 class Aged(NamedTuple):
+    base_offset: int
     next_offset: int
     size: int
     age_timestamp: int
 
 
-SEGMENTS = [Aged(10, 100, 1000), Aged(20, 100, 2000), Aged(30, 100, 3000)]
+SEGMENTS = [Aged(0, 10, 100, 1000), Aged(10, 20, 100, 2000), Aged(20, 30, 100, 3000)]
 
 
 def expired(now_ms: int = 0, start: int = 0, high_watermark: int = 30, **settings: object) -> int:
@@ -51,11 +52,25 @@ def test_what_lies_before_the_start_goes_whatever_the_policy() -> None:
     assert expired(9000, retention_ms=500, cleanup_policy=frozenset()) == 0
 
 
+def aged(base: int, size: int, timestamp: int) -> Aged:
+    """A segment of ten offsets; one that compaction has emptied ends where it begins."""
+    return Aged(base, base + 10, size, timestamp) if size else Aged(base, base, 0, 10**9)
+
+
+def test_a_log_does_not_start_later_because_compaction_has_emptied_its_first_segment() -> None:
+    segments = [aged(0, 0, 1000), aged(10, 0, 2000), aged(20, 100, 3000)]
+    policy = LogSettings(cleanup_policy=frozenset({"compact"}))
+    counts = [
+        count_expired(segments, policy, now_ms=0, log_start_offset=start, high_watermark=30) for start in (0, 9, 10, 20)
+    ]
+    assert counts == [0, 0, 1, 2]
+
+
 def test_a_segment_that_compaction_emptied_holds_nothing_back() -> None:
     policy = LogSettings(cleanup_policy=frozenset({"compact", "delete"}), retention_ms=500)
 
     def count(*sizes: int, now_ms: int, start: int = 0) -> int:
-        segments = [Aged(10 * n, size, 1000 * n if size else 10**9) for n, size in enumerate(sizes, 1)]
+        segments = [aged(10 * n, size, 1000 * (n + 1)) for n, size in enumerate(sizes)]
         return count_expired(segments, policy, now_ms=now_ms, log_start_offset=start, high_watermark=100)
 
     assert count(0, 100, 100, now_ms=2501) == 2
@@ -64,7 +79,7 @@ def test_a_segment_that_compaction_emptied_holds_nothing_back() -> None:
     assert count(0, 0, 100, now_ms=9000) == 3
     assert count(0, 0, now_ms=9000) == 0
     assert count(0, 100, 0, now_ms=1501, start=10) == 1
-    assert count(0, 0, now_ms=0, start=20) == 1
+    assert count(0, 0, now_ms=0, start=10) == 1
 
 
 def old_store() -> Store:
