@@ -31,6 +31,7 @@ to one partition.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -76,16 +77,17 @@ class History:
     def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
         self.events: list[Event] = []
         self._now = now
-        self._last_id = 0
+        self._ids = count(1)
+        """Taken by the threads of several clients: each number once."""
 
     def note(self, op: str, phase: str, **fields: Any) -> None:
         self.events.append({"at": self._now(), "op": op, "phase": phase, **fields})
 
     def invoke(self, op: str, **fields: Any) -> Operation:
         """A request that is about to be sent."""
-        self._last_id += 1
-        self.note(op, "invoke", id=self._last_id, **fields)
-        return Operation(self, op, self._last_id)
+        number = next(self._ids)
+        self.note(op, "invoke", id=number, **fields)
+        return Operation(self, op, number)
 
     def send(
         self,
