@@ -108,3 +108,14 @@ def test_waiting_for_records_ends_behind_an_unreadable_batch_at_the_end(broker: 
 def test_the_command_lines_reader_tells_how_to_get_past_them(broker: Broker) -> None:
     with pytest.raises(ClientError, match="headrace topic trim"):
         list(RecordReader(broker.bootstrap, "t", {0: 3}, {0: END}).messages())
+
+
+def test_a_batch_that_others_can_read_is_not_skipped_for_its_size() -> None:
+    """What was acknowledged and is sound is never passed over in silence."""
+    sound = encode_batch([Record(0, 1, None, b"first")])
+    large = encode_batch([Record(1, 1, None, bytes(33 << 20))], base_offset=1, codec=ZSTD)
+    found = unpack(memoryview(bytes(sound + large)), 0, ())
+    assert ([record.value for record in found.records], found.next_offset, found.skipped) == ([b"first"], 1, ())
+    with pytest.raises(CodedError, match="go on at offset 2") as refused:
+        unpack(memoryview(bytes(large)), 1, ())
+    assert refused.value.code is ErrorCode.message_too_large

@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from headrace.protocol.api import ApiKey
-from headrace.protocol.batch import HEADER_SIZE, crc_matches, read_header
+from headrace.protocol.batch import HEADER_SIZE, BatchHeader, crc_matches, read_header
+from headrace.protocol.compression import TooLarge
 from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.fetched import PartitionRecords, parse_fetch
@@ -160,7 +161,8 @@ def _reason(code: ErrorCode, part: PartitionRecords, offset: int) -> str:
 def unpack(data: memoryview, offset: int, aborted: Iterable[tuple[int, int]]) -> Unpacked:
     """The records from an offset on; those of aborted transactions are left out.
 
-    `CodedError` (CORRUPT_MESSAGE) when the first batch is damaged; before a later one the reading ends.
+    `CodedError` when the first batch is damaged (CORRUPT_MESSAGE), or holds more than is read at once
+    (MESSAGE_TOO_LARGE): others may be able to read it, so it is not skipped. Before a later one the reading ends.
     """
     found: list[Record] = []
     skipped: list[Skipped] = []
@@ -180,6 +182,10 @@ def unpack(data: memoryview, offset: int, aborted: Iterable[tuple[int, int]]) ->
             dropped.add(beginnings.pop(0)[1])
         if header.is_control or not (header.is_transactional and header.producer_id in dropped):
             records = readable_records(batch)
+            if isinstance(records, TooLarge):
+                if at:
+                    break
+                raise CodedError(ErrorCode.message_too_large, _too_large(header, records))
             if isinstance(records, CodedError):
                 skipped.append(Skipped(header.base_offset, header.last_offset, records.message))
             elif header.is_control:
@@ -190,6 +196,13 @@ def unpack(data: memoryview, offset: int, aborted: Iterable[tuple[int, int]]) ->
         next_offset = max(next_offset, header.last_offset + 1)
         at += header.size
     return Unpacked(found, next_offset, tuple(skipped))
+
+
+def _too_large(header: BatchHeader, error: TooLarge) -> str:
+    return (
+        f"the records from offset {header.base_offset} to {header.last_offset} cannot be read here: {error.message}; "
+        f"read them with another client, or go on at offset {header.last_offset + 1}"
+    )
 
 
 def _is_abort(records: list[Record]) -> bool:
