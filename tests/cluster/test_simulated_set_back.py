@@ -102,6 +102,56 @@ def test_leaders_after_a_set_back_have_epochs_that_no_log_has_seen() -> None:
     told(story)
 
 
+def test_a_broker_that_does_not_notice_a_set_back_itself_hears_of_it() -> None:
+    async def story(run: Run) -> None:
+        cluster = run.cluster
+        await run.client.create_topic(TOPIC, assignments=[[2, 1, 0]])
+        await run.write_until_acknowledged("a")
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        backup = cluster.ensemble.tree.snapshot()
+        for number in (0, 2) * 3:  # these leave new marks; that of the one that stays is the same before and after
+            cluster[number].kill()
+            await cluster.until(lambda: not cluster.is_whole(), "it is missed")
+            await cluster[number].start()
+            await cluster.until(cluster.is_whole, "every partition is whole")
+        assert cluster.state(TOPIC).partition_epoch > 10
+        cluster.ensemble.set_back(backup)
+        cluster[0].kill()
+        cluster[2].kill()
+        await asyncio.gather(cluster[0].start(), cluster[2].start())
+        await whole_and_nothing_lost(run)
+
+    told(story)
+
+
+def test_no_producer_id_comes_twice_after_a_set_back() -> None:
+    async def producer_ids(run: Run) -> list[int]:
+        values = {"transactional_id": None, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
+        found: list[int] = []
+        while len(found) < 5:
+            answer = await run.client.ask_anyone(ApiKey.INIT_PRODUCER_ID, 4, values)
+            if answer.error_code == ErrorCode.none:
+                found.append(answer.producer_id)
+            else:
+                await run.client.pause()
+        return found
+
+    async def story(run: Run) -> None:
+        cluster = run.cluster
+        await run.client.create_topic(TOPIC, assignments=[[0, 1, 2]])
+        backup = cluster.ensemble.tree.snapshot()
+        await asyncio.sleep(MARK_SECONDS + 1)
+        known = await producer_ids(run)
+        cluster.ensemble.set_back(backup)
+        for machine in cluster:
+            machine.kill()
+        await asyncio.gather(*(machine.start() for machine in cluster))
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        assert not set(known) & set(await producer_ids(run))
+
+    told(story)
+
+
 def test_brokers_wait_for_their_own_store_where_they_find_an_empty_one() -> None:
     async def story(run: Run) -> None:
         cluster = run.cluster

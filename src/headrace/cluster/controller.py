@@ -323,6 +323,10 @@ class Controller:
         except StoreError as error:
             raise _answerable(error) from error
 
+    async def skip_producer_ids(self) -> None:
+        """The store was set back: leave out the numbers that it has forgotten."""
+        await self._producer_ids.skip()
+
     async def _change(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Runs the work after others on the same name, and to its end whatever becomes of the caller."""
         key = collision_key(name)

@@ -196,6 +196,7 @@ class Overseer:
             seen_by=witnesses,
         )
         await self._leaders.change_all(lambda state, _rules, _offline: election.after_set_back(state))
+        await self.controller.skip_producer_ids()
         operation, lineage = self._lineage.extension(self._rng)
         await self.controller.commit([operation])
         self._lineage = lineage

@@ -1,6 +1,7 @@
 """Numbers for idempotent producers, no two alike, ever.
 
-They are taken from the store in blocks: a broker that stops loses the rest of its block, and no number comes twice.
+They are taken from the store in blocks: a broker that stops loses the rest of its block, and no number comes twice. A
+store that was set back has forgotten blocks that were taken: then many are left out.
 """
 
 import asyncio
@@ -10,6 +11,8 @@ from .store import Conflict, Create, MetadataStore, Put
 
 KEY: Final = "/producer_ids/next"
 BLOCK: Final = 1000
+SKIPPED: Final = 1 << 40
+"""More than were ever taken since any backup: what comes after a store was set back is beyond all of them."""
 
 
 class ProducerIds:
@@ -28,9 +31,16 @@ class ProducerIds:
             self._next += 1
             return self._next - 1
 
-    async def _take_block(self) -> None:
+    async def skip(self) -> None:
+        """Leave out all that may have been handed out since the store's state was current."""
+        async with self._lock:
+            self._next = self._end = 0
+            while self._next == self._end:
+                await self._take_block(SKIPPED)
+
+    async def _take_block(self, skipped: int = 0) -> None:
         stored = await self._store.get(KEY)
-        first = 0 if stored is None else int(stored.value)
+        first = skipped if stored is None else int(stored.value) + skipped
         value = str(first + BLOCK).encode()
         try:
             await self._store.commit([Create(KEY, value) if stored is None else Put(KEY, value, stored.version)])

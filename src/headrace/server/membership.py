@@ -101,6 +101,8 @@ class ClusterMember:
         self.is_ready = asyncio.Event()
         """Set once everything in the cluster is known here."""
         self.session_seconds = parts.store.session_seconds
+        self._lineage: str | None = None
+        """The store's lineage as it was heard last."""
         self._heard_at = asyncio.get_running_loop().time()
         """When the controller's feed was last heard, or taken up."""
         self._is_accounted_for = False
@@ -278,6 +280,9 @@ class ClusterMember:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             failure = ""
+            if self._is_other_history(answer["lineage"]):
+                self.store_set_back()
+                continue
             await self._take(answer, place)
             self._heard_at = asyncio.get_running_loop().time()
             if self._subscriber.is_current and not self._is_accounted_for:
@@ -287,6 +292,11 @@ class ClusterMember:
                 self.is_ready.set()
             if self._left_out:
                 raise RuntimeError(f"{len(self._left_out)} topic(s) could not be taken up, as {min(self._left_out)}")
+
+    def _is_other_history(self, lineage: str) -> bool:
+        """Whether others have found the store set back since this broker, which need not have noticed, last heard."""
+        known, self._lineage = self._lineage, lineage
+        return known not in (None, lineage)
 
     async def _take(self, answer: Mapping[str, Any], place: Place) -> None:
         """Take up an answer. Where that takes long the controller hears of this broker meanwhile."""

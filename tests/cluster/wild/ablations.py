@@ -147,6 +147,13 @@ ABLATIONS: Mapping[str, Ablation] = {
             "answers": (ApiKey.END_TXN,),
         },
     ),
+    "fresh_producer_ids": Ablation(
+        guards="no producer id is handed out twice, also after the store was set back",
+        replaced={"headrace.cluster.producer_ids.SKIPPED": 0},
+        faults=_of("store set back", "full restart"),
+        work=_of("idempotent"),
+        mix={**_REPLICATED, "partitions": 1, "busy": 0.05, "much_work": 300, "pace": 2.0},
+    ),
     "remembered_batches": Ablation(
         guards="only a batch that is in the log is called a duplicate",
         replaced={"headrace.storage.producer_state._find_duplicate": _taken_for_duplicate},

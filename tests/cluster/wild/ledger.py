@@ -36,8 +36,8 @@ class Ledger:
         """Of those: who has left ISR and ELR since."""
         self.lost: set[Place] = set()
         """Partitions of which everything that counts was destroyed."""
-        self.forgotten: set[UUID] = set()
-        """Topics that the store has forgotten."""
+        self._forgotten: set[str] = set()
+        """Names of topics that the store has forgotten."""
         self._rotten: list[tuple[Machine, str, int, bytes]] = []
         """Where bytes are wrong, and which ones."""
         self.isr_changes = 0
@@ -100,7 +100,9 @@ class Ledger:
         return set(self._destroyed[topic, partition])
 
     def has_lost(self, name: str) -> bool:
-        """Whether everything that counts of a partition of a topic was ever destroyed."""
+        """Whether everything that counts of a partition of a topic was ever destroyed, or the store forgot it."""
+        if name in self._forgotten:
+            return True
         return any(self._topics[topic].name == name for topic, _ in self.lost if topic in self._topics)
 
     # What happens to disks
@@ -180,8 +182,7 @@ class Ledger:
             return False
         for topic_id, topic in before.items():
             if topic_id not in then:
-                self.forgotten.add(topic_id)
-                self._history.invoke("delete_topic", topic=self._name(topic))
+                self._forget(topic)
                 continue
             for index, state in enumerate(topic.partitions):
                 old = then[topic_id].partitions
@@ -190,6 +191,15 @@ class Ledger:
                     self._history.note("loss", "info", topic=self._name(topic), partition=index, brokers=[])
         self._cluster.ensemble.set_back(snapshot)
         return True
+
+    def _forget(self, topic: Topic) -> None:
+        """Its logs are set aside; the brokers' own topics are made anew, and are empty."""
+        self._forgotten.add(topic.name)
+        if topic.name in INTERNAL:
+            for index in range(len(topic.partitions)):
+                self._history.note("loss", "info", topic=topic.name, partition=index, brokers=[])
+        else:
+            self._history.invoke("delete_topic", topic=topic.id.hex)
 
 
 def _logs(machine: Machine) -> dict[str, tuple[Place, dict[str, bytes]]]:
