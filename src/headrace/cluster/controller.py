@@ -325,7 +325,7 @@ class Controller:
 
     async def skip_producer_ids(self) -> None:
         """The store was set back: leave out the numbers that it has forgotten."""
-        await self._producer_ids.skip()
+        await self._producer_ids.skip(self._rng)
 
     async def _change(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Runs the work after others on the same name, and to its end whatever becomes of the caller."""

@@ -5,14 +5,16 @@ store that was set back has forgotten blocks that were taken: then many are left
 """
 
 import asyncio
+from random import Random
 from typing import Final
 
 from .store import Conflict, Create, MetadataStore, Put
 
 KEY: Final = "/producer_ids/next"
 BLOCK: Final = 1000
-SKIPPED: Final = 1 << 40
-"""More than were ever taken since any backup: what comes after a store was set back is beyond all of them."""
+SKIPPED: Final = 1 << 36
+"""More than were ever taken since any backup: a store that was set back leaves out some multiple of it."""
+MULTIPLES: Final = 1 << 20
 
 
 class ProducerIds:
@@ -31,12 +33,15 @@ class ProducerIds:
             self._next += 1
             return self._next - 1
 
-    async def skip(self) -> None:
-        """Leave out all that may have been handed out since the store's state was current."""
+    async def skip(self, rng: Random) -> None:
+        """Leave out all that may have been handed out since the store's state was current.
+
+        How many is drawn: the same state may come back more than once, and what was taken after it each time.
+        """
         async with self._lock:
             self._next = self._end = 0
             while self._next == self._end:
-                await self._take_block(SKIPPED)
+                await self._take_block(SKIPPED * rng.randint(1, MULTIPLES))
 
     async def _take_block(self, skipped: int = 0) -> None:
         stored = await self._store.get(KEY)
