@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from uuid import UUID
 
 from headrace.cluster.image import PartitionState, Topic
+from headrace.cluster.lineage import MARKS
 from headrace.cluster.topics import TOPICS, decode_topics
 from headrace.storage.checkpoints import PARTITION_METADATA, decode_partition_metadata
 from headrace.testing.cluster import Machine, SimulatedCluster
@@ -174,8 +175,11 @@ class Ledger:
     def set_back(self, snapshot: Snapshot) -> bool:
         """The store is restored from a backup: states that have changed since are not what the brokers go by.
 
-        Not where a topic was deleted since the backup: its logs are gone. Whether it was done.
+        Not where a topic was deleted since the backup: its logs are gone. Nor where no broker has left a mark since,
+        which they do every minute: nobody could notice. Whether it was done.
         """
+        if snapshot.entries(MARKS) == self._cluster.ensemble.tree.list(MARKS):
+            return False
         before = self._topics
         then = {topic.id: topic for topic in decode_topics(snapshot.entries(TOPICS))}
         if not then.keys() <= before.keys():

@@ -59,7 +59,7 @@ WORK: Final = (
 )
 """Kinds of work; readers of both isolation levels are always there."""
 
-HELD_BACK: frozenset[str] = frozenset({"lost directory", "bit rot", "store set back"})
+HELD_BACK: frozenset[str] = frozenset()
 """Faults and work that are not drawn by themselves, only when they are asked for."""
 
 
