@@ -429,9 +429,9 @@ class ReplicaManager:
         self._remove(topic, self._logs.set_aside)
 
     def _remove(self, topic: Topic, dispose: Dispose) -> None:
+        self._names.pop(topic.id.bytes, None)  # first: files may refuse to go, and the name may soon be another topic's
         held = list(self._by_name.get(topic.name, {}).values())
         self._drop(topic, held, dispose)
-        self._names.pop(topic.id.bytes, None)
         self._by_name.pop(topic.name, None)
         self._topics.pop(topic.name, None)
         for index in range(len(topic.partitions)):

@@ -197,6 +197,24 @@ async def test_a_topic_that_is_deleted_during_recovery_stays_deleted() -> None:
 
 
 @in_loop
+async def test_the_id_of_a_deleted_topic_means_nothing_any_more_though_its_files_could_not_be_deleted() -> None:
+    topic, later = topic_of(), topic_of()
+    broker = Broker()
+    broker.replicas.apply_topic(topic)
+    await broker.hands.do_all()
+    broker.disk.fail(errno.ENOSPC, path="/data", times=1 << 30)
+    with pytest.raises(StorageError):
+        broker.replicas.remove_topic(topic)
+    broker.disk.heal()
+    broker.replicas.apply_topic(later)
+    await broker.hands.do_all()
+    broker.replicas.partition_by_id(later.id.bytes, 0)
+    with pytest.raises(CodedError) as refused:
+        broker.replicas.partition_by_id(topic.id.bytes, 0)
+    assert refused.value.code is ErrorCode.unknown_topic_id
+
+
+@in_loop
 async def test_a_topic_that_is_made_again_during_recovery_of_the_old_one_begins_empty() -> None:
     topic = topic_of()
     broker = killed_with_records(topic)
