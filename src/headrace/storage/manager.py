@@ -273,8 +273,9 @@ class LogManager:
         self._remove_clean_marker()
         name = _directory_of(key)
         directory = self._path(name)
-        if name in self._directories and not self._belongs(directory, topic_id):
-            self._dispose([key])
+        if name in self._directories and not self._belongs(key, topic_id):
+            for aside in self._dispose([key]):
+                logger.warning("a directory of another topic of this name was set aside", log=name, directory=aside)
         came_back = name not in self._directories and self._took_back(key, topic_id)
         is_new = name not in self._directories
         if is_new:
@@ -373,11 +374,15 @@ class LogManager:
             may_have_gaps=key in self._cleaner_offsets,
         )
 
-    def _belongs(self, directory: str, topic_id: uuid.UUID) -> bool:
-        """Whether a directory is of the topic with this id; one that does not say is taken over."""
-        path = f"{directory}/{PARTITION_METADATA}"
+    def _belongs(self, key: Partition, topic_id: uuid.UUID) -> bool:
+        """Whether a log's directory is of the topic with this id; one that does not say is taken over.
+
+        Somebody may have put it there: what the last stop left counts for another.
+        """
+        path = f"{self._path(_directory_of(key))}/{PARTITION_METADATA}"
         found = checkpoints.decode_partition_metadata(self._read(path))
         if found is None:
+            self._opened.add(key)
             self._disk.write_atomically(path, checkpoints.encode_partition_metadata(topic_id))
         return found is None or found == topic_id
 

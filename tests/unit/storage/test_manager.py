@@ -366,6 +366,22 @@ def test_a_replicated_log_whose_directory_is_lost_begins_anew_and_says_so_at_eve
     assert refetching(store.disk)[1].health is Health.ONLINE
 
 
+def test_a_directory_that_is_put_in_place_of_an_empty_one_is_read_whole() -> None:
+    """Once it does not say any more which topic it is of, as those do that had been set aside."""
+    store = Store()
+    append(store.log)
+    store.manager.set_aside("events", [0])
+    (stray,) = {path.split("/")[2] for path in store.disk.paths("/data") if "-stray/" in path}
+    other = uuid.UUID(int=77)
+    store.manager.load("events", 0, other, LogSettings())
+    store.manager.close({})
+    store.disk.rmtree("/data/events-0")
+    store.disk.rename(f"/data/{stray}", "/data/events-0")
+    store.disk.unlink("/data/events-0/partition.metadata")
+    log = opened(store.disk).load("events", 0, other, LogSettings())
+    assert (log.health, log.log_end_offset) == (Health.ONLINE, 1)
+
+
 def test_a_replicated_log_whose_directory_was_emptied_begins_anew_and_says_so() -> None:
     store = Store()
     append(store.log)
