@@ -4,7 +4,8 @@ A follower's fetch offset is its acknowledgement: it holds everything before. Th
 
 -   how far the high watermark may go: to the smallest end among the *maximal* ISR, which is the stored one and the one
     that was asked for but not answered yet. Whatever the controller's answer, nobody in the ISR has less.
--   whom to take into the ISR: who has reached the high watermark and the start of this leader's reign;
+-   whom to take into the ISR: who has reached the high watermark and the start of this leader's reign, and begins no
+    earlier than this leader: it could lead next, and would show what was deleted;
 -   whom to drop from it: who has not caught up for longer than `replica.lag.time.max.ms`.
 
 Nothing here does any I/O, and time is an argument.
@@ -124,9 +125,11 @@ class Followers:
     def _maximal_isr(self) -> Iterable[int]:
         return self._state.isr if self.asked is None else self.asked.union(self._state.isr)
 
-    def may_join(self, broker: int, high_watermark: int, now: float) -> bool:
-        """Whether to ask for a follower to be in the ISR: it is not, and holds enough."""
+    def may_join(self, broker: int, high_watermark: int, now: float, start: int = 0) -> bool:
+        """Whether to ask for a follower to be in the ISR: it is not, holds enough, and nothing that was deleted."""
         if broker in self._state.isr or self.asked is not None or now < self._not_before:
+            return False
+        if self._by_id[broker].start < start:
             return False
         end = self._by_id[broker].end
         return end >= high_watermark and end >= self._epoch_start

@@ -94,6 +94,8 @@ class Outflow:
         partition = self._watched.get(key)
         if partition is None or not partition.consider(self.broker, now=self._now(), propose=self._propose(partition)):
             self._outside.pop(key, None)
+        elif partition.begins_before(self.broker):
+            self._moved[key] = None  # it is not taken in before it has heard, and nothing else may be told for long
 
     def _propose(self, partition: Partition) -> ProposeIsr:
         return lambda isr: self._holder.propose_isr(partition, isr)

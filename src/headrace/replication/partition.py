@@ -471,9 +471,14 @@ class Partition:
         followers = self.followers
         if followers is None or broker not in followers or broker in self.state.isr:
             return False
-        if followers.may_join(broker, self.high_watermark, now):
+        if followers.may_join(broker, self.high_watermark, now, self.log.log_start_offset):
             propose(followers.ask_for(joining=[broker]))
         return True
+
+    def begins_before(self, broker: int) -> bool:
+        """Whether a follower's log begins earlier than this one, as far as it has told."""
+        follower = None if self.followers is None else self.followers.get(broker)
+        return follower is not None and follower.start < self.log.log_start_offset
 
     def _follower(self, broker: int) -> Follower:
         self.check_leads()

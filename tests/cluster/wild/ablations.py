@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
-from headrace.cluster.election import with_isr
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -40,10 +39,6 @@ def _always(value: object) -> Callable[..., object]:
     return lambda *_, **__: value
 
 
-def _of_any_epoch(partition: Any, progress: Any) -> bool:
-    return not partition.is_leader and progress.offset in (-1, partition.log.log_end_offset)
-
-
 async def _run_once(_self: object, _name: str, work: Callable[[], Any], _is_fatal: object) -> None:
     await work()
 
@@ -61,10 +56,6 @@ def _taken_for_duplicate(state: Any, header: Any) -> Any:
 
 def _unknown_is_gone(image: Any, where: tuple[str, int], _topic_id: object) -> bool:
     return image.topic(where[0]) is None
-
-
-def _with_any_isr(state: Any, rules: Any, isr: Any, **_epochs: int) -> Any:
-    return with_isr(state, rules, isr, leader_epoch=state.leader_epoch, partition_epoch=state.partition_epoch)
 
 
 _REPLICATED: Mapping[str, Any] = {"brokers": 3, "replicas": 3, "min_isr": 2}
@@ -93,7 +84,7 @@ ABLATIONS: Mapping[str, Ablation] = {
         guards="a follower with nothing to fetch is caught up: the ISR of idle partitions stays",
         replaced={"headrace.replication.outflow.Outflow._has_waited": _always(None)},
         faults=_of(),
-        mix={"brokers": 3, "replicas": 3, "latency": 0.02, "busy": 1.0},
+        mix={"brokers": 3, "replicas": 3, "latency": 0.02, "busy": 1.0, "pace": 10.0},
     ),
     "task_owners": Ablation(
         guards="a background task that fails is begun anew",
@@ -129,6 +120,7 @@ ABLATIONS: Mapping[str, Ablation] = {
             "busy": 0.02,
             "much_work": 1_000,
             "pace": 0.3,
+            "rounds": 25,
             "settings": {"replica.fetch.response.max.bytes": "1024"},
         },
     ),
@@ -144,6 +136,7 @@ ABLATIONS: Mapping[str, Ablation] = {
             "latency": 0.02,
             "busy": 0.1,
             "pace": 2.0,
+            "rounds": 20,
             "answers": (ApiKey.END_TXN,),
         },
     ),
@@ -166,26 +159,6 @@ ABLATIONS: Mapping[str, Ablation] = {
         faults=_MACHINES,
         work=_of("idempotent", "acks=1"),
         mix={"brokers": 3, "replicas": 3},
-    ),
-    "leader_epoch": Ablation(
-        guards="a leader that was succeeded is not followed",
-        replaced={
-            "headrace.replication.inflow._is_meant": _of_any_epoch,
-            "headrace.replication.partition.Partition.check_epoch": _always(None),
-            "headrace.cluster.election.with_isr": _with_any_isr,
-        },
-        faults=_of("slow link", "store expiry", "hold", "pause"),
-        work=_of("idempotent", "acks=1"),
-        mix={
-            "brokers": 3,
-            "replicas": 3,
-            "min_isr": 1,
-            "partitions": 2,
-            "busy": 0.05,
-            "much_work": 300,
-            "pace": 0.3,
-            "settings": {"replica.lag.time.max.ms": "1000"},
-        },
     ),
     "min_isr": Ablation(
         guards="nothing is acknowledged while fewer than min.insync.replicas hold it",

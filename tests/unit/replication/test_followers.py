@@ -68,6 +68,16 @@ def test_who_has_reached_the_high_watermark_and_this_reign_may_join(
     assert followers.may_join(2, high_watermark, 0.0) is may
 
 
+def test_who_still_holds_what_was_deleted_may_not_join() -> None:
+    followers = leading(isr=(0, 1))
+    follower = followers.get(2)
+    assert follower is not None
+    follower.fetched(10, 10, 1, 0.0, start=3)
+    assert not followers.may_join(2, 10, 0.0, start=4)
+    follower.fetched(10, 10, 1, 0.0, start=4)
+    assert followers.may_join(2, 10, 0.0, start=4)
+
+
 def test_one_wish_at_a_time_and_after_a_refusal_not_at_once_again() -> None:
     followers = leading(isr=(0,))
     fetched(followers, 1, 10, end=10)
