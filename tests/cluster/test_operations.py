@@ -137,7 +137,7 @@ def test_what_cannot_be_is_refused_in_words(cluster: ClusterProcesses, topic: Ma
     assert "too few" in refusal(cluster, "reassign", orders, "--to", "1,2")
     assert "too few" in refusal(cluster, "drain", "3")
     assert "there is no broker 9" in refusal(cluster, "drain", "9")
-    assert "needs --yes" in refusal(cluster, "elect", orders, "--unclean")
+    assert run(cluster, "elect", orders, "--unclean")["elected"] == 0, "where somebody leads nothing is asked or lost"
 
 
 def test_rebalance_levels_replicas_and_leaders(cluster: ClusterProcesses, topic: MakeTopic) -> None:
@@ -215,6 +215,7 @@ def test_an_unclean_leader_is_elected_only_when_that_is_meant(cluster: ClusterPr
     (choice,) = run(cluster, "elect", orders, "--unclean", "--dry-run")["choices"]
     assert (choice["leader"], choice["unknown"], choice["replicas"][0]["broker"]) == (3, [2], 3)
     assert state_of(described(cluster), orders)["leader"] is None
+    assert "needs --yes" in refusal(cluster, "elect", orders, "--unclean")
     assert "does not live" in refusal(cluster, "elect", orders, "--unclean", "--yes", "--replica", "2")
     assert run(cluster, "elect", orders, "--unclean", "--yes", "--replica", "3")["elected"] == 1
     settles(cluster, lambda view: state_of(view, orders)["leader"] == 3)
