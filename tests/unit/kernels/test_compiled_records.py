@@ -218,7 +218,7 @@ def test_a_link_to_code_is_never_followed(cache: Path, code: Code, tmp_path: Pat
         native.load()
 
 
-@pytest.mark.parametrize("home", [None, "/root/of/another", "relative", "/tmp/" + "a" * 5_000])
+@pytest.mark.parametrize("home", [None, "/nowhere/of/another", "relative", "/tmp/" + "a" * 5_000])
 def test_a_user_whose_home_cannot_be_used_has_the_cache_among_temporary_files(
     home: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
