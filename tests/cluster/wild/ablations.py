@@ -145,7 +145,7 @@ ABLATIONS: Mapping[str, Ablation] = {
         replaced={"headrace.cluster.producer_ids.SKIPPED": 0},
         faults=_of("store set back", "full restart"),
         work=_of("idempotent"),
-        mix={**_REPLICATED, "partitions": 1, "busy": 0.05, "much_work": 500, "pace": 1.0, "rounds": 25},
+        mix={**_REPLICATED, "partitions": 1, "busy": 0.05, "much_work": 300, "pace": 2.0},
     ),
     "remembered_batches": Ablation(
         guards="only a batch that is in the log is called a duplicate",
