@@ -68,7 +68,8 @@ def _compact(text: str) -> bytes:
     return uvarint(len(data) + 1) + data
 
 
-def _legacy(text: str) -> bytes:
+def legacy(text: str) -> bytes:
+    """A string as requests before the flexible versions have it."""
     data = text.encode()
     return _I16.pack(len(data)) + data
 
@@ -79,15 +80,15 @@ def request_frame(api_key: int, version: int, body: bytes, *, flexible: bool) ->
     return _I32.pack(len(head) + len(body)) + head + body
 
 
-def produce_frame(topic: str, batch: Batch, *, acks: int = -1) -> bytes:
-    """A Produce request with one batch for partition 0."""
+def produce_frame(topic: str, batch: Batch, *, acks: int = -1, partition: int = 0) -> bytes:
+    """A Produce request with one batch."""
     body = (
         b"\0"
         + _ACKS_TIMEOUT.pack(acks, 30_000)
         + b"\x02"
         + _compact(topic)
         + b"\x02"
-        + _I32.pack(0)
+        + _I32.pack(partition)
         + uvarint(len(batch.data) + 1)
         + batch.data
         + b"\0\0\0"
@@ -135,10 +136,10 @@ def check_fetched(reply: bytes, topic: str) -> None:
 
 def create_topic_frame(topic: str, settings: dict[str, str], partitions: int = 1) -> bytes:
     """A CreateTopics request for one topic."""
-    configs = b"".join(_legacy(name) + _legacy(value) for name, value in settings.items())
+    configs = b"".join(legacy(name) + legacy(value) for name, value in settings.items())
     body = (
         _I32.pack(1)
-        + _legacy(topic)
+        + legacy(topic)
         + Struct(">ihi").pack(partitions, 1, 0)
         + _I32.pack(len(settings))
         + configs
@@ -148,7 +149,7 @@ def create_topic_frame(topic: str, settings: dict[str, str], partitions: int = 1
 
 
 def check_created(reply: bytes, topic: str) -> None:
-    (code,) = _I16.unpack_from(reply, 4 + 4 + 4 + 4 + len(_legacy(topic)))
+    (code,) = _I16.unpack_from(reply, 4 + 4 + 4 + 4 + len(legacy(topic)))
     if code:
         raise BenchError(f"creating topic {topic!r} was answered with error code {code}")
 
