@@ -23,7 +23,7 @@ from .errors import CodedError, ErrorCode, ProtocolViolation
 _REQUEST: Final = Struct(">qiqiii")
 _POSITION: Final = Struct(">16siiqiq")
 _ANSWER: Final = Struct(">hi")
-_PROGRESS: Final = Struct(">16siiqhqqiqi")
+_PROGRESS: Final = Struct(">16siiqhqqqiqi")
 WITHDRAWN: Final = -1
 
 
@@ -51,6 +51,7 @@ class Progress(NamedTuple):
     code: int
     high_watermark: int
     log_start_offset: int
+    log_end_offset: int
     diverging_epoch: int
     diverging_end: int
     size: int

@@ -165,7 +165,7 @@ class Inflow:
             partition.truncate_to_match(EpochEnd(progress.diverging_epoch, progress.diverging_end))
             self._tell(key, partition)
         else:
-            partition.append_fetched(records, progress.high_watermark, progress.log_start_offset)
+            partition.append_fetched(records, progress)
             self._note_distance(key, partition, progress.high_watermark)
             if len(records):
                 self._tell(key, partition)

@@ -268,11 +268,11 @@ class Outflow:
             found = partition.read_for_follower(self.broker, position, max_bytes)
         except CodedError as error:
             answered = (position.leader_epoch, position.offset, error.code.value)
-            return Progress(*key, *answered, -1, start, -1, -1, 0), None
-        return _progress(position, found), found.records
+            return Progress(*key, *answered, -1, start, -1, -1, -1, 0), None
+        return _progress(position, found, partition.log.log_end_offset), found.records
 
 
-def _progress(position: Position, found: FetchedPartition) -> Progress:
+def _progress(position: Position, found: FetchedPartition, log_end_offset: int) -> Progress:
     epoch, end = found.diverging or (-1, -1)
     return Progress(
         position.topic_id,
@@ -282,6 +282,7 @@ def _progress(position: Position, found: FetchedPartition) -> Progress:
         found.code,
         found.high_watermark,
         found.log_start_offset,
+        log_end_offset,
         epoch,
         end,
         found.records.length if found.records is not None else 0,
@@ -289,5 +290,6 @@ def _progress(position: Position, found: FetchedPartition) -> Progress:
 
 
 def _news_of(key: Key, partition: Partition) -> Progress:
-    told = (partition.high_watermark, partition.log.log_start_offset)
+    log = partition.log
+    told = (partition.high_watermark, log.log_start_offset, log.log_end_offset)
     return Progress(*key, partition.leader_epoch, -1, ErrorCode.none.value, *told, -1, -1, 0)

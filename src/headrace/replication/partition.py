@@ -20,7 +20,7 @@ from headrace.protocol.batch import HEADER_SIZE, BatchHeader, read_header
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.fetch import EpochEnd, FetchedPartition
 from headrace.protocol.records import encode_marker
-from headrace.protocol.replicate import Position
+from headrace.protocol.replicate import Position, Progress
 from headrace.storage.core import Health
 from headrace.storage.flusher import Flusher
 from headrace.storage.log import Appended, Log, LogSettings
@@ -556,19 +556,19 @@ class Partition:
         """Whether everything in the log can be acknowledged."""
         return not self.is_durable or self.log.synced_offset >= self.log.log_end_offset
 
-    def append_fetched(self, records: memoryview, leader_high_watermark: int, leader_start: int) -> None:
+    def append_fetched(self, records: memoryview, leader: Progress) -> None:
         """Take what the leader sent for the end of this log."""
         log = self.log
         if len(records):
             if log.log_start_offset == log.log_end_offset:
                 self._begin_with(records)
-            log.append_as_follower(records, max(leader_high_watermark, leader_start))
+            log.append_as_follower(records, leader.log_end_offset)
             if self.is_durable:
                 self._flusher.request(log, self.synced)
             log.last_stable_offset(self.high_watermark)
-        if log.log_start_offset < leader_start <= log.log_end_offset:
-            log.advance_start(leader_start)
-        self._advance(min(leader_high_watermark, log.log_end_offset))
+        if log.log_start_offset < leader.log_start_offset <= log.log_end_offset:
+            log.advance_start(leader.log_start_offset)
+        self._advance(min(leader.high_watermark, log.log_end_offset))
 
     def _begin_with(self, records: memoryview) -> None:
         """The leader's log may begin inside a batch, whose earlier records were deleted: an empty log that is to

@@ -125,10 +125,10 @@ class Log(LogCore):
         if index is not None and index.covered is None:
             note_aborted(index, ended)
 
-    def append_as_follower(self, batches: memoryview, committed: int = UNLIMITED_OFFSET) -> None:
+    def append_as_follower(self, batches: memoryview, leader_end: int = UNLIMITED_OFFSET) -> None:
         """Write batches as the leader stamped them, from `log_end_offset` on; a cut one at the end is left out.
 
-        Offsets may be missing only up to the leader's high watermark, as compaction does not go beyond it.
+        Offsets may be missing, as compaction removes records; but the leader's log ends at `leader_end`.
         """
         if self._refusal is not None:
             raise self._refused()
@@ -142,13 +142,15 @@ class Log(LogCore):
             self._check_followed(batch, header)
             if header.base_offset > self.log_end_offset:
                 following = read_header(batches, end) if end + HEADER_SIZE <= len(batches) else None
-                self._check_gap(header, following, committed)
+                if following is None and position:
+                    break  # asked for again as the first of an answer, it comes with what follows it
+                self._check_gap(header, following, leader_end)
             self._write_followed(batch, header)
             position = end
 
-    def _check_gap(self, header: BatchHeader, following: BatchHeader | None, committed: int) -> None:
+    def _check_gap(self, header: BatchHeader, following: BatchHeader | None, leader_end: int) -> None:
         expected = self.log_end_offset
-        if is_misplaced(expected, header, following, gap_is_fine=header.base_offset <= committed):
+        if is_misplaced(expected, header, following, gap_is_fine=header.last_offset < leader_end):
             raise CodedError(
                 ErrorCode.corrupt_message,
                 f"the batch for offset {expected} of {self.name} is damaged as the leader sends it: it says that it is "
