@@ -24,6 +24,7 @@ copy, an election after acks=1, the deletion of a topic or of records, retention
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from math import inf
 
 from .facts import Facts, Partition, Poll, Request, is_promised
 from .history import Event
@@ -238,9 +239,13 @@ class _Transactions:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._lost_at = facts.lost_at(TRANSACTIONS_TOPIC)
-        self._of: dict[str, str] = {
-            value: name for name, sends in facts.transactions.items() for send in sends for value in _values(send)
+        self._of: dict[str, tuple[str, float]] = {
+            value: (name, send.began)
+            for name, sends in facts.transactions.items()
+            for send in sends
+            for value in _values(send)
         }
+        """By value: its transaction, and when it was sent."""
         self._visible: dict[str, bool] = {}
         """Of those values whose partitions tell: whether they are committed in the end."""
         for partition in facts.partitions.values():
@@ -296,13 +301,13 @@ class _Transactions:
         for partition in self._facts.partitions.values():
             for poll in partition.polls:
                 if poll.committed_only and poll.since >= self._lost_at:
-                    yield from self._bad_read(poll)
+                    yield from self._bad_read(partition, poll)
 
-    def _bad_read(self, poll: Poll) -> Iterator[str]:
+    def _bad_read(self, partition: Partition, poll: Poll) -> Iterator[str]:
         for offset, value, _ in poll.records:
-            name = self._of.get(value)
-            if name is None:
-                continue
+            name, sent_at = self._of.get(value, (None, -inf))
+            if name is None or partition.generation(sent_at, poll.at) is None:
+                continue  # what was lost meanwhile may have been its abort marker
             end = self._facts.ends.get(name)
             if self._outcome(name) is False:
                 yield f"aborted read: {poll.client} was given {value!r} at {offset}, of {name}"

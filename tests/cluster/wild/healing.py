@@ -101,10 +101,13 @@ class Healing:
                 await self._faults.start(machine)
 
     async def _elect(self, client: Client) -> None:
-        """Where every copy that counts was destroyed, an operator lets one lead that is left."""
+        """Where every copy that counts was destroyed, an operator lets one lead that is left.
+
+        So it is where one of them has an empty disk now, and others lost power: no broker can know who held the most.
+        """
         for topic in self._cluster.topics().values():
             for index, state in enumerate(topic.partitions):
-                if state.leader < 0 and (topic.id, index) in self._ledger.lost:
+                if state.leader < 0 and (state.emptied or (topic.id, index) in self._ledger.lost):
                     values = {
                         "election_type": 1,
                         "topic_partitions": [{"topic": topic.name, "partitions": [index]}],

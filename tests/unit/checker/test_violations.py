@@ -219,6 +219,18 @@ def test_readers_of_committed_records_are_given_nothing_before_it_is_committed(h
     assert kinds(history) == {"precommitted read"}
 
 
+@pytest.mark.parametrize(("is_lost", "found"), [(False, {"aborted read"}), (True, set())])
+def test_a_reader_is_given_nothing_aborted_unless_the_marker_was_lost(
+    history: History, is_lost: bool, found: set[str]
+) -> None:
+    transaction(history, commit=False)
+    if is_lost:
+        history.note("loss", "info", topic=TOPIC, partition=0, brokers=[1])
+    history.saw("r", TOPIC, 0, 0, held("v0"), committed_only=True)
+    ending(history, ())
+    assert kinds(history) == found
+
+
 def test_no_record_is_consumed_by_two_committed_transactions(history: History) -> None:
     for name in ("x", "y"):
         history.invoke("end", transaction=name, commit=True, group="g", consumed=[["source", 0, 3, 5]]).ok()

@@ -237,6 +237,17 @@ def test_a_follower_leaves_out_a_cut_batch_and_refuses_a_damaged_or_old_one() ->
     assert follower.log.log_end_offset == 2
 
 
+def test_a_follower_takes_the_gaps_that_compaction_left_up_to_its_leaders_end() -> None:
+    follower = Store()
+    batches = [encode_batch([Record(offset, 1, b"k", b"v")], base_offset=None) for offset in (0, 40, 70)]
+    follower.log.append_as_follower(memoryview(bytearray(b"".join(batches))), 71)
+    assert follower.log.log_end_offset == 41, "the last one cannot be told from one whose offset is damaged yet"
+    refused = lambda: follower.log.append_as_follower(memoryview(bytearray(batches[2])), 70)  # noqa: E731
+    assert code_of(refused) is ErrorCode.corrupt_message
+    follower.log.append_as_follower(memoryview(bytearray(batches[2])), 71)
+    assert follower.log.log_end_offset == 71
+
+
 def test_a_marker_ends_a_transaction_here_and_after_a_restart(store: Store) -> None:
     batch = encode_batch(records(2), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     append(store.log, batch)
