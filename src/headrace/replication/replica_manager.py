@@ -45,6 +45,8 @@ ENOUGH_SPACE = 64 * 1024 * 1024
 
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
+LONGEST_SHORTAGE_PAUSE = 5.0
+"""Where only descriptors are short: they may come back at any time, and to ask costs one system call."""
 _SYNCED_AT_ONCE = 64
 """Logs whose syncs are begun together; what is written to them meanwhile waits for the next time."""
 RECOVERY_THREADS = "num.recovery.threads.per.data.dir"
@@ -62,7 +64,8 @@ _FAULTS: Final = {Health.REFETCHING: Fault.LOST, Health.FULL: Fault.FULL, Health
 class Backoff:
     """When to try something again: after a second, then after twice as long each time, up to a minute.
 
-    After a minute in which nothing was tried it begins anew.
+    After a minute in which nothing was tried it begins anew. What is tried before it is due, because of news from the
+    controller, changes nothing: news may come all the time, and would put the next try off for as long as they do.
     """
 
     __slots__ = ("_due", "_pause", "is_fault")
@@ -76,12 +79,14 @@ class Backoff:
     def is_due(self, now: float) -> bool:
         return now >= self._due
 
-    def wait(self, now: float) -> None:
+    def wait(self, now: float, longest: float = LONGEST_PAUSE) -> None:
         """It is tried now."""
+        if not self.is_due(now):
+            return
         if now > self._due + LONGEST_PAUSE:
             self._pause = FIRST_PAUSE
-        self._due = now + self._pause
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self._due = now + min(self._pause, longest)
+        self._pause = min(2 * self._pause, longest)
 
 
 class Following(Protocol):
@@ -269,8 +274,8 @@ class ReplicaManager:
     def _note_failure(self, topic: Topic, index: int, error: Exception) -> None:
         """A partition could not be taken up: it is tried again. Where only descriptors are short, nothing is broken."""
         backoff = self._untaken.setdefault((topic.name, index), Backoff())
-        backoff.wait(self.clock.monotonic())
         backoff.is_fault = not (isinstance(error, StorageError) and error.is_busy)
+        backoff.wait(self.clock.monotonic(), LONGEST_PAUSE if backoff.is_fault else LONGEST_SHORTAGE_PAUSE)
 
     def _open(self, topic: Topic, index: int, settings: LogSettings) -> None:
         """Open a log now, or off the loop where it has to be read for that."""

@@ -15,6 +15,7 @@ from headrace.protocol.errors import CodedError
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import Backoff, ReplicaManager
 from headrace.storage.core import Health
+from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher, RunInThread
 from headrace.storage.log import Log
 from headrace.storage.manager import LogManager
@@ -266,3 +267,18 @@ def test_trying_again_takes_longer_each_time_until_a_while_has_passed() -> None:
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
     backoff.wait(now + 200)
     assert backoff.is_due(now + 201)
+
+
+def test_news_that_keep_coming_do_not_put_off_the_next_try_to_open_a_log() -> None:
+    held = Held()
+    held.disk.fail(errno.EMFILE, kind="create", path="/t-0/", times=1 << 30)
+    held.replicas.following = Followed()
+    for second in range(100):
+        with pytest.raises(StorageError):
+            held.replicas.apply_topic(changed(leader_epoch=second))
+        asyncio.run(held.replicas.look_after_logs())
+        held.clock.advance(1000)
+    held.disk.heal()
+    held.clock.advance(5000)
+    asyncio.run(held.replicas.look_after_logs())
+    assert held.replicas.partition("t", 0).log.health is Health.ONLINE
