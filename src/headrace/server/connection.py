@@ -23,6 +23,8 @@ from headrace.protocol.fetch import Part, Range
 from headrace.protocol.framing import Inbox
 from headrace.storage.disk import StorageError
 
+from .refusals import Refusals
+
 MOST_OUT: Final = 4 * 1024 * 1024
 MOST_PENDING: Final = 2_000
 _FRAMES_PER_TURN: Final = 64
@@ -84,6 +86,8 @@ class Connection:
         """The broker at the other end, once it has shown that it is one of this cluster."""
         self.number = next(_NUMBERS)
         """Higher than that of every connection that was opened before."""
+        self.refusals: Refusals = {}
+        """Batches that were refused to producers, who may have sent on meanwhile."""
         self.opened_at = now
         self.last_read_at = now
         self.last_sent_at = now

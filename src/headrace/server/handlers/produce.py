@@ -6,6 +6,7 @@ order of the request. One partition's error never stops the others.
 - acks=0 has no answer; an error closes the connection, which is all such a client can notice.
 - acks=1 waits for this broker alone, acks=all for the ISR (up to the request's timeout); both wait for the disk where
   the topic has `flush.messages=1`.
+- What a producer sent behind a batch that was refused is refused like it, until that one comes again: see `refusals`.
 - Records that are not what the batch's header says are refused (INVALID_RECORD); so is a compressed batch without the
   frame of its codec. `headrace.record.validation=full` also looks inside compressed batches.
 - A max timestamp that the records do not have (-1, as older Go clients send) is corrected.
@@ -44,6 +45,7 @@ from headrace.storage.log import Appended
 
 from ..connection import Connection, Parts, Slot
 from ..dispatch import Request, response_head
+from ..refusals import check_order, note_refusal
 from ..schema_book import SchemaBook
 from .produce_transactions import FIRST_ADDING, NOTHING_TO_VERIFY, Beginning, Verified, ask, beginnings
 
@@ -134,12 +136,12 @@ class ProduceHandler:
             return self._serve_without_answer(request, produce)
         pending = Pending(request)
         for topic in topics:
-            pending.add(topic, self._append_topic(topic, produce, version, pending))
+            pending.add(topic, self._append_topic(topic, produce, request, pending))
         return pending.finish(request.connection)
 
     def _serve_without_answer(self, request: Request, produce: ProduceRequest) -> Parts:
         for topic in produce.topics:
-            for answer in self._append_topic(topic, produce, request.version, None):
+            for answer in self._append_topic(topic, produce, request, None):
                 if answer.code:
                     raise ProtocolViolation(f"a record without acks could not be written: {answer.message}")
         return []
@@ -168,7 +170,7 @@ class ProduceHandler:
                 pending.add(topic, answers)
                 for start in range(0, max(len(topic.partitions), 1), _STEP):
                     some = topic._replace(partitions=topic.partitions[start : start + _STEP])
-                    self._append_topic(some, produce, version, pending if produce.acks else None, answers=answers)
+                    self._append_topic(some, produce, request, pending if produce.acks else None, answers=answers)
                     done += max(len(some.partitions), 1)
                     if done >= _STEP:
                         done = 0
@@ -199,7 +201,7 @@ class ProduceHandler:
             verified = await ask(self._replicas.verifier, produce.transactional_id, found, version)
             pending = Pending(request)
             for topic in produce.topics:
-                pending.add(topic, self._append_topic(topic, produce, version, pending, verified))
+                pending.add(topic, self._append_topic(topic, produce, request, pending, verified))
         except Exception:
             log.exception("request failed", api=ApiKey.PRODUCE.name, version=version)
             connection.close()
@@ -216,10 +218,14 @@ class ProduceHandler:
         version, correlation_id = request.version, request.correlation_id
         acks, timeout_ms = produce.acks, produce.timeout_ms
         index, records = topic.partitions[0]
+        refusals = request.connection.refusals
         try:
+            if refusals:
+                check_order(refusals, topic, index, records)
             partition = self._find(topic, index, acks, version)
             appended, answer = self._append(partition, records, produce, version)
         except CodedError as error:
+            note_refusal(refusals, topic, index, records, error.code)
             return [response(version, correlation_id, [(topic, [failed(index, error)])])]
         end = appended.last_offset + 1
         if partition.is_acknowledged(end, acks):
@@ -239,19 +245,23 @@ class ProduceHandler:
         self,
         topic: TopicRecords,
         produce: ProduceRequest,
-        version: int,
+        request: Request,
         pending: Pending | None,
         verified: Verified = NOTHING_TO_VERIFY,
         answers: list[PartitionAnswer] | None = None,
     ) -> list[PartitionAnswer]:
         """The answers, after those that are there already."""
-        acks, timeout_ms = produce.acks, produce.timeout_ms
+        acks, timeout_ms, version = produce.acks, produce.timeout_ms, request.version
+        refusals = request.connection.refusals
         answers = [] if answers is None else answers
         for index, records in topic.partitions:
             try:
+                if refusals:
+                    check_order(refusals, topic, index, records)
                 partition = self._find(topic, index, acks, version)
                 appended, answer = self._append(partition, records, produce, version, verified)
             except CodedError as error:
+                note_refusal(refusals, topic, index, records, error.code)
                 answers.append(failed(index, error))
                 continue
             answers.append(answer)
