@@ -17,6 +17,7 @@ _AS_TEXT: Final = ("key", "value")
 _ANY: Final = ""
 """Stands for topics that are not known by name."""
 _GROUP_NAMES: Final = ("group", "kafka.group.id")
+_ISOLATION: Final = "kafka.isolation.level"
 _NESTED: Final = ("struct", "array", "map")
 
 
@@ -78,9 +79,17 @@ def _subscription(source: Source) -> list[str]:
 
 
 def source_settings(source: Source, bootstrap: str, group: str) -> dict[str, str]:
-    """The options of a source, with the pipeline's own where it does not say otherwise."""
-    is_grouped = any(name.lower() in _GROUP_NAMES for name in source.options)
-    return {BOOTSTRAP: bootstrap, **({} if is_grouped else {"group": group}), **source.options}
+    """The options of a source, with the pipeline's own where it does not say otherwise.
+
+    What a topic holds of aborted transactions is not its content: another pipeline that wrote it may have failed there.
+    """
+    given = {name.lower() for name in source.options}
+    defaults = {BOOTSTRAP: bootstrap}
+    if given.isdisjoint(_GROUP_NAMES):
+        defaults["group"] = group
+    if _ISOLATION not in given:
+        defaults[_ISOLATION] = "read_committed"
+    return {**defaults, **source.options}
 
 
 def _source(spark: Any, settings: Mapping[str, str]) -> Any:

@@ -100,3 +100,10 @@ def test_a_source_may_name_its_group_as_the_source_takes_it(name: str) -> None:
     assert source_settings(source("orders", "orders"), "b:1", "shop-revenue")["group"] == "shop-revenue"
     settings = source_settings(source("orders", "orders", **{name: "mine"}), "b:1", "shop-revenue")
     assert parse(settings).group == "mine"
+
+
+def test_a_pipeline_reads_what_is_committed_unless_its_source_says_otherwise() -> None:
+    assert parse(source_settings(source("orders", "orders"), "b:1", "g")).read_committed
+    for name in ("kafka.isolation.level", "kafka.Isolation.Level"):
+        settings = source_settings(source("orders", "orders", **{name: "read_uncommitted"}), "b:1", "g")
+        assert not parse(settings).read_committed
