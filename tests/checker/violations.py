@@ -306,8 +306,8 @@ class _Transactions:
     def _bad_read(self, partition: Partition, poll: Poll) -> Iterator[str]:
         for offset, value, _ in poll.records:
             name, sent_at = self._of.get(value, (None, -inf))
-            if name is None or partition.generation(sent_at, poll.at) is None:
-                continue  # what was lost meanwhile may have been its abort marker
+            if name is None or sent_at < self._lost_at or partition.generation(sent_at, poll.at) is None:
+                continue  # what was lost meanwhile may have been its abort marker, or that it was to get one
             end = self._facts.ends.get(name)
             if self._outcome(name) is False:
                 yield f"aborted read: {poll.client} was given {value!r} at {offset}, of {name}"

@@ -436,7 +436,7 @@ class ReplicaManager:
     def _remove(self, topic: Topic, dispose: Dispose) -> None:
         self._names.pop(topic.id.bytes, None)  # first: files may refuse to go, and the name may soon be another topic's
         held = list(self._by_name.get(topic.name, {}).values())
-        self._drop(topic, held, dispose)
+        self._drop(topic, held, dispose, ErrorCode.unknown_topic_or_partition)
         self._by_name.pop(topic.name, None)
         self._topics.pop(topic.name, None)
         for index in range(len(topic.partitions)):
@@ -444,7 +444,14 @@ class ReplicaManager:
         for key in [key for key in self._untaken if key[0] == topic.name]:
             del self._untaken[key]
 
-    def _drop(self, topic: Topic, partitions: Sequence[Partition], dispose: Dispose) -> None:
+    def _drop(
+        self,
+        topic: Topic,
+        partitions: Sequence[Partition],
+        dispose: Dispose,
+        code: ErrorCode = ErrorCode.not_leader_or_follower,
+    ) -> None:
+        """Have these partitions no more. Those who wait there are told `code`: what was moved away may be elsewhere."""
         if not partitions:
             return
         held = self._by_name[topic.name]
@@ -454,7 +461,7 @@ class ReplicaManager:
             if partition.is_leader and self.leadership is not None:
                 self.leadership.leads_no_more(partition)
             partition.is_leader = False
-            partition.retire(ErrorCode.unknown_topic_or_partition)
+            partition.retire(code)
             del held[partition.index]
         dispose(topic.name, [partition.index for partition in partitions])
 

@@ -36,6 +36,11 @@ def hosted(cluster: SimulatedCluster, broker: int, topic: Topic, index: int) -> 
         return None
 
 
+def _failed(machine: Machine) -> list[str]:
+    """Why logs of a broker cannot be used."""
+    return [each.log.offline for each in machine.broker.replicas.hosted() if each.log.offline is not None]
+
+
 def _is_whole(state: PartitionState) -> bool:
     return state.leader >= 0 and set(state.isr) == set(state.replicas) and not state.adding and not state.removing
 
@@ -64,7 +69,7 @@ class Healing:
         for machine in self._cluster:
             await self._replace_rotten(machine)
         began = loop.time()
-        while not self._cluster.is_whole() and loop.time() < began + HEAL_SECONDS:
+        while not self._is_well() and loop.time() < began + HEAL_SECONDS:
             await asyncio.sleep(0.5)
             if loop.time() > began + OPERATOR_SECONDS:
                 await self._restart_failed()
@@ -74,6 +79,10 @@ class Healing:
             for index, state in enumerate(topic.partitions):
                 if not _is_whole(state):
                     self._complain_of(topic, index, state)
+
+    def _is_well(self) -> bool:
+        """Whether the cluster is whole, and knows it: a controller may not have heard yet of a log that has failed."""
+        return self._cluster.is_whole() and not any(map(_failed, self._cluster))
 
     async def _replace_rotten(self, machine: Machine) -> None:
         """Logs that are damaged where no broker looks are removed, of one machine after another."""
@@ -93,7 +102,7 @@ class Healing:
     async def _restart_failed(self) -> None:
         """Brokers whose disks have failed a log, and do not fail any more, are started anew: once each."""
         for machine in self._cluster:
-            failed = [each.log.offline for each in machine.broker.replicas.hosted() if each.log.offline is not None]
+            failed = _failed(machine)
             if failed and machine not in self._restarted:
                 self._restarted.add(machine)
                 self._faults.log.append(f"an operator restarts {machine.name}: {failed[0][:200]}")

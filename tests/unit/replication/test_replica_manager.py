@@ -11,7 +11,7 @@ import pytest
 from headrace.cluster.image import PartitionState, Topic
 from headrace.config import BrokerConfig
 from headrace.protocol.batch import check_batch
-from headrace.protocol.errors import CodedError
+from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import Backoff, ReplicaManager
 from headrace.storage.core import Health
@@ -82,6 +82,25 @@ def test_after_a_crash_readers_see_no_less_than_before() -> None:
         return again.replicas.partition("t", 0).high_watermark
 
     assert asyncio.run(start()) == 1
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_who_waits_for_a_record_is_not_told_that_its_topic_is_unknown_when_it_is_moved_away(is_deleted: bool) -> None:
+    """Clients take that for a record that was not written."""
+    held = Held()
+    topic = Topic(name="t", id=uuid.uuid4(), partitions=(replace(HERE, replicas=(1, 2), isr=(1, 2)),))
+    held.replicas.apply_topic(topic)
+    partition = held.replicas.partition("t", 0)
+    offset = held.append(partition)
+    told: list[CodedError | None] = []
+    partition.commits.wait(offset + 1, told.append)
+    if is_deleted:
+        held.replicas.remove_topic(topic)
+    else:
+        elsewhere = PartitionState(replicas=(2,), isr=(2,), leader=2, leader_epoch=1, partition_epoch=1)
+        held.replicas.apply_topic(replace(topic, partitions=(elsewhere,)))
+    code = ErrorCode.unknown_topic_or_partition if is_deleted else ErrorCode.not_leader_or_follower
+    assert [error.code for error in told if error is not None] == [code]
 
 
 def test_a_log_that_cannot_follow_retention_does_not_keep_the_others_from_it() -> None:
