@@ -134,7 +134,8 @@ class Load:
         if error is not None:
             self.history.complain(f"{name}: {error}")
             return
-        operation.ok(offset=message.offset())
+        offset = message.offset()
+        operation.ok(offset=-1 if offset is None else offset)  # not told where a later batch's answer stood for it
         self.answers[message.partition()].append((begun, time.monotonic()))
 
     def _read(self) -> None:
