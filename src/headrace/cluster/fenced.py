@@ -5,7 +5,7 @@ topics. Where one of them conflicts, each is tried alone, so that none fails for
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from .commits import TooLarge
@@ -83,9 +83,13 @@ class FencedStore:
         finally:
             self._slots.release()
 
+    def _guarded(self, operations: Iterable[Operation]) -> Sequence[Operation]:
+        """What the store does only as long as this is the controller."""
+        return [self._guard, *operations]
+
     async def _commit_group(self, group: Group) -> None:
         try:
-            await self._store.commit([self._guard, *(one for operations, _ in group for one in operations)])
+            await self._store.commit(self._guarded(one for operations, _ in group for one in operations))
         except Conflict as conflict:
             if conflict.key != self._guard.key and len(group) > 1:
                 for one in group:

@@ -13,13 +13,14 @@ give the same run.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from headrace.cluster.commits import refuse_bad_commit, refuse_bad_key
-from headrace.cluster.store import Entries, Operation, Session, StoreError, Uncertain, Versioned
+from headrace.cluster.store import Conflict, Entries, Operation, Session, StoreError, Uncertain, Versioned
 
 from .tree import Snapshot, Tree
 
@@ -287,6 +288,8 @@ class _Line:
     commit_delay: float = 0.0
     lost_answers: deque[bool] = field(default_factory=deque)
     """For each of the next commits: its answer gets lost after it was done (True), or not done."""
+    late_commits: deque[float] = field(default_factory=deque)
+    """For each of the next commits: its answer gets lost, and it is done that many seconds later."""
 
 
 class SimulatedEnsemble:
@@ -380,6 +383,12 @@ class SimulatedEnsemble:
         """The connection breaks under the next commit (each call arms one more), after it was done or before."""
         self._lines[store].lost_answers.append(done)
 
+    def commit_late(self, store: SimulatedStore, seconds: float) -> None:
+        """The connection breaks under the next commit (each call arms one more), which a server had passed on: it is
+        done after that time, if the session has not ended by then.
+        """
+        self._lines[store].late_commits.append(seconds)
+
     def lose_quorum(self) -> None:
         """A majority of the servers is gone: everyone is suspended, and no session ends while that lasts."""
         self._has_quorum = False
@@ -410,6 +419,10 @@ class SimulatedEnsemble:
         line = self._lines[store]
 
         def work() -> None:
+            if line.late_commits:
+                self._later(line.late_commits.popleft(), self._commit_passed_on, operations, link.session)
+                self.drop(store)
+                return
             lost = line.lost_answers.popleft() if line.lost_answers else None
             try:
                 if lost is not False:
@@ -419,6 +432,11 @@ class SimulatedEnsemble:
                     self.drop(store)
 
         return link.ask(work, line.commit_delay)
+
+    def _commit_passed_on(self, operations: Sequence[Operation], session: int) -> None:
+        if session in self._alive and self._has_quorum:
+            with suppress(Conflict):  # nobody waits for the answer
+                self.tree.commit(operations, session)
 
     def forget(self, store: SimulatedStore, link: _Link) -> None:
         """For the store alone: it was closed."""

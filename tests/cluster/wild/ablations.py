@@ -4,13 +4,14 @@ Each names what is replaced, and by what, and the faults and the work among whic
 only from fewer kinds, so that the table takes minutes and not hours.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
+from headrace.cluster.store import ANY_VERSION, Put
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -56,6 +57,14 @@ def _taken_for_duplicate(state: Any, header: Any) -> Any:
 
 def _unknown_is_gone(image: Any, where: tuple[str, int], _topic_id: object) -> bool:
     return image.topic(where[0]) is None
+
+
+def _without_versions(_store: object, operations: Iterable[Any]) -> list[Any]:
+    return [replace(each, expected_version=ANY_VERSION) if isinstance(each, Put) else each for each in operations]
+
+
+def _led_in_the_same_epoch(state: Any, leader: int) -> Any:
+    return replace(state, leader=leader)
 
 
 _REPLICATED: Mapping[str, Any] = {"brokers": 3, "replicas": 3, "min_isr": 2}
@@ -159,6 +168,39 @@ ABLATIONS: Mapping[str, Ablation] = {
         faults=_MACHINES,
         work=_of("idempotent", "acks=1"),
         mix={"brokers": 3, "replicas": 3},
+    ),
+    "leader_epoch": Ablation(
+        guards="each leader has an epoch of its own: what an earlier one wrote, says or asks for is told apart",
+        replaced={"headrace.cluster.election._led": _led_in_the_same_epoch},
+        faults=_MACHINES,
+        work=_of("idempotent", "acks=1"),
+        mix={"brokers": 3, "replicas": 3, "partitions": 1},
+    ),
+    "controller_epoch": Ablation(
+        guards="a controller that has a successor changes nothing: its commits check its epoch and what they replace",
+        replaced={"headrace.cluster.fenced.FencedStore._guarded": _without_versions},
+        faults=_of("late commit", "cut"),
+        work=_of("idempotent", "plain", "reassignment"),
+        mix={
+            "brokers": 4,
+            "replicas": 3,
+            "partitions": 1,
+            "pace": 1.0,
+            "busy": 0.1,
+            "rounds": 25,
+            "operator_pace": 1.0,
+            "settings": {"replica.lag.time.max.ms": "1000"},
+        },
+    ),
+    "producer_epoch": Ablation(
+        guards="a transactional producer that has a successor writes nothing and ends nothing",
+        replaced={
+            "headrace.coordinator.transactions.decisions._is_fenced": _always(False),
+            "headrace.storage.producer_state._check_epoch": _always(None),
+        },
+        faults=_of("kill", "pause"),
+        work=_of("transactions", "zombies"),
+        mix={"brokers": 3, "replicas": 3, "partitions": 2, "busy": 0.3, "rounds": 8},
     ),
     "min_isr": Ablation(
         guards="nothing is acknowledged while fewer than min.insync.replicas hold it",

@@ -107,6 +107,7 @@ class Faults:
             "bit rot": self._rot,
             "clock": self._jump,
             "store set back": self._set_store_back,
+            "late commit": self._delay_commit,
         }
 
     async def run(self) -> None:
@@ -395,6 +396,15 @@ class Faults:
         done = self._rng.random() < 0.5
         self._cluster.ensemble.lose_answer(machine.store, done=done)
         return f"lose the next commit's answer of {machine.name}, {done=}"
+
+    def _delay_commit(self, _machine: Machine) -> str | None:
+        """The controller is not told of its next commit, resigns, and has a successor when the commit is done."""
+        controller = self._cluster.controller()
+        if controller is None or not self._is_connected(controller):
+            return None
+        seconds = self._rng.choice([0.5, 2.0, 4.0])
+        self._cluster.ensemble.commit_late(controller.store, seconds)
+        return f"the next commit of {controller.name}, the controller, happens {seconds} s later, and is not answered"
 
     def _slow_commits(self, machine: Machine) -> str | None:
         if not self._is_connected(machine):

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
 
@@ -14,6 +15,8 @@ from .clients import AGAIN, Client, Scene, shown
 
 PATIENCE_SECONDS: Final = 15.0
 TIMEOUT_MS: Final = 8_000
+ZOMBIES: Final = 0.3
+"""How often a producer is taken for dead in the middle of a transaction, where that is a part of the work."""
 
 
 class GaveUp(Exception):  # noqa: N818 - named for what happened
@@ -23,9 +26,9 @@ class GaveUp(Exception):  # noqa: N818 - named for what happened
 class TransactionalProducer:
     """Writes to several partitions at once. When anything goes wrong it begins anew, which ends what it had open."""
 
-    def __init__(self, scene: Scene, name: str, topic: str, *, newer: bool) -> None:
+    def __init__(self, scene: Scene, name: str, topic: str, *, newer: bool, client_name: str = "") -> None:
         self.name = name
-        self.client = Client(scene, name)
+        self.client = Client(scene, client_name or name)
         self.rng = self.client.rng
         self.scene = scene
         self.count = 0
@@ -36,6 +39,7 @@ class TransactionalProducer:
         self._sequences: dict[int, int] = {}
         self._added: set[int] = set()
         self._begun = 0
+        self._zombies: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         while not self.scene.is_over:
@@ -45,6 +49,8 @@ class TransactionalProducer:
                 self._producer = None
                 await self.client.pause()
             await self.client.rest()
+        if self._zombies:
+            await asyncio.wait(self._zombies)
         self.client.close()
 
     async def transact(self) -> None:
@@ -54,7 +60,27 @@ class TransactionalProducer:
         for _ in range(self.rng.randint(1, 3)):
             values = [f"{transaction}-{self.rng.randrange(1 << 40):x}" for _ in range(self.rng.choice((1, 2, 5)))]
             await self.write(transaction, known.id, self.rng.randrange(known.count), values)
+        if self.scene.mix.does("zombies") and self.rng.random() < ZOMBIES:
+            self._leave_zombie(transaction, known.id, self.rng.randrange(known.count))
+            raise GaveUp("taken for dead")
         await self.finish(transaction)
+
+    def _leave_zombie(self, transaction: str, topic_id: UUID, partition: int) -> None:
+        """Who was taken for dead goes on with its transaction, while another takes its place."""
+        client_name = f"{self.name}-zombie{self._begun}"
+        zombie = TransactionalProducer(self.scene, self.name, self._topic, newer=self._newer, client_name=client_name)
+        zombie._producer, zombie._sequences, zombie._added = self._producer, dict(self._sequences), set(self._added)
+        task = asyncio.ensure_future(zombie.go_on(transaction, topic_id, partition))
+        self._zombies.add(task)
+        task.add_done_callback(self._zombies.discard)
+
+    async def go_on(self, transaction: str, topic_id: UUID, partition: int) -> None:
+        """Write some more after a while, and commit."""
+        await asyncio.sleep(self.rng.uniform(0, 2))
+        with suppress(GaveUp, OSError, Failed, CodedError, TimeoutError):
+            await self.write(transaction, topic_id, partition, [f"{transaction}-late"])
+            await self._end(transaction, True, "", ())
+        self.client.close()
 
     async def begin(self) -> str:
         if self._producer is None:

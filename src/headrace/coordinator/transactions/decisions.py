@@ -156,9 +156,14 @@ def _refused(known: Transaction | None, producer: Producer) -> ErrorCode | None:
         return ErrorCode.concurrent_transactions
     if known.producer_id != producer.id:
         return ErrorCode.invalid_producer_id_mapping
-    if known.producer_epoch != producer.epoch:
+    if _is_fenced(known, producer):
         return ErrorCode.producer_fenced
     return ErrorCode.concurrent_transactions if known.is_prepared else None
+
+
+def _is_fenced(known: Transaction, producer: Producer) -> bool:
+    """Whether another has the id now: what this one still asks for must not become part of the other's transaction."""
+    return known.producer_epoch != producer.epoch
 
 
 def end(
@@ -172,7 +177,7 @@ def end(
         return _end_with_epoch(known, producer, event, now_ms, version, new_id)
     if known.producer_id != producer.id:
         return Decision(ErrorCode.invalid_producer_id_mapping)
-    if known.producer_epoch != producer.epoch:
+    if _is_fenced(known, producer):
         return Decision(ErrorCode.producer_fenced)
     if known.state is State.ONGOING:
         return Decision(write=_prepared(known, event, now_ms, version, None), producer=producer)
