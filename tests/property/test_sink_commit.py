@@ -36,7 +36,6 @@ from headrace.spark.sink_commit import (
     TakeOver,
     abort_steps,
     commit_steps,
-    decision_from_json,
     duty,
     transactional_id,
 )
@@ -74,7 +73,7 @@ class Cluster:
     def __init__(self) -> None:
         self.slots: dict[str, Slot] = {}
         self.visible: Counter[tuple[int, int]] = Counter()
-        self.journal: list[bytes] = []
+        self.journal: list[Decision] = []
         self.owner = 0
         self.owner_run: str | None = None
         self._producer_ids = itertools.count(100)
@@ -118,7 +117,7 @@ class Cluster:
         return Outcome.COMMITTED if commit else Outcome.LOST
 
     def last_decision(self) -> Decision | None:
-        return decision_from_json(self.journal[-1]) if self.journal else None
+        return self.journal[-1] if self.journal else None
 
 
 def _name(one: Prepared) -> str:
@@ -160,7 +159,7 @@ class Driver:
                 self._answer(self.cluster.last_decision())
             case Record(decision):
                 self._require_ownership()
-                self.cluster.journal.append(decision.to_json())
+                self.cluster.journal.append(decision)
                 self._answer(None)
             case Claim():
                 self._require_ownership()

@@ -8,8 +8,9 @@ then commits those transactions; every other transaction of the query is aborted
    transaction by accident; only a driver, carrying out a decision, and the broker's timeout end them. Spark's numbers
    of attempts do not tell twins of a stage that is run again apart, so a task takes no id that has an open transaction.
 2. No transaction is committed before the decision that lists it is in the journal.
-3. The journal has one writer. A driver takes it over (by a new producer epoch) before it reads it, and from then on
-   whatever an earlier driver still tries to write is refused. So the decision it read stays the last word.
+3. The journal has one writer. A driver takes it over before it reads it, and from then on whatever an earlier driver
+   still writes counts for nothing, by the order of the log. A driver reads back what it wrote before it acts on it.
+   So the decision that it read stays the last word, and none acts on one that does not count.
 4. A task asks the journal before it writes: a batch that was decided is not written again.
 5. A decided transaction is ended by its producer id and epoch, and an epoch has one transaction only. Committing twice
    is committing once; of a commit and an abort the first wins and the other one is told.
@@ -23,8 +24,7 @@ stops.
 No input or output here: the functions yield what to do and are sent what came of it.
 """
 
-import json
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from typing import Any, Final, NamedTuple
@@ -32,7 +32,6 @@ from typing import Any, Final, NamedTuple
 from headrace.client.errors import ClientError
 
 PREFIX: Final = "headrace-sink"
-_RECORD_VERSION: Final = 1
 
 
 class CommitError(ClientError):
@@ -90,23 +89,19 @@ class Decision:
     def ended(self, state: State) -> "Decision":
         return replace(self, state=state, transactions=())
 
-    def to_json(self) -> bytes:
-        fields = {
-            "version": _RECORD_VERSION,
+    def fields(self) -> dict[str, Any]:
+        """What a record in the journal has of it."""
+        return {
             "batch": self.batch,
             "run": self.run,
             "state": self.state.value,
             "transactions": [one[1:] for one in self.transactions],
         }
-        return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def decision_from_json(text: bytes) -> Decision:
-    """The decision a record holds; `CommitError` when a later version of this package, or somebody else, wrote it."""
+def decision_of(fields: Mapping[str, Any]) -> Decision:
+    """The decision of a record; `CommitError` when somebody else wrote it."""
     try:
-        fields = json.loads(text)
-        if fields["version"] != _RECORD_VERSION:
-            raise CommitError(f"the record has version {fields['version']}, this package knows {_RECORD_VERSION}")
         run = str(fields["run"])
         return Decision(
             batch=int(fields["batch"]),
@@ -115,7 +110,11 @@ def decision_from_json(text: bytes) -> Decision:
             transactions=tuple(Prepared(run, *map(int, entry)) for entry in fields["transactions"]),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise CommitError(f"the record is not a decision of this sink: {error}") from error
+        raise not_a_decision(error) from error
+
+
+def not_a_decision(error: Exception) -> CommitError:
+    return CommitError(f"the record is not a decision of this sink: {error}")
 
 
 class Duty(Enum):

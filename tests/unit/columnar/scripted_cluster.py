@@ -178,9 +178,11 @@ class ScriptedCluster:
         for index, records in request.topics[0].partitions:
             assert records is not None
             log = self.logs[index]
+            end = log.end
             code = self._error(node, log) or log.append(records)
+            base = -1 if code else end
             partitions.append(
-                {"index": index, "error_code": code, "base_offset": -1, "log_append_time": -1, "record_errors": ()}
+                {"index": index, "error_code": code, "base_offset": base, "log_append_time": -1, "record_errors": ()}
             )
         return {"responses": [{"name": TOPIC, "partition_responses": partitions}], "throttle_time": 0}
 

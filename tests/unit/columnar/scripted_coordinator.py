@@ -52,7 +52,7 @@ class ScriptedCoordinator:
     def _answer(self, node: int, asked: Asked) -> Reply | bool:
         match ApiKey(asked.api_key):
             case ApiKey.INIT_PRODUCER_ID if asked.entity.transactional_id is not None:
-                return self._refused(asked) or self._init_answer(asked.entity.transactional_id)
+                return self._refused(asked) or self._init_answer(asked.entity)
             case ApiKey.ADD_PARTITIONS_TO_TXN:
                 return self._added(asked.entity)
             case ApiKey.END_TXN:
@@ -72,8 +72,12 @@ class ScriptedCoordinator:
             return None
         return {"throttle_time": 0, "error_code": code.value, "producer_id": -1, "producer_epoch": -1}
 
-    def _init_answer(self, name: str) -> Reply:
-        entry = self._init(name)
+    def _init_answer(self, request: Any) -> Reply:
+        known = self.entries.get(request.transactional_id)
+        if known is not None and request.producer_id >= 0 and request.producer_epoch != known.epoch:
+            code = ErrorCode.producer_fenced.value
+            return {"throttle_time": 0, "error_code": code, "producer_id": -1, "producer_epoch": -1}
+        entry = self._init(request.transactional_id)
         return {
             "throttle_time": 0,
             "error_code": 0,

@@ -35,28 +35,47 @@ def taken(cluster: Cluster, name: str = "mine") -> FencedLog:
 
 
 def test_what_is_appended_is_read_once_in_its_order(cluster: Cluster) -> None:
-    log = taken(cluster)
+    log, reader = taken(cluster), FencedLog(cluster, partition(0), "reader")
     log.append(b"k", b"1")
     log.append(b"k", b"2")
-    assert list(log.read()) == [(b"k", b"1"), (b"k", b"2")]
+    assert reader.read() == [(0, b"k", b"1"), (1, b"k", b"2")]
     log.append(b"k", b"3")
-    assert list(log.read()) == [(b"k", b"3")]
-    assert list(log.read()) == []
+    assert reader.read() == [(2, b"k", b"3")]
+    assert reader.read() == log.read() == []
+
+
+def test_who_appends_is_told_what_came_before(cluster: Cluster) -> None:
+    one, other = taken(cluster, "one"), taken(cluster, "other")
+    assert one.append(b"1", b"a") == [(0, b"1", b"a")]
+    other.append(b"2", b"b")
+    assert one.append(b"1", None) == [(1, b"2", b"b"), (2, b"1", None)]
+
+
+def test_a_name_that_is_kept_alive_stays_with_who_has_it(cluster: Cluster) -> None:
+    first = taken(cluster)
+    first.append(b"k", b"1")
+    first.keep_alive()
+    first.append(b"k", b"2")
+    taken(cluster)
+    with pytest.raises(ClientError) as refused:
+        first.keep_alive()
+    assert refused.value.code == "PRODUCER_FENCED"
+    assert not first.is_ours
 
 
 def test_an_empty_partition_has_nothing_to_read(cluster: Cluster) -> None:
-    assert list(FencedLog(cluster, partition(0), "mine").read()) == []
+    assert FencedLog(cluster, partition(0), "mine").read() == []
 
 
 def test_who_took_over_first_can_append_until_the_other_does(cluster: Cluster) -> None:
     first, second = taken(cluster), taken(cluster)
     first.append(b"k", b"before")
-    second.append(b"k", b"mine")
+    assert [entry.value for entry in second.append(b"k", b"mine")] == [b"before", b"mine"]
     with pytest.raises(ClientError, match="taken over") as refused:
         first.append(b"k", b"after")
     assert refused.value.code == "PRODUCER_FENCED"
     assert not first.is_ours
-    assert list(second.read()) == [(b"k", b"before"), (b"k", b"mine")]
+    assert second.read() == []
 
 
 def test_names_do_not_shut_each_other_out(cluster: Cluster) -> None:
@@ -64,7 +83,7 @@ def test_names_do_not_shut_each_other_out(cluster: Cluster) -> None:
     one.append(b"1", b"a")
     other.append(b"2", b"b")
     one.append(b"1", b"c")
-    assert [key for key, _ in one.read()] == [b"1", b"2", b"1"]
+    assert [entry.key for entry in FencedLog(cluster, partition(0), "reader").read()] == [b"1", b"2", b"1"]
 
 
 def test_an_answer_that_never_came_leaves_one_record(cluster: Cluster, script: ScriptedCluster) -> None:
@@ -78,7 +97,7 @@ def test_an_answer_that_never_came_leaves_one_record(cluster: Cluster, script: S
 
     script.after = lose_the_first
     log = taken(cluster)
-    log.append(b"k", b"once")
+    assert log.append(b"k", b"once") == [(0, b"k", b"once")]
     assert lost
     assert script.logs[0].values == [b"once"]
 
@@ -105,4 +124,4 @@ def test_a_large_value_is_packed(cluster: Cluster, script: ScriptedCluster) -> N
     log = taken(cluster)
     log.append(b"k", b"x" * 1_000_000)
     assert len(script.logs[0].batches[0]) < 10_000
-    assert list(log.read()) == [(b"k", b"x" * 1_000_000)]
+    assert [entry.value for entry in FencedLog(cluster, partition(0), "reader").read()] == [b"x" * 1_000_000]

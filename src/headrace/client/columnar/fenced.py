@@ -1,13 +1,15 @@
 """A partition of one's own: records that only one process at a time can append, whoever took over last.
 
 The name is a transactional id, used for nothing but its producer epoch: taking over raises it, and a partition refuses
-every older epoch from the first record of the new one on. So whoever takes over, appends, and then reads has read all
-that its predecessors will ever have written. No transaction is opened, so readers wait for nobody.
+every older epoch from the first record of the new one on. No transaction is opened, so readers wait for nobody.
+
+The fence lasts as long as the cluster remembers the name (`transactional.id.expiration.ms`). Whoever must be sure, also
+after a pause that nobody can bound, goes by the order of the log: `append` tells what came before the record.
 """
 
 import time
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -25,9 +27,18 @@ from .retry import PASSING, STALE_METADATA, TryAgain, refused
 from .transaction import init_producer
 
 _ALL: Final = -1
+_UNKNOWN: Final = -1
 _LARGE: Final = 16 * 1024
 """Bytes of a value from which on it is compressed."""
 _PASSING: Final = PASSING | {ErrorCode.not_enough_replicas, ErrorCode.not_enough_replicas_after_append}
+
+
+class Entry(NamedTuple):
+    """A record of the log; a value of None is a tombstone."""
+
+    offset: int
+    key: bytes
+    value: bytes | None
 
 
 class FencedLog:
@@ -54,44 +65,74 @@ class FencedLog:
         )
         self._sequence = FIRST_SEQUENCE
 
-    def append(self, key: bytes, value: bytes) -> None:
-        """Write a record, durably, once; `ClientError` PRODUCER_FENCED when somebody else took over."""
+    def keep_alive(self) -> None:
+        """Have the cluster remember the name for as long again; `ClientError` PRODUCER_FENCED when it is not ours."""
+        assert self._producer is not None, "take_over comes first"
+        timeout_ms = self._cluster.settings["transaction.timeout.ms"]
+        try:
+            self._producer = init_producer(self._cluster, self._name, timeout_ms, self._producer)
+        except ClientError:
+            self._producer = None
+            raise
+        self._sequence = FIRST_SEQUENCE
+
+    def append(self, key: bytes, value: bytes | None) -> list[Entry]:
+        """Write a record, durably, once; the entries that were not read yet, up to and with this one.
+
+        `ClientError` PRODUCER_FENCED when somebody else took over.
+        """
         assert self._producer is not None, "take_over comes first"
         rows = pa.record_batch([pa.array([key], pa.binary()), pa.array([value], pa.binary())], names=["key", "value"])
-        compression = "zstd" if len(value) >= _LARGE else "none"
+        compression = "zstd" if value is not None and len(value) >= _LARGE else "none"
         (batch,) = encode_rows(rows, compression=compression, now_ms=time.time_ns() // 1_000_000)
         seal_for(batch, *self._producer, self._sequence, transactional=False)
         try:
-            self._cluster.retried(lambda: self._send(batch))
+            offset = self._cluster.retried(lambda: self._send(batch))
         except ClientError:
             # Whether it was written is not known, so the next number is not either: a new epoch starts from the first.
             self._producer = None
             raise
         self._sequence += 1
+        return self._read_up_to(Entry(offset, key, value))
 
-    def read(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """Keys and values of the records that were not read yet, up to the end as it is now."""
-        end = self._end(LATEST)
+    def read(self) -> list[Entry]:
+        """The entries that were not read yet, up to the end as it is now."""
+        return self._read_to(self._end(LATEST))
+
+    def _read_up_to(self, own: Entry) -> list[Entry]:
+        """Nothing is to be fetched where nobody else has written since the last look."""
+        if own.offset == self._position:
+            self._position += 1
+            return [own]
+        if own.offset >= 0:
+            return self._read_to(own.offset + 1)
+        entries = self.read()  # a repeated record was recognised, by a broker that did not say where it is
+        last = max(index for index, entry in enumerate(entries) if entry[1:] == own[1:])
+        return entries[: last + 1]
+
+    def _read_to(self, end: int) -> list[Entry]:
         if self._position == EARLIEST:
             self._position = self._end(EARLIEST)
         try:
-            yield from self._records(self._position, end)
+            entries = list(self._records(self._position, end))
         except OffsetsGone:
             # Compaction does not do that; whoever made the topic anew did.
             self._position = EARLIEST
             raise
         self._position = max(self._position, end)
+        return entries
 
-    def _records(self, start: int, end: int) -> Iterator[tuple[bytes, bytes | None]]:
+    def _records(self, start: int, end: int) -> Iterator[Entry]:
         if start >= end:
             return
         for batch in read_ranges(self._cluster, [Range(*self._where, start, end)]):
-            yield from zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
+            columns = [batch.column(name).to_pylist() for name in ("offset", "key", "value")]
+            yield from map(Entry, *columns)
 
     def _end(self, which: int) -> int:
         return self._cluster.offsets({self._where: which})[self._where] or 0
 
-    def _send(self, batch: EncodedBatch) -> None:
+    def _send(self, batch: EncodedBatch) -> int:
         topic, partition = self._where
         place = self._cluster.locate(self._where)
         timeout_ms = self._cluster.settings["request.timeout.ms"]
@@ -102,11 +143,14 @@ class FencedLog:
             )
             channel.send(ApiKey.PRODUCE, version, parts)
             answer = channel.receive_entity()
-        self._check(answer.responses[0].partition_responses[0].error_code)
+        return self._offset(answer.responses[0].partition_responses[0])
 
-    def _check(self, code: ErrorCode) -> None:
-        if code in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
-            return
+    def _offset(self, answer: Any) -> int:
+        code = answer.error_code
+        if code is ErrorCode.none:
+            return int(answer.base_offset)
+        if code is ErrorCode.duplicate_sequence_number:
+            return _UNKNOWN
         if code in FENCING:
             raise ClientError(f"'{self._name}' was taken over by another process", "PRODUCER_FENCED")
         error = refused(code, f"topic '{self._where.topic}' partition {self._where.partition}")
