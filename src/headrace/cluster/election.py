@@ -9,9 +9,9 @@ What they keep, whatever happens to brokers:
     hold everything that was acknowledged.
 2.  Everything acknowledged is held by all of the ISR. A leader acknowledges nothing while the ISR is smaller than
     `min.insync.replicas`; so those who leave it then (the ELR) hold everything acknowledged as well.
-3.  A replica that may have lost what it had written (its machine stopped without warning, and the topic does not sync
-    before it acknowledges) is in neither, unless it is the only one there is. While the ISR is too small to
-    acknowledge anything it is remembered (the last known ELR).
+3.  A replica that may have lost what it had written (its machine stopped without warning, and it cannot prove that it
+    had synced its log before each acknowledgement) is in neither, unless it is the only one there is. While the ISR is
+    too small to acknowledge anything it is remembered (the last known ELR).
 4.  Where ISR and ELR are empty, everything acknowledged that is left anywhere is in the log of one of the last known
     ELR. Once all of them have told how far their logs reach (balanced recovery), the log with the largest last epoch
     and, of that, the largest end holds all of it: two logs that end in the same epoch are prefixes of one leader's log,
@@ -63,8 +63,6 @@ class Rules:
     min_insync_replicas: int = 1
     recovery: Recovery = Recovery.BALANCED
     """`unclean.recovery.strategy`; aggressive where `unclean.leader.election.enable` is set."""
-    synced: bool = False
-    """Whether records count only once they are on stable storage: what was not synced was not acknowledged."""
 
 
 def after_change_of_brokers(state: PartitionState, rules: Rules, alive: AbstractSet[int]) -> PartitionState | None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
+from uuid import UUID
 
 from headrace.config import BrokerConfig, effective_topic
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -22,6 +23,9 @@ Offline: TypeAlias = frozenset[int]
 NextState: TypeAlias = Callable[[PartitionState, Rules, Offline], PartitionState | None]
 """From a partition's state to its next one, or None. The third argument are brokers that live and cannot serve it, as
 their disk has failed them: to this partition they are dead."""
+Exceptions: TypeAlias = Mapping[UUID, Mapping[int, NextState]]
+"""Decisions on partitions of which more is known, by topic id and index."""
+_NO_EXCEPTIONS: Final[Exceptions] = {}
 ChangePartitions: TypeAlias = Callable[
     [str, Callable[[Topic], Mapping[int, PartitionState]]],
     Awaitable[Topic],
@@ -41,7 +45,6 @@ def _rules(topic: Topic, config: BrokerConfig) -> Rules:
         recovery=Recovery.AGGRESSIVE
         if values["unclean.leader.election.enable"]
         else Recovery(values["unclean.recovery.strategy"]),
-        synced=int(values["flush.messages"]) <= 1,
     )
 
 
@@ -64,12 +67,12 @@ class _Decided:
         """By identity, which is found ten times faster than by value; a state that is kept here keeps its identity."""
 
     def changes(
-        self, states: Sequence[PartitionState], offline_of: Callable[[int], Offline | None] | None = None
+        self, states: Iterable[tuple[int, PartitionState]], offline_of: Callable[[int], Offline | None] | None = None
     ) -> dict[int, PartitionState]:
         """The next states, by index, of those that have any."""
         same = self._same
         found: dict[int, PartitionState] = {}
-        for index, state in enumerate(states):
+        for index, state in states:
             offline = None if offline_of is None else offline_of(index)
             if offline:
                 after = self._decide(state, self._rules, offline) or state
@@ -109,18 +112,32 @@ class Leaders:
         """What a topic's settings say about its leaders."""
         return rules_of(topic, self._config)
 
-    async def change_all(self, decide: NextState) -> None:
-        """Let a decision change every partition it wants to change; others have their turns between."""
-        known: dict[Rules, _Decided] = {}
+    async def change_all(self, decide: NextState, exceptions: Exceptions = _NO_EXCEPTIONS) -> None:
+        """Let a decision change every partition it wants to change; others have their turns between.
+
+        `exceptions` are partitions of which another decides.
+        """
+        known: dict[tuple[NextState, Rules], _Decided] = {}
+
+        def decided(decide: NextState, rules: Rules) -> _Decided:
+            found = known.get((decide, rules))
+            if found is None:
+                found = known[decide, rules] = _Decided(decide, rules)
+            return found
 
         def changes(topic: Topic) -> dict[int, PartitionState]:
-            rules = self.rules(topic)
-            decided = known.get(rules)
-            if decided is None:
-                decided = known[rules] = _Decided(decide, rules)
-            if not self.faults:
-                return decided.changes(topic.partitions)
-            return decided.changes(topic.partitions, lambda index: self._offline(topic, index, topic.partitions[index]))
+            rules, states = self.rules(topic), topic.partitions
+            offline_of = (lambda index: self._offline(topic, index, states[index])) if self.faults else None
+            others = exceptions.get(topic.id)
+            if others is None:
+                return decided(decide, rules).changes(enumerate(states), offline_of)
+            by_decision: dict[NextState, list[tuple[int, PartitionState]]] = {}
+            for index, state in enumerate(states):
+                by_decision.setdefault(others.get(index, decide), []).append((index, state))
+            found: dict[int, PartitionState] = {}
+            for each, indexed in by_decision.items():
+                found |= decided(each, rules).changes(indexed, offline_of)
+            return found
 
         for topics in portions(list(self._image.topics())):
             current = (self._image.topic(topic.name) for topic in topics)

@@ -30,6 +30,7 @@ from headrace.storage.disk import StorageError
 from .fenced import Deposed
 from .identity import CLUSTER_ID
 from .lineage import MARK_SECONDS, Memory, Verdict, look
+from .log_faults import LogKey
 from .registration import (
     CONTROLLER,
     CONTROLLER_EPOCH,
@@ -77,6 +78,11 @@ class Identity(Memory, Protocol):
 
     @property
     def loss(self) -> Loss: ...
+    @property
+    def synced(self) -> frozenset[LogKey]:
+        """Logs of which nothing acknowledged is lost, where something else may be."""
+        ...
+
     @property
     def saw_set_back(self) -> bool: ...
 
@@ -233,7 +239,11 @@ class Membership:
             self._heed(marking.verdict)
         memory = self._memory
         self.registration = replace(
-            self.registration, loss=memory.loss, saw_set_back=memory.saw_set_back, lineage=memory.lineage
+            self.registration,
+            loss=memory.loss,
+            synced=memory.synced,
+            saw_set_back=memory.saw_set_back,
+            lineage=memory.lineage,
         )
         operations: list[Operation] = [Create(key, encode_registration(self.registration), ephemeral=True)]
         if before is not None:

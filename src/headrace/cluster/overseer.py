@@ -25,7 +25,7 @@ from .controller import Controller
 from .election import Rules
 from .feed import Feed, Place
 from .image import ClusterImage, PartitionState, Topic
-from .leaders import Offline
+from .leaders import NextState, Offline
 from .lineage import Lineage, load_lineage
 from .log_faults import Fault, FaultyLog, LogKey
 from .recovery import AskEnds, LogRecovery
@@ -208,15 +208,22 @@ class Overseer:
         emptied = frozenset(broker for broker, r in came.items() if r.loss is Loss.EVERYTHING)
         losers = frozenset(broker for broker, r in came.items() if r.loss is not Loss.NOTHING or r.saw_set_back)
 
-        def settle(state: PartitionState, rules: Rules, offline: Offline) -> PartitionState | None:
-            after = state
-            if not came.keys().isdisjoint(after.isr):
-                after = election.after_change_of_brokers(after, rules, stayed - offline) or after
-            lost = emptied if rules.synced else losers
-            after = election.after_loss_of_records(after, rules, lost, alive - offline, emptied) or after
-            return election.after_change_of_brokers(after, rules, alive - offline) or after
+        def without(lost: frozenset[int]) -> NextState:
+            def settle(state: PartitionState, rules: Rules, offline: Offline) -> PartitionState | None:
+                after = state
+                if not came.keys().isdisjoint(after.isr):
+                    after = election.after_change_of_brokers(after, rules, stayed - offline) or after
+                after = election.after_loss_of_records(after, rules, lost, alive - offline, emptied) or after
+                return election.after_change_of_brokers(after, rules, alive - offline) or after
 
-        await self._leaders.change_all(settle)
+            return settle
+
+        proofs = _synced_on([r for broker, r in came.items() if broker in losers - emptied])
+        decisions = {brokers: without(losers - brokers) for brokers in {*proofs.values()}}
+        exceptions: dict[UUID, dict[int, NextState]] = {}
+        for (topic_id, index), brokers in proofs.items():
+            exceptions.setdefault(topic_id, {})[index] = decisions[brokers]
+        await self._leaders.change_all(without(losers), exceptions)
 
     def _accounted_alive(self) -> dict[int, int]:
         return {broker: epoch for broker, epoch in self._accounted.items() if broker in self._alive}
@@ -387,6 +394,17 @@ class Overseer:
 
         if due & staying:
             await self._leaders.change_all(restore)
+
+
+def _synced_on(registrations: Sequence[Registration]) -> dict[LogKey, frozenset[int]]:
+    """By partition: the brokers whose logs have lost nothing acknowledged, as all of it was synced."""
+    alone = {r.node.id: frozenset({r.node.id}) for r in registrations}
+    found: dict[LogKey, frozenset[int]] = {}
+    for registration in registrations:
+        broker = alone[registration.node.id]
+        for key in registration.synced:
+            found[key] = found[key] | broker if key in found else broker
+    return found
 
 
 def _require_later(latest: dict[int, tuple[int, int]], broker: int, number: tuple[int, int]) -> None:

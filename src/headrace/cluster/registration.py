@@ -1,11 +1,17 @@
 """How a broker stands in the store while it lives: one ephemeral key, whose creation is the broker's epoch."""
 
 import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+from uuid import UUID
+
+import structlog
 
 from .image import BrokerNode
+from .log_faults import LogKey
 from .store import StoreError, Versioned
 
 BROKERS: Final = "/brokers/ids"
@@ -14,6 +20,10 @@ ACCOUNTED: Final = "/brokers/accounted"
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 SECRET: Final = "/cluster/secret"
+MOST_SYNCED_BYTES: Final = 512 * 1024
+"""What a registration says of synced logs at the most; a store may refuse a record of one MiB."""
+
+log = structlog.get_logger(__name__)
 
 
 class Loss(Enum):
@@ -38,6 +48,8 @@ class Registration:
     """Where that directory is served: one who registers with another place serves a copy of it, or has moved."""
     loss: Loss = Loss.NOTHING
     """What it may have lost since it was last registered."""
+    synced: frozenset[LogKey] = frozenset()
+    """Logs of which nothing acknowledged was lost with what was not synced, as all of it was."""
     saw_set_back: bool = False
     """Whether the store is older than what this broker has seen of it."""
     lineage: str = ""
@@ -57,6 +69,7 @@ def encode_registration(registration: Registration) -> bytes:
         "directory": registration.directory,
         "place": registration.place,
         "loss": registration.loss.value,
+        "synced": encode_log_keys(registration.synced),
         "saw_set_back": registration.saw_set_back,
         "lineage": registration.lineage,
     }
@@ -79,8 +92,45 @@ def decode_registration(key: str, stored: Versioned) -> Registration:
             directory=record["directory"],
             place=record["place"],
             loss=Loss(record["loss"]),
+            synced=decode_log_keys(record.get("synced", {})),
             saw_set_back=record["saw_set_back"],
             lineage=record["lineage"],
         )
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"the record {key} in the metadata store cannot be read ({error!r})") from error
+
+
+def encode_log_keys(keys: Iterable[LogKey], most_bytes: int = MOST_SYNCED_BYTES) -> dict[str, list[int]]:
+    """Logs by topic id: the first and the last partition of each range. Of very many topics some are left out."""
+    partitions: dict[UUID, list[int]] = defaultdict(list)
+    for topic_id, partition in keys:
+        partitions[topic_id].append(partition)
+    encoded: dict[str, list[int]] = {}
+    size = 0
+    for topic_id in sorted(partitions):
+        bounds = _ranges(sorted(partitions[topic_id]))
+        size += len(f'"{topic_id.hex}":{bounds},')
+        if size > most_bytes:
+            log.warning("not all synced logs fit into the registration", topics=len(partitions), told=len(encoded))
+            break
+        encoded[topic_id.hex] = bounds
+    return encoded
+
+
+def decode_log_keys(encoded: Mapping[str, Sequence[int]]) -> frozenset[LogKey]:
+    return frozenset(
+        (UUID(hex=topic_id), partition)
+        for topic_id, bounds in encoded.items()
+        for first, last in zip(bounds[::2], bounds[1::2], strict=True)
+        for partition in range(first, last + 1)
+    )
+
+
+def _ranges(numbers: Sequence[int]) -> list[int]:
+    bounds: list[int] = []
+    for number in numbers:
+        if bounds and bounds[-1] == number - 1:
+            bounds[-1] = number
+        else:
+            bounds += [number, number]
+    return bounds

@@ -43,6 +43,7 @@ class Partition:
         "_unsynced",
         "commits",
         "deletions",
+        "durable_from",
         "followers",
         "high_watermark",
         "index",
@@ -86,6 +87,8 @@ class Partition:
         """Those whose acknowledgement a leader waits for; None where it has the partition to itself."""
         self.log = log
         self.rules = rules
+        self.durable_from = log.log_end_offset
+        """Of a durable partition: what is acknowledged from here on was synced before."""
         self.commits = CommitQueue()
         """Who waits for the high watermark."""
         self.deletions: CommitQueue | None = None
@@ -136,11 +139,14 @@ class Partition:
         """Go by other settings from now on."""
         if settings is self.log.settings and rules is self.rules:
             return
+        was_durable = self.is_durable
         self.log.configure(settings)
         self.rules = rules
+        if self.is_durable:
+            if not was_durable:
+                self.durable_from = self.log.log_end_offset
+            self.flush()
         if self.is_leader:
-            if self.is_durable:
-                self.flush()
             self.move_high_watermark()
 
     def follow(self, state: PartitionState) -> None:
@@ -190,6 +196,16 @@ class Partition:
     def is_durable(self) -> bool:
         """Whether records count only once they are on stable storage."""
         return self.log.settings.flush_messages <= 1
+
+    @property
+    def is_proven_synced(self) -> bool:
+        """Whether everything that was ever acknowledged here is on stable storage, and stays so while it is durable.
+
+        All that was acknowledged before it was durable lay below the end that the log had then.
+        """
+        log = self.log
+        is_synced = log.synced_offset >= min(self.durable_from, log.log_end_offset)
+        return self.is_durable and is_synced and log.health is Health.ONLINE
 
     @property
     def knows_high_watermark(self) -> bool:

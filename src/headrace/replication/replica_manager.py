@@ -35,6 +35,7 @@ from .isr import IsrChange, IsrKeeper
 from .opening import Opened, Openings, RunInBackground
 from .outflow import Outflow
 from .partition import Partition
+from .sync_proofs import SyncProofs
 from .transactions import TransactionMarker, TransactionVerifier, check_operator_marker
 
 UNKNOWN_EPOCH = -1
@@ -129,6 +130,7 @@ class ReplicaManager:
         self._logs = logs
         self._flusher = flusher
         self._log_starts = LogStartWriter(logs, flusher)
+        self._sync_proofs = SyncProofs(logs.synced_logs, self, self._off_loop)
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._names: dict[bytes, str] = {}
         self.awaited: dict[Key, dict[Outflow, None]] = {}
@@ -196,14 +198,15 @@ class ReplicaManager:
     def log_end(self, topic_id: bytes, index: int, leader_epoch: int) -> LogEnd | None:
         """How far a partition's log reaches; None while that is not known, or may change.
 
-        It does not change where this broker knows of the leader epoch, or a later one, and follows nobody.
+        It does not change where this broker knows of the leader epoch, or a later one, and follows nobody. Of a durable
+        topic what is not synced does not count yet.
         """
         try:
             partition = self.partition_by_id(topic_id, index)
         except CodedError:
             return None
         is_still = partition.leader_epoch >= leader_epoch and partition.state.leader == NO_LEADER
-        if not partition.may_lead or not is_still:
+        if not partition.may_lead or not is_still or not partition.is_settled:
             return None
         offset, latest_epoch = partition.position
         return LogEnd(partition.log.last_record_epoch(), offset, latest_epoch)
@@ -253,7 +256,7 @@ class ReplicaManager:
                 if partition is None:
                     self._open(topic, index, settings)
                 else:
-                    partition.configure(settings, rules)
+                    partition.configure(self._sync_proofs.settings((topic.name, index), topic.id, settings), rules)
                     self._assume(partition, state)
                     self._tell_followers(partition)
             except (CodedError, StorageError, OSError) as error:
@@ -289,6 +292,7 @@ class ReplicaManager:
             self._serve(topic, index, known)
             return
         replicated = len(topic.partitions[index].replicas) > 1
+        settings = self._sync_proofs.settings(key, topic.id, settings)
         closed = self._logs.find(topic.name, index, topic.id, settings, replicated=replicated)
         if self._openings is None or closed.opens_at_once:
             self._serve(topic, index, self._logs.adopt(closed, closed.open()))
@@ -317,7 +321,8 @@ class ReplicaManager:
     def _serve(self, topic: Topic, index: int, log: Log) -> None:
         """Hold a partition whose log is open."""
         state = topic.partitions[index]
-        log.configure(log_settings(topic, self._config))
+        settings = log_settings(topic, self._config)
+        log.configure(self._sync_proofs.settings((topic.name, index), topic.id, settings))
         for finding in log.findings:
             logger.warning("log found not as it was", log=log.name, finding=finding)
         partition = Partition(
@@ -463,6 +468,7 @@ class ReplicaManager:
             partition.is_leader = False
             partition.retire(code)
             del held[partition.index]
+            self._sync_proofs.left((topic.name, partition.index))
         dispose(topic.name, [partition.index for partition in partitions])
 
     # Followers
@@ -736,6 +742,7 @@ class ReplicaManager:
 
     def set_strays_aside(self) -> list[str]:
         """Give logs of topics that the metadata does not know other names; those. Once, at the end of the start."""
+        self._sync_proofs.all_are_held()
         return self._logs.set_strays_aside(but=self._untaken.keys() | self._being_opened.keys())
 
     async def opened(self, seconds: float) -> None:
@@ -752,6 +759,25 @@ class ReplicaManager:
         """Give up what is being opened: the broker stops."""
         if self._openings is not None:
             self._openings.close()
+
+    # Logs that are proven to be synced, as their `Holder`
+
+    async def prove_synced(self) -> None:
+        """Write down which logs have synced everything that they acknowledged, where that has changed."""
+        await self._sync_proofs.settle()
+
+    def held(self, key: tuple[str, int]) -> Partition | None:
+        return self._by_name.get(key[0], NO_PARTITIONS).get(key[1])
+
+    def is_awaited(self, key: tuple[str, int]) -> bool:
+        return key in self._being_opened or key in self._untaken
+
+    def is_durable_topic(self, topic: str) -> bool:
+        return log_settings(self._topics[topic], self._config).flush_messages <= 1
+
+    def configure(self, partition: Partition) -> None:
+        topic = self._topics[partition.topic]
+        partition.configure(log_settings(topic, self._config), intake_settings(topic, self._config))
 
     async def checkpoint(self) -> None:
         """Sync what was written, in the background, and write down how far each log is synced, committed and deleted.

@@ -385,6 +385,7 @@ class Broker:
         every(SWEEP_SECONDS, "bound producers", self._replicas.bound_producers)
         if self._clustered is not None:
             every(FOLLOWERS_SECONDS, "followers", self._replicas.look_after_followers)
+            every(FOLLOWERS_SECONDS, "synced logs", self._replicas.prove_synced)
             seconds = int(config["leader.imbalance.check.interval.seconds"])
             every(seconds, "preferred leaders", self._clustered.restore_preferred)
         every(int(config["log.retention.check.interval.ms"]) / 1000, "retention", self._replicas.retain)

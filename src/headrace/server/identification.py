@@ -8,6 +8,7 @@ from typing import Any, Final
 import structlog
 
 from headrace.cluster.lineage import Mark, Verdict
+from headrace.cluster.log_faults import LogKey
 from headrace.cluster.registration import Loss
 from headrace.storage.disk import Disk, StorageError
 from headrace.storage.manager import LogManager
@@ -30,6 +31,7 @@ class Identification:
 
     def __init__(self, disk: Disk, logs: LogManager, boot_id: str, rng: Random) -> None:
         self._disk = disk
+        self._logs = logs
         self._path = f"{logs.data_directory}/{IDENTITY_FILE}"
         self._reserve = f"{logs.data_directory}/{RESERVE_FILE}"
         known = self._read()
@@ -41,6 +43,11 @@ class Identification:
         self.lineage: str = known.get("lineage", "")
         self.marks = tuple(Mark(*mark) for mark in known.get("marks", ()))
         self._write_if_possible()
+
+    @property
+    def synced(self) -> frozenset[LogKey]:
+        """Logs of which nothing acknowledged is lost, where something else may be."""
+        return self._logs.proven_synced() if self.loss is Loss.UNSYNCED or self.saw_set_back else frozenset()
 
     def place(self, host: str, port: int) -> str:
         """Where this directory is served: who registers with the same place has taken over from a process that is dead,

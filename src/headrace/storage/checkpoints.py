@@ -14,6 +14,7 @@ HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
 CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
+SYNCED_LOGS: Final = "synced-log-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 REFETCHING: Final = "refetching"
 """Stands in the directory of a log that lost what it had held, until the cluster counts on it no more."""
@@ -73,6 +74,26 @@ def decode_topic_id(text: str) -> uuid.UUID | None:
     except (binascii.Error, ValueError):
         return None
     return uuid.UUID(bytes=data) if len(data) == 16 else None
+
+
+def encode_topic_ids(topic_ids: Mapping[Partition, uuid.UUID]) -> bytes:
+    found = sorted(topic_ids.items())
+    return encode_lines([f"{topic} {partition} {encode_topic_id(topic_id)}" for (topic, partition), topic_id in found])
+
+
+def decode_topic_ids(data: bytes) -> dict[Partition, uuid.UUID] | None:
+    """Topic ids by partition; None when the file is damaged."""
+    lines = decode_lines(data)
+    if lines is None:
+        return None
+    topic_ids: dict[Partition, uuid.UUID] = {}
+    for line in lines:
+        fields = line.split(" ")
+        topic_id = decode_topic_id(fields[2]) if len(fields) == 3 and fields[1].isdecimal() else None
+        if topic_id is None:
+            return None
+        topic_ids[fields[0], int(fields[1])] = topic_id
+    return topic_ids
 
 
 def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:

@@ -20,6 +20,7 @@ from .log import Log
 from .open_files import UNLIMITED, OpenFiles
 from .recovery import Expected, Progress, open_log, sync_found
 from .settings import LogSettings
+from .synced_logs import SyncedLogs
 
 _DELETE_SUFFIX: Final = "-delete"
 _STRAY_SUFFIX: Final = "-stray"
@@ -127,6 +128,7 @@ class LogManager:
         self._names_made = self._names_noted = 0
         """Directories that were made, and how many of them a checkpoint on disk names."""
         self._checkpoints = {name: CheckpointFile(disk, self._path(name)) for name in self._checkpointed()}
+        self.synced_logs = SyncedLogs(disk, self._path(checkpoints.SYNCED_LOGS))
         self._moved: dict[Partition, None] = {}
         """Logs whose start has moved since their starts were written."""
         self.on_starts_moved: Callable[[], None] = _ignore
@@ -223,6 +225,7 @@ class LogManager:
         self._high_watermarks = self._read_offsets(checkpoints.HIGH_WATERMARKS) or {}
         self._log_starts = self._read_offsets(checkpoints.LOG_STARTS) or {}
         self._cleaner_offsets = self._read_offsets(checkpoints.CLEANER_OFFSETS) or {}
+        self.synced_logs.load(self._read(self._path(checkpoints.SYNCED_LOGS)))
         names = self._disk.listdir(self.data_directory)
         self._directories = {name for name in names if _partition_of(name)}
         self._strays = {name for name in names if name.endswith(_STRAY_SUFFIX)}
@@ -456,6 +459,18 @@ class LogManager:
 
     def get(self, topic: str, partition: int) -> Log | None:
         return self._logs.get((topic, partition))
+
+    def proven_synced(self) -> frozenset[tuple[uuid.UUID, int]]:
+        """The logs, by topic id and partition, that have lost nothing acknowledged whatever became of the machine."""
+        named = self.synced_logs.named()
+        return frozenset((topic_id, key[1]) for key, topic_id in named.items() if self._is_whole(key))
+
+    def _is_whole(self, key: Partition) -> bool:
+        log = self._logs.get(key)
+        if log is not None:
+            return log.health is not Health.REFETCHING
+        name = _directory_of(key)
+        return name in self._directories and not self._disk.exists(f"{self._path(name)}/{checkpoints.REFETCHING}")
 
     def high_watermark(self, topic: str, partition: int) -> int:
         """The last one written down; 0 when there is none."""

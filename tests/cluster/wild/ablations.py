@@ -10,10 +10,12 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 from unittest.mock import patch
+from uuid import UUID
 
 from headrace.cluster.store import ANY_VERSION, Put
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.storage.checkpoints import PARTITION_METADATA, decode_partition_metadata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,18 @@ def _without_versions(_store: object, operations: Iterable[Any]) -> list[Any]:
 
 def _led_in_the_same_epoch(state: Any, leader: int) -> Any:
     return replace(state, leader=leader)
+
+
+def _all_logs(manager: Any) -> frozenset[tuple[UUID, int]]:
+    """Every log of a data directory, by topic id and partition, whether it was synced or not."""
+    disk, data = manager._disk, manager.data_directory
+    found = set()
+    for name in disk.listdir(data):
+        path, number = f"{data}/{name}/{PARTITION_METADATA}", name.rpartition("-")[2]
+        topic_id = decode_partition_metadata(disk.read(path)) if number.isdecimal() and disk.exists(path) else None
+        if topic_id is not None:
+            found.add((topic_id, int(number)))
+    return frozenset(found)
 
 
 _REPLICATED: Mapping[str, Any] = {"brokers": 3, "replicas": 3, "min_isr": 2}
@@ -211,9 +225,19 @@ ABLATIONS: Mapping[str, Ablation] = {
     ),
     "sync_before_ack": Ablation(
         guards="with flush.messages=1 nothing is acknowledged before it is on stable storage",
-        replaced={"headrace.replication.partition.Partition.is_durable": property(_always(False))},
+        replaced={
+            "headrace.replication.partition.Partition.is_durable": property(_always(False)),
+            "headrace.replication.partition.Partition.is_proven_synced": property(_always(True)),
+        },
         faults=_of("power loss", "site power loss"),
         mix={"is_durable": True},
+    ),
+    "synced_proof": Ablation(
+        guards="after a power loss a log is counted on only if all that it acknowledged was synced",
+        replaced={"headrace.storage.manager.LogManager.proven_synced": _all_logs},
+        faults=_of("power loss", "site power loss"),
+        work=_of("idempotent", "plain", "flush setting"),
+        mix={**_REPLICATED, "is_durable": False},
     ),
     "session_step_down": Ablation(
         guards="a broker that may have lost its session leads nothing",

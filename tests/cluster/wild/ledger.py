@@ -1,9 +1,9 @@
 """What the world of a wild run knows and its brokers do not: whose copy of a partition was really destroyed, and when.
 
 A copy is destroyed when a machine loses power with bytes of the log that were not on stable storage (of a topic that
-does not sync before it acknowledges), when its directory is removed, or when its bytes are changed. It is whole again
-once its broker has left the ISR and come back to it. When all that the cluster counts on (ISR and ELR) is destroyed at
-the same time, nothing promises that acknowledged records survive: that, and only that, is noted as a loss.
+does not sync before it acknowledges, or once did not), when its directory is removed, or when its bytes are changed.
+It is whole again once its broker has left the ISR and come back to it. When all that the cluster counts on (ISR, ELR)
+is destroyed at the same time, nothing promises that acknowledged records survive: only that is noted as a loss.
 """
 
 from collections import defaultdict
@@ -41,6 +41,8 @@ class Ledger:
         """Names of topics that the store has forgotten."""
         self._rotten: list[tuple[Machine, str, int, bytes]] = []
         """Where bytes are wrong, and which ones."""
+        self._once_unsynced: set[UUID] = set()
+        """Topics whose settings have let records be acknowledged before they were synced."""
         self.isr_changes = 0
         cluster.ensemble.tree.changed = self._changed
 
@@ -48,6 +50,7 @@ class Ledger:
         if not any(key.startswith(TOPICS) for key in keys):
             return
         before, self._topics = self._topics, {topic.id: topic for topic in self._cluster.topics().values()}
+        self._once_unsynced |= {topic.id for topic in self._topics.values() if not self._is_durable(topic)}
         for topic in self._topics.values():
             old = before.get(topic.id)
             for index, state in enumerate(topic.partitions):
@@ -117,7 +120,7 @@ class Ledger:
             after = _logs(machine)
             for path, (place, files) in before.items():
                 topic = self._topics.get(place[0])
-                if topic is not None and not self._is_durable(topic) and _is_shorter(files, after.get(path)):
+                if topic is not None and topic.id in self._once_unsynced and _is_shorter(files, after.get(path)):
                     self._destroy(place, machine.id)
                     hit.append(place)
         for place in hit:

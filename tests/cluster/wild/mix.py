@@ -60,6 +60,8 @@ WORK: Final = (
 )
 """Kinds of work; readers of both isolation levels are always there. `zombies`, which is not drawn: transactional
 producers that were taken for dead and go on."""
+DRAWN_APART: Final = ("flush setting",)
+"""Kinds of work that came later; drawn so that earlier seeds stay what they were."""
 
 HELD_BACK: frozenset[str] = frozenset({"late commit"})
 """Faults that are not drawn by themselves, only when they are asked for."""
@@ -135,7 +137,7 @@ def _draw(seed: int, only: frozenset[str] | None) -> Mix:
     if only is not None:
         faults = {kind: float(FAULTS[kind]) for kind in FAULTS if kind in only}
         rounds = max(rounds, 8)
-    work = _some_work(rng)
+    work = _some_work(rng) | _later_work(seed)
     return Mix(
         seed=seed,
         brokers=brokers,
@@ -170,6 +172,10 @@ def _some_work(rng: Random) -> frozenset[str]:
     if not chosen & {"idempotent", "plain", "transactions"}:
         chosen.add("idempotent")
     return frozenset(chosen)
+
+
+def _later_work(seed: int) -> frozenset[str]:
+    return frozenset(kind for kind in DRAWN_APART if Random(f"{kind} {seed}").random() < 0.2)
 
 
 def _some_settings(rng: Random) -> dict[str, str]:

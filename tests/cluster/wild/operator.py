@@ -67,6 +67,7 @@ class Operator:
             "partitions": self._add_partition,
             "delete records": self._delete_records,
             "reassignment": self._reassign,
+            "flush setting": self._set_flush_messages,
         }
         chosen = [kinds[kind] for kind in kinds if self._mix.does(kind)]
         if self._mix.does("reassignment"):
@@ -137,6 +138,11 @@ class Operator:
         asked = {"partition_index": self._rng.randrange(count), "replicas": None if cancel else replicas}
         values = {"timeout": 5_000, "topics": [{"name": topic, "partitions": [asked]}]}
         await self._ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, values)
+
+    async def _set_flush_messages(self) -> None:
+        config = {"name": "flush.messages", "config_operation": 0, "value": self._rng.choice(("1", "1", "1000000"))}
+        resource = {"resource_type": 2, "resource_name": self._rng.choice(self._scene.topics), "configs": [config]}
+        await self._ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [resource], "validate_only": False})
 
     async def _elect_preferred(self) -> None:
         values = {"election_type": 0, "topic_partitions": None, "timeout": 5_000}
