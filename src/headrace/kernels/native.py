@@ -12,6 +12,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,13 +21,17 @@ from typing import Final
 
 from .elf import Code
 
-Function = Callable[[int, int], int]
-"""Takes the addresses of the data and of the state; see `records.walk`."""
+Function = Callable[[int | bytes, int], int]
+"""Takes the data, or its address, and the address of the state; see `records.walk` and `heads.walk`."""
+RECORDS: Final = "records"
+HEADS: Final = "heads"
+KERNELS: Final = (RECORDS, HEADS)
+"""The modules whose `walk` is compiled."""
 
 _HEAD: Final = Struct("<8sI32s")
 _MAGIC: Final = b"HRKERN01"
 _LARGEST: Final = 64 << 10
-_SOURCES: Final = ("records.py", "build.py", "elf.py", "native.py")
+_SOURCES: Final = ("records.py", "heads.py", "build.py", "trials.py", "elf.py", "native.py")
 _COMPILERS: Final = ("numba", "llvmlite")
 _OTHERS: Final = 0o022
 _mapped: Final[list[mmap.mmap]] = []
@@ -37,23 +42,26 @@ class Unusable(Exception):  # noqa: N818 - named for what it says
     """There is no machine code, or none that may be run; the words say why."""
 
 
-def cache_file() -> Path:
+def cache_file(kernel: str) -> Path:
     """Where the code for this source, compiler, Python and machine is kept."""
-    return _directory() / f"records-{_key()}.bin"
+    return _directory() / f"{kernel}-{_key()}.bin"
 
 
-def load() -> Function:
-    """The compiled `records.walk` from the cache; `Unusable` when it has to be built first, or cannot be run here."""
-    path = cache_file()
+def load(kernel: str) -> Function:
+    """The compiled `walk` of a kernel from the cache; `Unusable` when it has to be built first, or cannot run here."""
+    path = cache_file(kernel)
     try:
         _check_owner(os.lstat(path.parent), "directory", stat.S_ISDIR)
-        return run(_read(path))
+        return run(_read(path), releases_gil=kernel == HEADS)
     except OSError as error:
         raise Unusable(f"{path}: {error.strerror or error}") from error
 
 
-def run(code: Code) -> Function:
-    """A function that runs this code. Its caller answers for the addresses."""
+def run(code: Code, *, releases_gil: bool = False) -> Function:
+    """A function that runs this code. Its caller answers for the addresses.
+
+    To release the GIL pays where a call takes long: other threads run meanwhile, but getting it back may take a while.
+    """
     if not 0 <= code.entry < len(code.data):
         raise Unusable("the code has no beginning")
     memory = mmap.mmap(-1, len(code.data))
@@ -62,7 +70,8 @@ def run(code: Code) -> Function:
     if error := protect(address, len(code.data), mmap.PROT_READ | mmap.PROT_EXEC):
         raise Unusable(f"memory cannot be made executable: {os.strerror(error)}")
     _mapped.append(memory)
-    return ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(address + code.entry)
+    prototype = ctypes.CFUNCTYPE if releases_gil else ctypes.PYFUNCTYPE
+    return prototype(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(address + code.entry)
 
 
 def protect(address: int, size: int, protection: int) -> int:
@@ -72,12 +81,12 @@ def protect(address: int, size: int, protection: int) -> int:
     return ctypes.get_errno() if mprotect(address, size, protection) else 0
 
 
-def store(code: Code) -> Path:
+def store(kernel: str, code: Code) -> Path:
     """Keep code for later processes; whoever reads the file meanwhile finds the old one or the new one."""
-    path = cache_file()
+    path = cache_file(kernel)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _check_owner(os.lstat(path.parent), "directory", stat.S_ISDIR)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".records-")
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{kernel}-")
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(_HEAD.pack(_MAGIC, code.entry, _checksum(code)) + code.data)
@@ -120,6 +129,7 @@ def _directory() -> Path:
     return Path(tempfile.gettempdir(), f"headrace-kernels-{os.geteuid()}")
 
 
+@cache
 def _key() -> str:
     sources = [Path(__file__).with_name(name).read_bytes() for name in _SOURCES]
     words = (os.uname().machine, sys.platform, *sys.version_info[:2], *map(_version, _COMPILERS))

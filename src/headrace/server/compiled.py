@@ -1,6 +1,7 @@
-"""Brings the compiled check of records into the broker: from the cache, or built by a process of its own meanwhile.
+"""Brings compiled code into the broker, for the check of records and for recovery: from the cache, or built by another
+process meanwhile.
 
-Until then, and where machine code cannot be made or run, the same check runs in Python, and a log line says so.
+Until then, and where machine code cannot be made or run, the same is done in Python, and a log line says so.
 """
 
 import asyncio
@@ -11,7 +12,8 @@ from typing import Final
 import structlog
 
 from headrace.kernels import native
-from headrace.protocol.validation import use_compiled
+from headrace.protocol import validation
+from headrace.storage import plain
 
 BUILD: Final = (sys.executable, "-P", "-m", "headrace.kernels.build")
 """-P: nothing is imported from the directory that the broker happens to run in, where others may be able to write."""
@@ -23,7 +25,8 @@ log = structlog.get_logger(__name__)
 def load() -> bool:
     """Use what is in the cache; whether there was something."""
     try:
-        use_compiled(native.load())
+        validation.use_compiled(native.load(native.RECORDS))
+        plain.use_compiled(native.load(native.HEADS))
     except native.Unusable:
         return False
     return True
@@ -33,10 +36,10 @@ async def build() -> None:
     """Compile in another process, keep the result for later starts, and use it."""
     reason = await run(BUILD)
     if not reason and load():
-        log.info("record checks compiled")
+        log.info("record checks and log recovery compiled")
         return
     log.warning(
-        "records are checked in Python, which slows produce requests down: the check could not be compiled",
+        "records are checked in Python, which slows produce requests and recovery down: it could not be compiled",
         reason=reason or "the compiled code cannot be loaded",
     )
 

@@ -12,6 +12,7 @@ can always rebuild it.
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from struct import Struct, iter_unpack
 from typing import Final, NamedTuple
 
@@ -42,6 +43,10 @@ class OffsetIndex:
     def add(self, offset: int, position: int) -> None:
         self.offsets.append(offset)
         self.positions.append(position)
+
+    def extend(self, offsets: Iterable[int], positions: Iterable[int]) -> None:
+        self.offsets.extend(offsets)
+        self.positions.extend(positions)
 
     def floor(self, offset: int) -> int:
         """The number of the last entry at or below an offset; -1 when there is none."""
@@ -96,11 +101,21 @@ class TimeIndex:
     def last(self) -> TimeEntry | None:
         return TimeEntry(self.timestamps[-1], self.offsets[-1]) if self.offsets else None
 
+    @property
+    def last_timestamp(self) -> int:
+        """Of the last entry; what comes next is later."""
+        return self.timestamps[-1] if self.timestamps else NO_TIMESTAMP
+
     def add(self, timestamp: int, offset: int) -> None:
         """Note the largest timestamp so far; nothing when it has not grown."""
-        if timestamp > (self.timestamps[-1] if self.timestamps else NO_TIMESTAMP):
+        if timestamp > self.last_timestamp:
             self.timestamps.append(timestamp)
             self.offsets.append(offset)
+
+    def extend(self, timestamps: Iterable[int], offsets: Iterable[int]) -> None:
+        """Note timestamps that grow."""
+        self.timestamps.extend(timestamps)
+        self.offsets.extend(offsets)
 
     def before(self, timestamp: int) -> TimeEntry | None:
         """The last entry that is earlier than a timestamp."""

@@ -21,6 +21,7 @@ from .disk import Disk, File, StorageError, parent_of
 from .epochs import Epochs
 from .index import OffsetIndex, TimeIndex
 from .open_files import OpenFiles
+from .plain import PlainBatches, can_pass_over
 from .producer_state import Producers
 from .replay import load_epochs, newest_snapshot, note_batch, note_batches, snapshot_offsets, snapshot_path
 from .scan import BadBatch, is_misplaced, scan
@@ -442,39 +443,68 @@ def _recover_segment(recovery: _Recovery, segment: Segment) -> tuple[int, bool]:
 def _check_tail(recovery: _Recovery, segment: Segment, start: int, size: int) -> None:
     """Let the segment, the producers and the epochs know of each sound batch, in one pass."""
     point = recovery.expected.recovery_point
-    file = segment.open()
-    watched = _Watched(file, recovery.progress)
-    note, epoch = segment.note, None
-    expected: int | None = None
-    for position, header in scan(watched, start, size, floor=segment.base_offset, checked_from=point):
-        base_offset = header.base_offset
-        if base_offset != expected and expected is not None:
-            _check_place(recovery, segment, position, size, header, expected)
+    tail = _Tail(recovery, segment, size)
+    watched = _Watched(tail.file, recovery.progress)
+    skip = tail.pass_over if can_pass_over() else None
+    for position, header in scan(watched, start, size, floor=segment.base_offset, checked_from=point, skip=skip):
+        tail.take(position, header)
+
+
+class _Tail:
+    """The end of a segment that is being checked, batch by batch."""
+
+    def __init__(self, recovery: _Recovery, segment: Segment, size: int) -> None:
+        self.file = segment.open()
+        self._recovery = recovery
+        self._segment = segment
+        self._size = size
+        self._point = recovery.expected.recovery_point
+        self._expected: int | None = None if segment.size else segment.base_offset
+        self._epoch: int | None = None
+        self._plain: PlainBatches | None = None
+
+    def take(self, position: int, header: BatchHeader) -> None:
+        """Note a sound batch; raises `BadBatch` where its offset cannot be right."""
+        recovery, base_offset = self._recovery, header.base_offset
+        if base_offset != self._expected and self._expected is not None:
+            self._check_place(position, header, self._expected)
         if recovery.producers is None:
-            _load_producers(recovery, segment, base_offset)
+            _load_producers(recovery, self._segment, base_offset)
         last_offset = base_offset + header.last_offset_delta
-        expected = last_offset + 1
+        self._expected = last_offset + 1
         if header.producer_id != NO_PRODUCER and last_offset >= recovery.producers_from:
             assert recovery.producers is not None
-            note_batch(recovery.producers, header, base_offset, file, position)
-        note(last_offset, header.max_timestamp, header.batch_length + LOG_OVERHEAD)
-        if header.leader_epoch != epoch and base_offset >= point:
-            epoch = header.leader_epoch
-            recovery.epoch_starts.append((epoch, base_offset))
+            note_batch(recovery.producers, header, base_offset, self.file, position)
+        self._segment.note(last_offset, header.max_timestamp, header.batch_length + LOG_OVERHEAD)
+        if header.leader_epoch != self._epoch and base_offset >= self._point:
+            self._epoch = header.leader_epoch
+            recovery.epoch_starts.append((self._epoch, base_offset))
 
+    def pass_over(self, block: bytes, at: int) -> tuple[int, int]:
+        """As `scan.Skip`: note the batches that follow the one taken last, as far as they are plain."""
+        segment, producers = self._segment, self._recovery.producers
+        assert producers is not None
+        if self._plain is None:
+            producers_from = self._recovery.producers_from
+            self._plain = PlainBatches(segment, checked_from=self._point, producers_from=producers_from)
+        before = segment.size
+        for place in self._plain.pass_over(block, at, self._epoch):
+            header = read_header(block, place)
+            producers.note(header, header.base_offset)
+        self._expected = segment.next_offset
+        return at + segment.size - before, segment.next_offset
 
-def _check_place(
-    recovery: _Recovery, segment: Segment, position: int, size: int, header: BatchHeader, expected: int
-) -> None:
-    """Raises `BadBatch` where offsets are missing before a batch because its own is damaged."""
-    after = position + header.size
-    found = segment.open().pread(HEADER_SIZE, after) if after + HEADER_SIZE <= size else b""
-    following = read_header(found) if len(found) == HEADER_SIZE else None
-    is_near = header.last_offset - segment.base_offset < _MOST_OFFSETS
-    gap_is_fine = is_near and (recovery.expected.may_have_gaps or recovery.settings.compacts)
-    if is_misplaced(expected, header, following, gap_is_fine=gap_is_fine):
-        reason = f"offset {header.base_offset} of a batch cannot be right where {expected} is expected"
-        raise BadBatch(segment.path, position, reason)
+    def _check_place(self, position: int, header: BatchHeader, expected: int) -> None:
+        """Raises `BadBatch` where offsets are missing before a batch because its own is damaged."""
+        recovery, segment = self._recovery, self._segment
+        after = position + header.size
+        found = self.file.pread(HEADER_SIZE, after) if after + HEADER_SIZE <= self._size else b""
+        following = read_header(found) if len(found) == HEADER_SIZE else None
+        is_near = header.last_offset - segment.base_offset < _MOST_OFFSETS
+        gap_is_fine = recovery.expected.may_have_gaps or recovery.settings.compacts
+        if not is_near or is_misplaced(expected, header, following, gap_is_fine=gap_is_fine):
+            reason = f"offset {header.base_offset} of a batch cannot be right where {expected} is expected"
+            raise BadBatch(segment.path, position, reason)
 
 
 def _load_producers(recovery: _Recovery, segment: Segment, offset: int) -> None:

@@ -1,6 +1,6 @@
 """Walking over the batches of a segment file, a block at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from crc32c import crc32c
@@ -31,20 +31,35 @@ class Scanned(Protocol):
     def pread(self, size: int, position: int) -> bytes: ...
 
 
+Skip = Callable[[bytes, int], tuple[int, int]]
+"""Takes a block and where a batch begins in it. Passes over sound batches that nobody else has to look at; where in the
+block the first one begins that was not passed over, and the least offset that it may have."""
+
+
 def scan(
-    file: Scanned, start: int, end: int, *, floor: int = 0, checked_from: int = UNCHECKED, block: int = BLOCK
+    file: Scanned,
+    start: int,
+    end: int,
+    *,
+    floor: int = 0,
+    checked_from: int = UNCHECKED,
+    block: int = BLOCK,
+    skip: Skip | None = None,
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Positions and headers of the batches from `start`, which is a batch's first byte, up to `end`.
 
     Offsets must grow from `floor` on. Batches that reach offset `checked_from` are checked against their CRC,
-    the others by their header alone. Raises `BadBatch` at the first one that is not sound.
+    the others by their header alone. Raises `BadBatch` at the first one that is not sound. After each batch `skip` may
+    pass over some, which has to hold them to the same.
     """
     position = origin = start
-    view = memoryview(b"")
+    data = b""
+    view = memoryview(data)
     while position < end:
         at = position - origin
         if at + HEADER_SIZE > len(view):
-            view = memoryview(file.pread(min(block, end - position), position))
+            data = file.pread(min(block, end - position), position)
+            view = memoryview(data)
             origin, at = position, 0
             if len(view) < HEADER_SIZE:
                 raise BadBatch(file.path, position, f"{len(view)} bytes are not a whole batch")
@@ -63,6 +78,9 @@ def scan(
         yield position, header
         floor = base_offset + delta + 1
         position = after
+        if skip is not None and after - origin + HEADER_SIZE <= len(view):
+            at, floor = skip(data, after - origin)
+            position = origin + at
 
 
 def is_misplaced(expected: int, header: BatchHeader, following: BatchHeader | None, *, gap_is_fine: bool) -> bool:

@@ -206,6 +206,17 @@ class Segment:
             del recent[:-_RECENT_KEPT]
             del self._recent_positions[:-_RECENT_KEPT]
 
+    def note_indexed(self, size: int, *, next_offset: int, since_index: int, latest: TimeEntry) -> None:
+        """Take into account batches at the end of the file that the indexes have been told of, of so many bytes.
+
+        `since_index` of them follow the last index entry; `latest` is as `Segment.latest`, up to their end.
+        """
+        self.max_timestamp, self.max_timestamp_offset = latest
+        self.since_index = since_index
+        self.size += size
+        self.next_offset = next_offset
+        del self._recent_last[:], self._recent_positions[:]
+
     def _add_index_entry(self, last_offset: int, position: int) -> None:
         self.index.add(last_offset - self.base_offset, position)
         self._add_time_entry()

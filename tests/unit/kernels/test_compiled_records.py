@@ -1,12 +1,10 @@
 """The compiled check of records: it says what its source says, reads no byte too far, and is loaded with care."""
 
 import asyncio
-import mmap
 import os
 import tempfile
 from array import array
 from collections.abc import Iterator
-from ctypes import addressof, c_char
 from pathlib import Path
 from random import Random
 
@@ -15,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.kernels import build, native, records
+from headrace.kernels import build, native, records, trials
 from headrace.kernels.elf import Code, NotSelfContained, code_of
 from headrace.protocol import validation
 from headrace.protocol.batch import HEADER_SIZE
@@ -23,10 +21,12 @@ from headrace.protocol.errors import CodedError
 from headrace.protocol.records import Record, decode_records, encode_batch
 from headrace.server import compiled
 
+from .support import Fenced
+
 
 @pytest.fixture(scope="module")
 def code() -> Code:
-    return build.compiled()
+    return build.compiled(native.RECORDS)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def function(code: Code) -> native.Function:
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return native.cache_file()
+    return native.cache_file(native.RECORDS)
 
 
 KEYS = st.none() | st.binary(max_size=200)
@@ -54,19 +54,6 @@ RECORDS = st.lists(
     max_size=80,
 )
 CHANGES = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), max_size=4)
-
-
-class Fenced:
-    """Memory after which nothing may be read: whoever reads on ends the process."""
-
-    def __init__(self, data: bytes) -> None:
-        page = mmap.PAGESIZE
-        size = (len(data) + page - 1) // page * page
-        self._memory = mmap.mmap(-1, size + page)
-        start = addressof(c_char.from_buffer(self._memory))
-        self.address = start + size - len(data)
-        self._memory[size - len(data) : size] = data
-        assert native.protect(start + size, page, 0) == 0
 
 
 def said(function: native.Function, body: bytes, count: int) -> tuple[int, list[int]]:
@@ -170,20 +157,21 @@ def test_sound_batches_pass_the_compiled_check(function: native.Function) -> Non
     assert state[records.KEYLESS] == 9_000
 
 
-def test_the_build_keeps_no_code_that_is_wrong() -> None:
-    def wrong(_: int, __: int) -> int:
+@pytest.mark.parametrize("kernel", native.KERNELS)
+def test_the_build_keeps_no_code_that_is_wrong(kernel: str) -> None:
+    def wrong(_: int | bytes, __: int) -> int:
         return records.SOUND
 
     with pytest.raises(native.Unusable, match="wrong"):
-        build.check(wrong)
+        trials.check(kernel, wrong)
 
 
 def test_code_is_found_again_in_the_cache(cache: Path, code: Code) -> None:
     with pytest.raises(native.Unusable):
-        native.load()
-    assert native.store(code) == cache
+        native.load(native.RECORDS)
+    assert native.store(native.RECORDS, code) == cache
     assert (cache.stat().st_mode & 0o777, cache.parent.stat().st_mode & 0o777) == (0o600, 0o700)
-    assert said(native.load(), b"\x0c\0\0\0\x01\x01\0", 1)[0] == records.SOUND
+    assert said(native.load(native.RECORDS), b"\x0c\0\0\0\x01\x01\0", 1)[0] == records.SOUND
 
 
 def damage(cache: Path) -> Iterator[tuple[str, bytes]]:
@@ -195,27 +183,27 @@ def damage(cache: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def test_damaged_code_is_never_run(cache: Path, code: Code) -> None:
-    native.store(code)
+    native.store(native.RECORDS, code)
     for _, data in damage(cache):
         cache.write_bytes(data)
         with pytest.raises(native.Unusable):
-            native.load()
+            native.load(native.RECORDS)
 
 
 @pytest.mark.parametrize("of_directory", [False, True])
 def test_code_that_others_could_have_written_is_never_run(cache: Path, code: Code, of_directory: bool) -> None:
-    native.store(code)
+    native.store(native.RECORDS, code)
     (cache.parent if of_directory else cache).chmod(0o777)
     with pytest.raises(native.Unusable, match="alone"):
-        native.load()
+        native.load(native.RECORDS)
 
 
 def test_a_link_to_code_is_never_followed(cache: Path, code: Code, tmp_path: Path) -> None:
-    native.store(code)
+    native.store(native.RECORDS, code)
     cache.rename(tmp_path / "elsewhere")
     cache.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(native.Unusable):
-        native.load()
+        native.load(native.RECORDS)
 
 
 @pytest.mark.parametrize("home", [None, "/nowhere/of/another", "relative", "/tmp/" + "a" * 5_000])
@@ -228,7 +216,7 @@ def test_a_user_whose_home_cannot_be_used_has_the_cache_among_temporary_files(
         monkeypatch.delenv("HOME")
         monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user id without an entry
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert native.cache_file().parent == tmp_path / f"headrace-kernels-{os.geteuid()}"
+    assert native.cache_file(native.RECORDS).parent == tmp_path / f"headrace-kernels-{os.geteuid()}"
 
 
 def test_the_build_imports_nothing_from_the_directory_that_the_broker_runs_in(
