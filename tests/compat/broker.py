@@ -87,7 +87,11 @@ class OwnBroker:
         command += [text for name, value in _SETTINGS.items() for text in ("--set", f"{name}={value}")]
         with self.log.open("a") as stderr:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
-        _wait_ready(self._process, self.log)
+        try:
+            _wait_ready(self._process, self.log)
+        except BaseException:  # a context that was not entered is not left either
+            self._stop(kill=True)
+            raise
 
     def _stop(self, *, kill: bool) -> None:
         assert self._process is not None
