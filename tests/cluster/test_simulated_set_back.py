@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from headrace.cluster.identity import WrongCluster
 from headrace.cluster.lineage import MARK_SECONDS
 from headrace.cluster.membership import IdInUse
 from headrace.protocol.api import ApiKey
@@ -166,6 +167,30 @@ def test_brokers_wait_for_their_own_store_where_they_find_an_empty_one() -> None
         assert cluster.registered() == []
         assert directories(run) == [["0"]] * 3
         cluster.ensemble.set_back(backup)
+        await whole_and_nothing_lost(run)
+
+    told(story)
+
+
+def test_a_broker_of_a_cluster_that_starts_with_an_empty_store_leaves_nothing_in_it() -> None:
+    """Else the next would find the id of a cluster there that nobody is of, not a store that has lost everything."""
+
+    async def story(run: Run) -> None:
+        cluster = run.cluster
+        await run.client.create_topic(TOPIC, assignments=[[0, 1, 2]])
+        await run.write_until_acknowledged("a")
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        for machine in cluster:
+            await machine.stop()
+        backup = cluster.ensemble.tree.snapshot()
+        cluster.ensemble.set_back(Tree().snapshot())
+        for machine in cluster:
+            with pytest.raises(WrongCluster, match="it has lost everything"):
+                await machine.start()
+        assert cluster.ensemble.tree.list("/") == []
+        cluster.ensemble.set_back(backup)
+        for machine in cluster:
+            await machine.start()
         await whole_and_nothing_lost(run)
 
     told(story)

@@ -5,15 +5,23 @@ from random import Random
 from typing import Final
 from uuid import UUID
 
-from .store import AlreadyExists, Create, MetadataStore
+from .store import AlreadyExists, Create, MetadataStore, StoreError
 
 CLUSTER_ID: Final = "/cluster/id"
 
 
-async def cluster_id(store: MetadataStore, rng: Random) -> str:
-    """The id of the cluster whose state is in the store, made and kept there on the first call."""
+class WrongCluster(StoreError):  # noqa: N818 - named for the state found
+    """The store is not of the cluster that this broker belongs to."""
+
+
+async def cluster_id(store: MetadataStore, rng: Random, mine: str | None = None) -> str:
+    """The id of the cluster whose state is in the store. A store without one is given a new one, but not by a broker
+    that is of a cluster already (`mine`): `WrongCluster`.
+    """
     stored = await store.get(CLUSTER_ID)
     if stored is None:
+        if mine:
+            raise _wrong_cluster(mine, None)
         try:
             await store.commit([Create(CLUSTER_ID, _text(new_topic_id(rng)).encode())])
         except AlreadyExists:
@@ -21,6 +29,21 @@ async def cluster_id(store: MetadataStore, rng: Random) -> str:
         stored = await store.get(CLUSTER_ID)
     assert stored is not None
     return stored.value.decode()
+
+
+async def check_cluster(store: MetadataStore, mine: str) -> None:
+    """`WrongCluster` for a store that has lost everything, or is another cluster's."""
+    stored = await store.get(CLUSTER_ID)
+    found = None if stored is None else stored.value.decode()
+    if found != mine:
+        raise _wrong_cluster(mine, found)
+
+
+def _wrong_cluster(mine: str, found: str | None) -> WrongCluster:
+    return WrongCluster(
+        f"this broker is of cluster {mine}, and the metadata store of "
+        f"{'none: it has lost everything' if found is None else f'cluster {found}'}; put the store back"
+    )
 
 
 def new_topic_id(rng: Random) -> UUID:

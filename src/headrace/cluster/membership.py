@@ -28,7 +28,7 @@ from headrace.protocol.errors import CodedError
 from headrace.storage.disk import StorageError
 
 from .fenced import Deposed
-from .identity import CLUSTER_ID
+from .identity import WrongCluster, check_cluster
 from .lineage import MARK_SECONDS, Memory, Verdict, look
 from .log_faults import LogKey
 from .registration import (
@@ -63,10 +63,6 @@ LEAVE_SECONDS: Final = 2.0
 """How long the store may take to note that this broker leaves; after that its session says so, later."""
 
 log = structlog.get_logger(__name__)
-
-
-class WrongCluster(StoreError):  # noqa: N818 - named for the state found
-    """The store is not of the cluster that this broker belongs to."""
 
 
 class IdInUse(Exception):  # noqa: N818 - named for the state found
@@ -221,7 +217,7 @@ class Membership:
         stored = await self._store.get(key)
         # What was lost before this is not the session that the key will live in; what is lost after it may be.
         self._ended.clear()
-        await self._check_cluster()
+        await check_cluster(self._store, self._cluster_id)
         if stored is not None and not self._is_ours(stored):
             if not may_wait or not self._is_same_directory(stored):
                 raise IdInUse(self._in_use(stored))
@@ -260,16 +256,6 @@ class Membership:
         else:
             log.error(
                 "this broker's data directory is older than what the cluster has seen of it: nothing in it counts"
-            )
-
-    async def _check_cluster(self) -> None:
-        """A store that has lost everything, or is another's, is not the one to register in."""
-        stored = await self._store.get(CLUSTER_ID)
-        found = None if stored is None else stored.value.decode()
-        if found != self._cluster_id:
-            raise WrongCluster(
-                f"this broker is of cluster {self._cluster_id}, and the metadata store of "
-                f"{'none: it has lost everything' if found is None else f'cluster {found}'}; put the store back"
             )
 
     def _is_ours(self, stored: Versioned) -> bool:

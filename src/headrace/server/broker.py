@@ -163,8 +163,9 @@ class Broker:
         self._held.callback(logs.release)
         self._logs = logs
         store = await self._open_store(logs)
-        image = ClusterImage(cluster_id=await cluster_id(store, self._rng), controller_id=config.node_id)
-        logs.claim(image.cluster_id)
+        found = await cluster_id(store, self._rng, logs.cluster_id)
+        image = ClusterImage(cluster_id=found, controller_id=config.node_id)
+        logs.claim(found)
         logs.was_deleted = image.was_deleted
         self._replicas = ReplicaManager(
             broker_id=config.node_id,
