@@ -157,9 +157,11 @@ class Client(ClusterClient):
         *,
         acks: int = -1,
         transactional_id: str | None = None,
+        leader: Address | None = None,
     ) -> tuple[ErrorCode, int]:
         """What the leader answers, with the base offset; `Failed` before it was sent, `OSError` where nobody knows."""
-        leader = await self.leader_of(topic, partition, topic_id)
+        if leader is None:
+            leader = await self.leader_of(topic, partition, topic_id)
         data = {"topic_id": topic_id, "partition_data": [{"index": partition, "records": batch}]}
         values = {
             "transactional_id": transactional_id,

@@ -60,8 +60,9 @@ WORK: Final = (
 )
 """Kinds of work; readers of both isolation levels are always there. `zombies`, which is not drawn: transactional
 producers that were taken for dead and go on."""
-DRAWN_APART: Final = ("flush setting",)
-"""Kinds of work that came later; drawn so that earlier seeds stay what they were."""
+DRAWN_APART: Final = ("flush setting", "renumbering")
+"""Kinds of work that came later; drawn so that earlier seeds stay what they were. `renumbering`: an idempotent producer
+that does as librdkafka."""
 
 HELD_BACK: frozenset[str] = frozenset({"late commit"})
 """Faults that are not drawn by themselves, only when they are asked for."""

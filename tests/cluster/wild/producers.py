@@ -22,7 +22,9 @@ KEYS = [f"k{number}" for number in range(6)]
 class Producer:
     """Writes batches to any partition of the topics there are."""
 
-    def __init__(self, scene: Scene, name: str, *, acks: int, idempotent: bool) -> None:
+    def __init__(
+        self, scene: Scene, name: str, *, acks: int, idempotent: bool, stream: "type[Stream] | None" = None
+    ) -> None:
         self.name = name
         self.acknowledged = 0
         self._client = Client(scene, name)
@@ -30,6 +32,7 @@ class Producer:
         self._rng = self._client.rng
         self._acks = acks
         self._is_idempotent = idempotent
+        self._stream_class = Stream if stream is None else stream
         self._streams: dict[tuple[UUID, int], Stream] = {}
         self._stream_count = 0
         self._value_count = 0
@@ -73,7 +76,7 @@ class Producer:
         if stream is None or stream.is_broken or (not stream.in_flight and self._rng.random() < RESTARTED):
             self._stream_count += 1
             name = f"{self.name}/{self._stream_count}"
-            stream = Stream(self._client, name, topic, topic_id, partition, await self._producer_id())
+            stream = self._stream_class(self._client, name, topic, topic_id, partition, await self._producer_id())
             self._streams[topic_id, partition] = stream
         if len(self._in_flight) >= MOST_OF_ALL or len(stream.in_flight) >= (
             MOST_IN_FLIGHT if self._scene.mix.does("pipelined") else 1
@@ -130,7 +133,9 @@ class Batch:
         self.values = values
         self.keys = keys
         self.sequence = sequence
+        self.begun = asyncio.get_running_loop().time()
         self.may_be_there = False
+        self.outcome: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
 
 class Stream:

@@ -31,6 +31,7 @@ from .ledger import INTERNAL, Ledger
 from .mix import Mix
 from .operator import COMPACTED, RETAINED, STEADY, TARGET, Operator
 from .producers import Producer
+from .renumbering import RenumberingStream
 from .transacting import Copier, TransactionalProducer
 
 LATE_NEWS: Final = frozenset({"hold", "lagging feed", "cut", "cut one way", "slow link", "store commits"})
@@ -109,6 +110,8 @@ class WildRun:
             if mix.does(name):
                 names = [f"{name.replace('=', '')}-{letter}" for letter in "ab"[:count]]
                 clients += [Producer(scene, each, acks=acks, idempotent=idempotent) for each in names]
+        if mix.does("idempotent") and mix.does("renumbering"):
+            clients.append(Producer(scene, "renumbering", acks=-1, idempotent=True, stream=RenumberingStream))
         if mix.does("transactions"):
             clients += [TransactionalProducer(scene, f"txn{n}", TARGET, newer=n % 2 == 0) for n in range(2)]
         if mix.does("copier"):
