@@ -1,14 +1,20 @@
 """Avro records without a file around them, as in messages."""
 
+import json
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 from pyspark.sql import types as t
 
+from headrace.registry.errors import InvalidSchemaError
+from headrace.registry.schemas.avro import AvroModel
+
 from .assemble import Assembler
-from .avro_loop import CUT_SHORT, LEFT_OVER, NO_SUCH_BRANCH, NOT_UTF8, OUT_OF_RANGE, decode
-from .avro_plan import Plan, plan_of
+from .avro_columns import model_of
+from .avro_loop import CUT_SHORT, LEFT_OVER, NO_SUCH_BRANCH, NOT_UTF8, OUT_OF_RANGE, TOO_DEEP, decode
+from .avro_plan import UNRESOLVED, Plan, plan_of
+from .errors import OptionError
 from .payload import Decoded, Payload
 from .sheet import COUNT, grown, new_sheet
 
@@ -17,19 +23,21 @@ _FAULTS: Final = {
     OUT_OF_RANGE: "a number is out of range",
     NOT_UTF8: "a string is not UTF-8",
     NO_SUCH_BRANCH: "a union has no such branch",
+    TOO_DEEP: "values are nested too deep",
     LEFT_OVER: "bytes are left over after the record",
 }
 
 
 class AvroCodec:
-    """Decodes records of one schema."""
+    """Decodes records of one schema, or of another that a writer had."""
 
-    def __init__(self, schema: str) -> None:
+    def __init__(self, schema: str, writer: AvroModel | None = None) -> None:
         self._schema = schema
+        self._writer = writer
         self._per_row: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_schema": self._schema, "_per_row": None}
+        return {"_schema": self._schema, "_writer": self._writer, "_per_row": None}
 
     def check(self) -> None:
         """Raise OptionError if the schema cannot be decoded to."""
@@ -37,7 +45,8 @@ class AvroCodec:
 
     @cached_property
     def _plan(self) -> Plan:
-        return plan_of(self._schema)
+        reader = _reader(self._schema)
+        return plan_of(reader, self._writer or reader)
 
     @property
     def spark_type(self) -> t.DataType:
@@ -49,15 +58,27 @@ class AvroCodec:
         plan = self._plan
         sheet = new_sheet(plan.layout, payload.rows, self._per_row)
         faults, places = np.zeros(payload.rows, np.int64), np.zeros(payload.rows, np.int64)
-        left = np.zeros(plan.layout.scopes, np.int64)
+        left = np.zeros(plan.depth + 1, np.int64)
         row, plain = 0, payload.plain()
         while (row := decode(plain, plan.steps, plan.tables, sheet, faults, places, left, row)) < payload.rows:
             sheet = grown(sheet, plan.layout)
         if payload.rows:
             self._per_row = sheet.scopes[:, COUNT] / payload.rows
-        return Decoded(Assembler(plan.layout, sheet, payload.data).values(), _errors(faults, places))
+        errors = {row: _error(plan, int(faults[row]), places[row]) for row in np.flatnonzero(faults).tolist()}
+        return Decoded(Assembler(plan.layout, sheet, payload.data, plan.texts).values(), errors)
 
 
-def _errors(faults: Any, places: Any) -> dict[int, str]:
-    bad = np.flatnonzero(faults).tolist()
-    return {row: f"{_FAULTS[int(faults[row])]}, at byte {places[row]}" for row in bad}
+def _reader(text: str) -> AvroModel:
+    try:
+        json.loads(text)
+        return model_of(text)
+    except ValueError as error:
+        raise OptionError(f"schema: not an Avro schema in JSON ({error})") from error
+    except InvalidSchemaError as error:
+        raise OptionError(f"schema: not a valid Avro schema: {error}") from error
+
+
+def _error(plan: Plan, fault: int, place: int) -> str:
+    if fault <= UNRESOLVED:
+        return plan.reasons[UNRESOLVED - fault]
+    return f"{_FAULTS[fault]}, at byte {place}"

@@ -11,21 +11,32 @@ from .avro_plan import (
     ARRAY,
     BOOLEAN,
     BYTES,
+    CALL,
+    CONSTANT,
     DECIMAL,
     DOUBLE,
+    ELEMENT,
     END,
     ENUM,
+    FAIL,
     FIXED,
     FIXED_DECIMAL,
     FLOAT_AS_DOUBLE,
     INT,
     JUMP,
     LONG,
+    LONG_AS_DOUBLE,
+    LONG_AS_FLOAT,
     MILLIS,
-    NOTHING,
+    NEXT,
+    PASS_FIXED,
+    PASS_SPAN,
+    PASS_VARINT,
     RECORD,
+    RETURN,
     STRING,
     SWITCH,
+    WIDE_CONSTANT,
 )
 from .decimals import fits, halves
 from .machine import long, pointer, source_of
@@ -33,7 +44,7 @@ from .payload import Payload
 from .sheet import Sheet, Slots, drop_row, mark, open_element, open_row, put, put_wide, slots_of
 from .wire import is_utf8, little_endian, varint, zigzag
 
-CUT_SHORT, OUT_OF_RANGE, NOT_UTF8, NO_SUCH_BRANCH, LEFT_OVER, NO_ROOM = range(-1, -7, -1)
+CUT_SHORT, OUT_OF_RANGE, NOT_UTF8, NO_SUCH_BRANCH, LEFT_OVER, NO_ROOM, TOO_DEEP = range(-1, -8, -1)
 """Faults, which stand where a position would."""
 
 _MOST_MILLIS: Final = (2**63 - 1) // 1000
@@ -46,14 +57,17 @@ def decode(
     """Decode the rows from `row` on; the answer is the row that found no room, or the number of rows.
 
     A row's fault is 0 if it is good; its place is the byte where the value begins that showed the fault. `left` is
-    room for a number per scope: what is still to come of the blocks under way, by the depth of their arrays.
+    room for a number per depth of arrays and calls, and one more: what is still to come of the blocks under way, and
+    where calls return to.
     """
     source, slots = source_of(payload), slots_of(sheet)
     while row < source.rows:
         if source.present[row]:
             open_row(slots, row)
             start, end = source.starts[row], source.ends[row]
-            pos, begin = _record(source.data, start, end, pointer(steps), pointer(tables), slots, pointer(left))
+            pos, begin = _record(
+                source.data, start, end, pointer(steps), pointer(tables), slots, pointer(left), len(left)
+            )
             if pos < 0:
                 drop_row(slots, row)
                 if pos == NO_ROOM:
@@ -64,7 +78,9 @@ def decode(
 
 
 @called
-def _record(data: Any, pos: int, end: int, steps: Any, tables: Any, slots: Slots, left: Any) -> tuple[int, int]:
+def _record(
+    data: Any, pos: int, end: int, steps: Any, tables: Any, slots: Slots, left: Any, room: int
+) -> tuple[int, int]:
     """Where the record ends, or its fault, and where its last value begins."""
     step, depth = long(0), long(0)
     while True:
@@ -74,20 +90,43 @@ def _record(data: Any, pos: int, end: int, steps: Any, tables: Any, slots: Slots
         begin = pos
         if code == END:
             return (pos if pos == end else LEFT_OVER), begin
-        if code == RECORD:
+        if code < END:
+            pos = _scalar(data, pos, end, code, argument, other, tables, slots, node)
+        elif code == RECORD:
             mark(slots, node)
         elif code == SWITCH:
             step, pos = _branch(data, pos, end, tables, argument, other)
         elif code == JUMP:
             step = argument
-        elif code < RECORD:
-            pos = _scalar(data, pos, end, code, argument, other, slots, node)
-        else:
+        elif (code == ARRAY or code == CALL) and depth + 1 >= room:
+            pos = TOO_DEEP
+        elif code == CALL:
+            depth += 1
+            left[depth], step = step, argument
+        elif code == RETURN:
+            step, depth = left[depth], depth - 1
+        elif code == ARRAY or code == NEXT:
             goes_on, depth, pos = _element(data, pos, end, code == ARRAY, node, argument, slots, left, depth)
             if goes_on != (code == ARRAY):  # into the array again, or past it
                 step = other
+        else:
+            pos = _constant(pos, code, argument, other, slots, node)
         if pos < 0:
             return pos, begin
+
+
+@called
+def _constant(pos: int, code: int, argument: int, other: int, slots: Slots, node: int) -> int:
+    """Put what no bytes stand for."""
+    if code == FAIL:
+        return argument
+    if code == CONSTANT:
+        put(slots, node, argument)
+    elif code == WIDE_CONSTANT:
+        put_wide(slots, node, argument, other)
+    elif code == ELEMENT and not open_element(slots, node, argument):
+        return NO_ROOM
+    return pos
 
 
 @inlined
@@ -110,14 +149,15 @@ def _element(
     if is_first:
         depth += 1
         left[depth] = 0
-        mark(slots, node)
+        if scope >= 0:
+            mark(slots, node)
     else:
         left[depth] -= 1
     if left[depth] == 0:
         left[depth], pos = _block(data, pos, end)
         if left[depth] == 0:
             return False, depth - 1, pos
-    if pos >= 0 and not open_element(slots, node, scope):
+    if pos >= 0 and scope >= 0 and not open_element(slots, node, scope):
         pos = NO_ROOM
     return True, depth, pos
 
@@ -135,36 +175,65 @@ def _block(data: Any, pos: int, end: int) -> tuple[int, int]:
 
 
 @inlined
-def _scalar(data: Any, pos: int, end: int, code: int, argument: int, other: int, slots: Slots, node: int) -> int:
-    if code == STRING or code == BYTES or code == DECIMAL:
+def _scalar(
+    data: Any, pos: int, end: int, code: int, argument: int, other: int, tables: Any, slots: Slots, node: int
+) -> int:
+    if code == STRING or code == BYTES or code == DECIMAL or code == PASS_SPAN:
         bits, pos = varint(data, pos, end)
         size = zigzag(bits)
         if pos < 0 or size < 0 or size > end - pos:
             return CUT_SHORT
         return _span(data, pos, size, code, other, slots, node)
-    if code == INT or code == LONG or code == MILLIS or code == ENUM:
+    if code == INT or code == LONG or code == MILLIS:
         bits, pos = varint(data, pos, end)
         number = zigzag(bits)
         put(slots, node, number * 1000 if code == MILLIS else number)
-        return pos if pos < 0 or _in_range(number, code, argument) else OUT_OF_RANGE
-    if code == FIXED or code == FIXED_DECIMAL:
-        return _span(data, pos, argument, code, other, slots, node) if argument <= end - pos else CUT_SHORT
-    if code == NOTHING:
-        return pos
-    size = 1 if code == BOOLEAN else 8 if code == DOUBLE else 4
+        return pos if pos < 0 or _in_range(number, code) else OUT_OF_RANGE
+    if code == ENUM or code == PASS_VARINT or code == LONG_AS_FLOAT or code == LONG_AS_DOUBLE:
+        return _converted(data, pos, end, code, argument, other, tables, slots, node)
+    size = argument
+    if code == BOOLEAN:
+        size = 1
+    elif code == DOUBLE:
+        size = 8
+    elif code != FIXED and code != FIXED_DECIMAL and code != PASS_FIXED:
+        size = 4
     if size > end - pos:
         return CUT_SHORT
+    if code == FIXED or code == FIXED_DECIMAL or code == PASS_FIXED:
+        return _span(data, pos, size, code, other, slots, node)
     bits = _bits(data, pos, size, code)
     put(slots, node, bits)
     return pos + size if code != BOOLEAN or bits <= 1 else OUT_OF_RANGE
 
 
+@called
+def _converted(
+    data: Any, pos: int, end: int, code: int, symbols: int, table: int, tables: Any, slots: Slots, node: int
+) -> int:
+    """A number that stands for another one."""
+    bits, pos = varint(data, pos, end)
+    number = zigzag(bits)
+    if pos < 0:
+        return CUT_SHORT
+    if code == ENUM:
+        if number < 0 or number >= symbols:
+            return OUT_OF_RANGE
+        number = tables[table + number]
+        if number < 0:
+            return number  # type: ignore[no-any-return]
+        put(slots, node, number)
+    elif code == LONG_AS_FLOAT:
+        put(slots, node, long(np.float32(number).view(np.uint32)))
+    elif code == LONG_AS_DOUBLE:
+        put(slots, node, np.float64(number).view(np.int64))  # type: ignore[arg-type]
+    return pos
+
+
 @inlined
-def _in_range(number: int, code: int, symbols: int) -> bool:
+def _in_range(number: int, code: int) -> bool:
     if code == INT:
         return -(2**31) <= number < 2**31
-    if code == ENUM:
-        return 0 <= number < symbols
     return code == LONG or -_MOST_MILLIS <= number <= _MOST_MILLIS
 
 
@@ -174,7 +243,8 @@ def _span(data: Any, pos: int, size: int, code: int, digits: int, slots: Slots, 
         low, high, whole = halves(data, pos, size)
         put_wide(slots, node, low, high)
         return pos + size if whole and fits(low, high, digits) else OUT_OF_RANGE
-    put_wide(slots, node, pos, size)
+    if code != PASS_SPAN and code != PASS_FIXED:
+        put_wide(slots, node, pos, size)
     return pos + size if code != STRING or is_utf8(data, pos, pos + size) else NOT_UTF8
 
 

@@ -1,276 +1,440 @@
-"""An Avro schema as a program: the steps that read a record, and the columns that it becomes.
+"""Records of a writer's Avro schema as a program that fills the columns of a reader's.
 
-Spark's types are those of Spark's own Avro reader. A step is four integers: what to do, the node it fills, and two
-arguments. A union is a SWITCH over a table of steps to go on with; each branch ends with a JUMP behind the union. An
-array is an ARRAY step, the steps of one element, and a NEXT that goes back to them; a map is an array whose elements
-start with their key.
+The steps follow the writer's schema, which is what the bytes are made of; where their values go is the reader's word,
+by Avro's rules of schema resolution. A step is four integers: what to do, the node it fills, and two arguments. A
+union is a SWITCH over a table of steps to go on with; each branch ends with a JUMP behind the union. An array is an
+ARRAY step, the steps of one element, and a NEXT that goes back to them; a map is an array whose elements start with
+their key. What the reader does not have is passed over, records that are inside of themselves by a CALL of steps that
+end with a RETURN; what the writer does not have is a constant, the default.
+
+Where the two cannot be resolved stands a FAIL with the reason: a record that comes there is bad, others are not.
+Logical types give numbers their meaning, so that different ones are not resolved, but for times in other units.
 """
 
-import json
+import struct
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-import fastavro
 import numpy as np
 from pyspark.sql import types as t
 
-from .arrow_types import arrow_type
-from .errors import OptionError
-from .layout import ROOT_SCOPE, Form, Layout, Node
+from headrace.registry.schemas.avro import AvroModel, Enum, Field, Fixed, Items, Named, Names, Node, Record, Union
+from headrace.registry.schemas.avro_compat import PROMOTIONS
 
-END, BOOLEAN, INT, LONG, MILLIS, FLOAT, FLOAT_AS_DOUBLE, DOUBLE, BYTES, STRING = range(10)
-FIXED, ENUM, DECIMAL, FIXED_DECIMAL, NOTHING, RECORD, SWITCH, JUMP, ARRAY, NEXT = range(10, 20)
+from .avro_columns import Place, columns_of, is_default_of, logical_type, resolved, takes_no_bytes
+from .layout import Form, Layout
+from .layout import Node as Column
 
-_MOST_DIGITS: Final = 38
+BOOLEAN, INT, LONG, MILLIS, FLOAT, FLOAT_AS_DOUBLE, DOUBLE, BYTES, STRING, FIXED, ENUM, DECIMAL = range(12)
+FIXED_DECIMAL, LONG_AS_FLOAT, LONG_AS_DOUBLE, PASS_VARINT, PASS_SPAN, PASS_FIXED, END = range(12, 19)
+RECORD, SWITCH, JUMP, ARRAY, NEXT, CALL, RETURN, CONSTANT, WIDE_CONSTANT, ELEMENT, FAIL = range(19, 30)
+
+UNRESOLVED: Final = -16
+"""The fault of the first reason; that of the next is one less, and so on."""
+
+NOT_OPENED: Final = -1
+"""In place of an array's scope where its elements are passed over."""
+
+_PASSED: Final = {"int": (PASS_VARINT, 0), "long": (PASS_VARINT, 0), "enum": (PASS_VARINT, 0)} | {
+    "string": (PASS_SPAN, 0),
+    "bytes": (PASS_SPAN, 0),
+    "boolean": (PASS_FIXED, 1),
+    "float": (PASS_FIXED, 4),
+    "double": (PASS_FIXED, 8),
+}
+_NUMBERS: Final = {"boolean": BOOLEAN, "int": INT, "long": LONG}
+_TO_FLOAT: Final = {"int": LONG_AS_FLOAT, "long": LONG_AS_FLOAT, "float": FLOAT}
+_TO_DOUBLE: Final = {"int": LONG_AS_DOUBLE, "long": LONG_AS_DOUBLE, "float": FLOAT_AS_DOUBLE, "double": DOUBLE}
+_MEANINGFUL: Final = ("date", "time-", "timestamp-", "local-timestamp-")
+_UNITS: Final = ("millis", "micros")
+_MOST_MILLIS: Final = (2**63 - 1) // 1000
+_MOST_CALLS: Final = 1000
 
 
 class Plan(NamedTuple):
-    """What the loop needs to know of a schema."""
+    """What the loop needs to know of a pair of schemas."""
 
     spark_type: t.DataType
     layout: Layout
     steps: Any
     tables: Any
+    texts: bytes
+    """The texts of constants."""
+    reasons: tuple[str, ...]
+    """Why records that come to a FAIL are bad."""
+    depth: int
+    """How many arrays and calls may be inside of each other."""
 
 
-class _Scalar(NamedTuple):
-    spark_type: t.DataType
-    form: Form
-    code: int
-    argument: int = 0
+def plan_of(reader: AvroModel, writer: AvroModel) -> Plan:
+    """How to read what the writer wrote; OptionError where the reader's schema cannot become columns."""
+    layout, root = columns_of(reader)
+    program = _Program(reader, writer)
+    program.value(writer.root, root, "value")
+    program.emit(END)
+    program.add_called()
+    return Plan(
+        spark_type=root.spark_type,
+        layout=layout,
+        steps=np.array(program.steps, np.int64),
+        tables=np.array(program.tables or [0], np.int64),
+        texts=bytes(program.texts),
+        reasons=tuple(program.reasons),
+        depth=program.deepest + (_MOST_CALLS if program.calls else 0),
+    )
 
 
-_PRIMITIVES: Final = {
-    "boolean": _Scalar(t.BooleanType(), Form.NUMBER, BOOLEAN),
-    "int": _Scalar(t.IntegerType(), Form.NUMBER, INT),
-    "long": _Scalar(t.LongType(), Form.NUMBER, LONG),
-    "float": _Scalar(t.FloatType(), Form.FLOAT_BITS, FLOAT),
-    "double": _Scalar(t.DoubleType(), Form.FLOAT_BITS, DOUBLE),
-    "bytes": _Scalar(t.BinaryType(), Form.BYTES, BYTES),
-    "string": _Scalar(t.StringType(), Form.BYTES, STRING),
-    "null": _Scalar(t.NullType(), Form.NOTHING, NOTHING),
-}
-_LOGICAL: Final = {
-    ("int", "date"): _Scalar(t.DateType(), Form.NUMBER, INT),
-    ("long", "timestamp-millis"): _Scalar(t.TimestampType(), Form.NUMBER, MILLIS),
-    ("long", "timestamp-micros"): _Scalar(t.TimestampType(), Form.NUMBER, LONG),
-    ("long", "local-timestamp-millis"): _Scalar(t.TimestampNTZType(), Form.NUMBER, MILLIS),
-    ("long", "local-timestamp-micros"): _Scalar(t.TimestampNTZType(), Form.NUMBER, LONG),
-}
-_WIDENED: Final = {
-    frozenset({"int", "long"}): (t.LongType(), Form.NUMBER, {"int": INT, "long": LONG}),
-    frozenset({"float", "double"}): (t.DoubleType(), Form.FLOAT_BITS, {"float": FLOAT_AS_DOUBLE, "double": DOUBLE}),
-}
+class _Unresolvable(Exception):  # noqa: N818 - never leaves this file
+    """Why a value of the writer's cannot be one of the reader's."""
 
 
-def plan_of(schema_text: str) -> Plan:
-    """The plan of a schema in JSON, whose top level must be a record."""
-    schema = _parsed(schema_text)
-    if _kind(schema) != "record":
-        raise OptionError("schema: the Avro schema must be a record at its top level")
-    planner = _Planner()
-    _, spark_type = planner.value(schema, ROOT_SCOPE, None, "value")
-    planner.emit(END)
-    steps = np.array(planner.steps, np.int64)
-    tables = np.array(planner.tables or [0], np.int64)
-    return Plan(spark_type, planner.layout, steps, tables)
+@dataclass(frozen=True, slots=True)
+class _Match:
+    """Which of the reader's fields takes each of the writer's, and those that none is for."""
+
+    targets: dict[str, tuple[Field, Place]]
+    absent: list[tuple[Field, Place]]
 
 
-def _parsed(text: str) -> Any:
-    try:
-        return fastavro.parse_schema(json.loads(text))
-    except json.JSONDecodeError as error:
-        raise OptionError(f"schema: not an Avro schema in JSON ({error})") from error
-    except Exception as error:  # fastavro raises whatever the odd schema led it into
-        raise OptionError(f"schema: not a valid Avro schema: {str(error) or type(error).__name__}") from error
-
-
-def _kind(schema: Any) -> str:
-    if isinstance(schema, list):
-        return "union"
-    if isinstance(schema, dict):
-        return _kind(schema["type"]) if not isinstance(schema["type"], str) else schema["type"]
-    return str(schema)
-
-
-class _Planner:
-    def __init__(self) -> None:
-        self.layout = Layout()
+class _Program:
+    def __init__(self, reader: AvroModel, writer: AvroModel) -> None:
         self.steps: list[list[int]] = []
         self.tables: list[int] = []
-        self._named: dict[str, Any] = {}
-        self._inside: list[str] = []
+        self.texts = bytearray()
+        self.reasons: list[str] = []
+        self.deepest = 0
+        self.calls: dict[str, list[int]] = {}
+        """The records that are passed over by a call, and the steps that call."""
+        self._depth = 0
+        self._reader = reader.names
+        self._writer = writer.names
 
-    def emit(self, code: int, node: Node | None = None, first: int = 0, second: int = 0) -> int:
-        self.steps.append([code, node.index if node else 0, first, second])
+    def emit(self, code: int, column: Column | None = None, first: int = 0, second: int = 0) -> int:
+        self.steps.append([code, column.index if column else 0, first, second])
         return len(self.steps) - 1
 
-    def value(self, schema: Any, scope: int, parent: Node | None, path: str) -> tuple[Node, t.DataType]:
-        """The steps and the node for one value."""
-        schema = self._resolved(schema)
-        kind = _kind(schema)
-        if kind == "union":
-            return self._union(schema if isinstance(schema, list) else schema["type"], scope, parent, path)
-        if kind == "record":
-            return self._record(schema, scope, parent, path)
-        if kind in ("array", "map"):
-            return self._entries(kind, schema, scope, parent, path)
-        return self._scalar(_scalar(kind, schema, path), schema, scope, parent)
+    def _fail(self, reason: str) -> None:
+        self.emit(FAIL, None, self._fault(reason))
 
-    def _resolved(self, schema: Any) -> Any:
-        while isinstance(schema, dict) and isinstance(schema["type"], dict):
-            schema = schema["type"]
-        if isinstance(schema, dict) and "name" in schema:
-            self._named[schema["name"]] = schema
-        return self._named.get(schema, schema) if isinstance(schema, str) else schema
+    def _fault(self, reason: str) -> int:
+        self.reasons.append(reason)
+        return UNRESOLVED - (len(self.reasons) - 1)
 
-    def _scalar(self, scalar: _Scalar, schema: Any, scope: int, parent: Node | None) -> tuple[Node, t.DataType]:
-        node = self.layout.add(scalar.form, scope, arrow_type(scalar.spark_type), parent)
-        if scalar.form is Form.SYMBOL:
-            node.name_them(dict(enumerate(schema["symbols"])))
-        self.emit(scalar.code, node, scalar.argument, getattr(scalar.spark_type, "precision", 0))
-        return node, scalar.spark_type
+    def value(self, writer: Node, place: Place, path: str) -> None:
+        """The steps for a value of the writer's that goes to a place of the reader's."""
+        writer = resolved(writer, self._writer)
+        try:
+            if isinstance(writer, Union):
+                self._switch(writer, lambda branch: self.value(branch, place, path))
+            elif isinstance(place.schema, Union):
+                branch = self._branch(writer, place)
+                if place.has_members and branch.schema.kind != "null":
+                    self.emit(RECORD, place.column)
+                self.value(writer, branch, path)
+            elif isinstance(writer, Record) and isinstance(place.schema, Record):
+                self._record(writer, place, path)
+            elif isinstance(writer, Items) and writer.kind == place.schema.kind:
+                self._items(writer, place, path)
+            else:
+                self._scalar(writer, place)
+        except _Unresolvable as error:
+            self._fail(f"{path}: {error}")
 
-    def _record(self, schema: Any, scope: int, parent: Node | None, path: str) -> tuple[Node, t.DataType]:
-        name = schema["name"]
-        if name in self._inside:
-            raise OptionError(f"schema: {path} is a {name} inside a {name}; recursive records cannot become columns")
-        self._inside.append(name)
-        node = self.layout.add(Form.STRUCT, scope, parent=parent)
-        self.emit(RECORD, node)
-        fields = []
-        for field in schema["fields"]:
-            child, spark_type = self.value(field["type"], scope, node, f"{path}.{field['name']}")
-            node.children.append(child)
-            fields.append(t.StructField(field["name"], spark_type))
-        self._inside.pop()
-        return _typed(node, t.StructType(fields))
-
-    def _entries(self, kind: str, schema: Any, scope: int, parent: Node | None, path: str) -> tuple[Node, t.DataType]:
-        node = self.layout.add(Form.MAP if kind == "map" else Form.LIST, scope, parent=parent)
-        start = self.emit(ARRAY, node, node.inner_scope)
-        if kind == "map":
-            key, _ = self._scalar(_PRIMITIVES["string"], None, node.inner_scope, None)
-            node.children.append(key)
-        item = schema["values"] if kind == "map" else schema["items"]
-        child, spark_type = self.value(item, node.inner_scope, None, f"{path}[]")
-        if kind == "array" and self._takes_no_bytes(item):
-            raise OptionError(f"schema: {path} is an array of items that take no bytes, so nothing bounds its length")
-        node.children.append(child)
-        self.emit(NEXT, node, node.inner_scope, start + 1)
-        self.steps[start][3] = len(self.steps)
-        whole = t.MapType(t.StringType(), spark_type) if kind == "map" else t.ArrayType(spark_type)
-        return _typed(node, whole)
-
-    def _takes_no_bytes(self, schema: Any) -> bool:
-        schema = self._resolved(schema)
-        kind = _kind(schema)
-        if kind == "record":
-            return all(self._takes_no_bytes(field["type"]) for field in schema["fields"])
-        return kind == "null" or (kind == "fixed" and schema["size"] == 0)
-
-    def _union(self, branches: Any, scope: int, parent: Node | None, path: str) -> tuple[Node, t.DataType]:
+    def _switch(self, writer: Union, each: Any) -> None:
         table = len(self.tables)
-        self.emit(SWITCH, None, table, len(branches))
-        self.tables += [-1] * len(branches)
-        places = [place for place, branch in enumerate(branches) if _kind(self._resolved(branch)) != "null"]
-        rest = [branches[place] for place in places]
-        fill = self._branches(rest, scope, parent, path)
+        self.emit(SWITCH, None, table, len(writer.branches))
+        self.tables += [0] * len(writer.branches)
         jumps = []
-        for place, branch in zip(places, rest, strict=True):
-            self.tables[table + place] = len(self.steps)
-            fill.add(self, branch)
+        for number, branch in enumerate(writer.branches):
+            self.tables[table + number] = len(self.steps)
+            each(branch)
             jumps.append(self.emit(JUMP))
-        self._land(table, len(branches), jumps)
-        return fill.done()
-
-    def _land(self, table: int, count: int, jumps: list[int]) -> None:
         for jump in jumps:
             self.steps[jump][2] = len(self.steps)
-        for entry in range(table, table + count):
-            if self.tables[entry] < 0:
-                self.tables[entry] = len(self.steps)
 
-    def _branches(self, rest: list[Any], scope: int, parent: Node | None, path: str) -> "_One | _Widened | _Members":
-        kinds = frozenset(_kind(self._resolved(branch)) for branch in rest)
-        if len(rest) <= 1:
-            return _One(self.layout, scope, parent, path)
-        if len(rest) == 2 and kinds in _WIDENED:
-            return _Widened(self.layout, scope, parent, kinds)
-        return _Members(self.layout, scope, parent, path)
+    def _branch(self, writer: Node, place: Place) -> Place:
+        """The branch of the reader's union that takes a value: of the same name, else of the same type, else the first
+        that it can be promoted to.
+        """
+        for matches in (_is_same, _is_alike, _is_promoted):
+            for branch in place.parts:
+                if matches(branch.schema, writer):
+                    return branch
+        raise _Unresolvable(f"the reader's union has no branch for {_shown(writer)}")
+
+    def _record(self, writer: Record, place: Place, path: str) -> None:
+        match = self._matched(writer, place)
+        self.emit(RECORD, place.column)
+        for one in writer.fields:
+            target = match.targets.get(one.name)
+            if target is None:
+                self._pass(one.type, f"{path}.{one.name}")
+            else:
+                self.value(one.type, target[1], f"{path}.{target[0].name}")
+        for reader_field, part in match.absent:
+            if not is_default_of(reader_field.default, part.schema, self._reader):
+                raise _Unresolvable(f"the default of the reader's field {reader_field.name} is not of its type")
+            self._constant(reader_field.default, part)
+
+    def _matched(self, writer: Record, place: Place) -> _Match:
+        reader = place.schema
+        assert isinstance(reader, Record)
+        if not _is_alike(reader, writer):
+            raise _Unresolvable(
+                f"the writer's record is {writer.name}, the reader's {reader.name} and has no such alias"
+            )
+        written = {one.name for one in writer.fields}
+        own = dict(zip((one.name for one in reader.fields), zip(reader.fields, place.parts, strict=True), strict=True))
+        renamed = {alias: one.name for one in reader.fields if one.name not in written for alias in one.aliases}
+        targets: dict[str, tuple[Field, Place]] = {}
+        taken: set[str] = set()
+        for one in writer.fields:
+            name = renamed.get(one.name, one.name)
+            if name in own and name not in taken:
+                taken.add(name)
+                targets[one.name] = own[name]
+        absent = [entry for name, entry in own.items() if name not in taken]
+        for one, _ in absent:
+            if not one.has_default:
+                raise _Unresolvable(f"the writer has no field {one.name}, and the reader's has no default")
+        return _Match(targets, absent)
+
+    def _items(self, writer: Items, place: Place, path: str) -> None:
+        if takes_no_bytes(writer.of, self._writer) and writer.kind == "array":
+            raise _Unresolvable("the writer's items take no bytes, so nothing bounds how many there are")
+        column, (item,) = place.column, place.parts
+
+        def element() -> None:
+            if writer.kind == "map":
+                self.emit(STRING, column.children[0])
+            self.value(writer.of, item, f"{path}[]")
+
+        self._loop(column, column.inner_scope, element)
+
+    def _loop(self, column: Column | None, scope: int, element: Any) -> None:
+        self._depth += 1
+        self.deepest = max(self.deepest, self._depth)
+        start = self.emit(ARRAY, column, scope)
+        element()
+        self.emit(NEXT, column, scope, start + 1)
+        self.steps[start][3] = len(self.steps)
+        self._depth -= 1
+
+    def _scalar(self, writer: Node, place: Place) -> None:
+        reader, column = place.schema, place.column
+        if not (_is_alike(reader, writer) or _is_promoted(reader, writer)):
+            raise _Unresolvable(f"the writer's {_shown(writer)} cannot be read as {_shown(reader)}")
+        _check_meaning(reader, writer)
+        if writer.kind == "null":
+            return
+        if isinstance(writer, Enum) and isinstance(reader, Enum):
+            self._enum(writer, reader, column)
+        elif column.form is Form.DECIMAL:
+            is_fixed = isinstance(writer, Fixed)
+            size = writer.size if isinstance(writer, Fixed) else 0
+            digits = getattr(place.spark_type, "precision", 0)
+            self.emit(FIXED_DECIMAL if is_fixed else DECIMAL, column, size, digits)
+        elif isinstance(writer, Fixed):
+            self.emit(FIXED, column, writer.size)
+        elif column.form is Form.BYTES:
+            self.emit(STRING if isinstance(place.spark_type, t.StringType) else BYTES, column)
+        elif column.form is Form.FLOAT_BITS:
+            codes = _TO_FLOAT if isinstance(place.spark_type, t.FloatType) else _TO_DOUBLE
+            self.emit(codes[writer.kind], column)
+        elif column.form is Form.NUMBER:
+            self.emit(MILLIS if _is_in_millis(reader, writer) else _NUMBERS[writer.kind], column)
+
+    def _enum(self, writer: Enum, reader: Enum, column: Column) -> None:
+        table = len(self.tables)
+        numbers = {symbol: number for number, symbol in enumerate(reader.symbols)}
+        default = None if reader.default is None else numbers[reader.default]
+        for symbol in writer.symbols:
+            number = numbers.get(symbol, default)
+            unknown = f"the reader's enum {reader.name} has no {symbol}, and no default"
+            self.tables.append(self._fault(unknown) if number is None else number)
+        self.emit(ENUM, column, len(writer.symbols), table)
+
+    def _pass(self, writer: Node, path: str) -> None:
+        """The steps past a value that the reader does not have."""
+        writer = resolved(writer, self._writer)
+        if isinstance(writer, Union):
+            self._switch(writer, lambda branch: self._pass(branch, path))
+        elif isinstance(writer, Record):
+            self._pass_record(writer, path)
+        elif isinstance(writer, Items):
+            self._pass_items(writer, path)
+        elif isinstance(writer, Fixed):
+            self.emit(PASS_FIXED, None, writer.size)
+        elif writer.kind != "null":
+            code, size = _PASSED[writer.kind]
+            self.emit(code, None, size)
+
+    def _pass_record(self, writer: Record, path: str) -> None:
+        if _holds(writer, writer.name, self._writer):
+            self.calls.setdefault(writer.name, []).append(self.emit(CALL))
+        else:
+            self._pass_fields(writer, path)
+
+    def _pass_fields(self, writer: Record, path: str) -> None:
+        for one in writer.fields:
+            self._pass(one.type, f"{path}.{one.name}")
+
+    def add_called(self) -> None:
+        """Add the steps that are called, which may call others."""
+        added: set[str] = set()
+        while waiting := self.calls.keys() - added:
+            name = min(waiting)
+            added.add(name)
+            entry = len(self.steps)
+            record = self._writer[name]
+            assert isinstance(record, Record)
+            self._pass_fields(record, name)
+            self.emit(RETURN)
+            self.calls[name].insert(0, entry)
+        for entry, *callers in self.calls.values():
+            for caller in callers:
+                self.steps[caller][2] = entry
+
+    def _pass_items(self, writer: Items, path: str) -> None:
+        if writer.kind == "array" and takes_no_bytes(writer.of, self._writer):
+            self._fail(f"{path}: the writer's items take no bytes, so nothing bounds how many there are")
+            return
+
+        def element() -> None:
+            if writer.kind == "map":
+                self.emit(PASS_SPAN)
+            self._pass(writer.of, f"{path}[]")
+
+        self._loop(None, NOT_OPENED, element)
+
+    def _constant(self, value: Any, place: Place) -> None:
+        """The steps that put a default."""
+        schema, column = place.schema, place.column
+        if isinstance(schema, Union):
+            self._constant_branch(value, place)
+        elif isinstance(schema, Record):
+            self.emit(RECORD, column)
+            for one, part in zip(schema.fields, place.parts, strict=True):
+                self._constant(value.get(one.name, one.default), part)
+        elif isinstance(schema, Items):
+            self._constant_items(value, place)
+        elif schema.kind != "null":
+            self._constant_scalar(value, place)
+
+    def _constant_branch(self, value: Any, place: Place) -> None:
+        branch = next(part for part in place.parts if is_default_of(value, part.schema, self._reader))
+        if place.has_members and branch.schema.kind != "null":
+            self.emit(RECORD, place.column)
+        self._constant(value, branch)
+
+    def _constant_items(self, value: Any, place: Place) -> None:
+        column, (item,) = place.column, place.parts
+        self.emit(RECORD, column)
+        for entry in value:
+            self.emit(ELEMENT, column, column.inner_scope)
+            if place.schema.kind == "map":
+                self._constant_text(column.children[0], entry.encode())
+            self._constant(value[entry] if place.schema.kind == "map" else entry, item)
+
+    def _constant_scalar(self, value: Any, place: Place) -> None:
+        schema, column = place.schema, place.column
+        if isinstance(schema, Enum):
+            self.emit(CONSTANT, column, schema.symbols.index(value))
+        elif column.form is Form.DECIMAL:
+            self.emit(WIDE_CONSTANT, column, *_halves(value.encode("latin-1"), place.spark_type))
+        elif column.form is Form.BYTES:
+            self._constant_text(column, value.encode() if schema.kind == "string" else value.encode("latin-1"))
+        elif column.form is Form.FLOAT_BITS:
+            is_float = isinstance(place.spark_type, t.FloatType)
+            self.emit(CONSTANT, column, _bits(float(value), is_float, schema.kind == "float"))
+        else:
+            self.emit(CONSTANT, column, _number(int(value), schema))
+
+    def _constant_text(self, column: Column, text: bytes) -> None:
+        self.emit(WIDE_CONSTANT, column, -1 - len(self.texts), len(text))
+        self.texts += text
 
 
-class _One:
-    """A union of one type, and perhaps null."""
-
-    def __init__(self, layout: Layout, scope: int, parent: Node | None, path: str) -> None:
-        self._place = (scope, parent, path)
-        self._layout = layout
-        self._found: tuple[Node, t.DataType] | None = None
-
-    def add(self, planner: _Planner, branch: Any) -> None:
-        self._found = planner.value(branch, *self._place)
-
-    def done(self) -> tuple[Node, t.DataType]:
-        scope, parent, _ = self._place
-        return self._found or _typed(self._layout.add(Form.NOTHING, scope, parent=parent), t.NullType())
+def _holds(node: Node, name: str, names: Names, inside: frozenset[str] = frozenset()) -> bool:
+    """Whether a record of this name can be inside of a type."""
+    node = resolved(node, names)
+    if isinstance(node, Record):
+        if name in inside and node.name == name:
+            return True
+        if node.name in inside:
+            return False
+        return any(_holds(one.type, name, names, inside | {node.name}) for one in node.fields)
+    if isinstance(node, Union):
+        return any(_holds(branch, name, names, inside) for branch in node.branches)
+    return isinstance(node, Items) and _holds(node.of, name, names, inside)
 
 
-class _Widened:
-    """A union of two widths of number, which Spark reads as the wider."""
-
-    def __init__(self, layout: Layout, scope: int, parent: Node | None, kinds: frozenset[str]) -> None:
-        self._type, form, self._codes = _WIDENED[kinds]
-        self._node = layout.add(form, scope, arrow_type(self._type), parent)
-
-    def add(self, planner: _Planner, branch: Any) -> None:
-        planner.emit(self._codes[_kind(branch)], self._node)
-
-    def done(self) -> tuple[Node, t.DataType]:
-        return self._node, self._type
+def _is_same(reader: Node, writer: Node) -> bool:
+    if isinstance(reader, Named) and isinstance(writer, Named):
+        return _is_alike(reader, writer) and reader.name == writer.name
+    return _is_alike(reader, writer)
 
 
-class _Members:
-    """Any other union: a struct with a member per branch, of which one is set."""
-
-    def __init__(self, layout: Layout, scope: int, parent: Node | None, path: str) -> None:
-        self._node = layout.add(Form.STRUCT, scope, parent=parent)
-        self._path = path
-        self._fields: list[t.StructField] = []
-
-    def add(self, planner: _Planner, branch: Any) -> None:
-        name = f"member{len(self._fields)}"
-        planner.emit(RECORD, self._node)
-        child, spark_type = planner.value(branch, self._node.scope, self._node, f"{self._path}.{name}")
-        self._node.children.append(child)
-        self._fields.append(t.StructField(name, spark_type))
-
-    def done(self) -> tuple[Node, t.DataType]:
-        return _typed(self._node, t.StructType(self._fields))
+def _is_alike(reader: Node, writer: Node) -> bool:
+    """Whether both are of one type, by names without their namespaces or by the reader's aliases."""
+    if not (isinstance(reader, Named) and isinstance(writer, Named)):
+        return reader.kind == writer.kind
+    if isinstance(reader, Record) != isinstance(writer, Record):
+        return False
+    if not isinstance(reader, Record) and reader.kind != writer.kind:
+        return False
+    if isinstance(reader, Fixed) and isinstance(writer, Fixed) and reader.size != writer.size:
+        return False
+    return reader.simple == writer.simple or writer.name in reader.aliases
 
 
-def _typed(node: Node, spark_type: t.DataType) -> tuple[Node, t.DataType]:
-    node.type = arrow_type(spark_type)
-    return node, spark_type
+def _is_promoted(reader: Node, writer: Node) -> bool:
+    return reader.kind in PROMOTIONS.get(writer.kind, ())
 
 
-def _scalar(kind: str, schema: Any, path: str) -> _Scalar:
-    logical = schema.get("logicalType") if isinstance(schema, dict) else None
-    if kind in ("bytes", "fixed") and logical == "decimal":
-        spark_type = _decimal_type(schema, path)
-        size = schema["size"] if kind == "fixed" else 0
-        return _Scalar(spark_type, Form.DECIMAL, FIXED_DECIMAL if kind == "fixed" else DECIMAL, size)
-    if kind == "fixed":
-        return _Scalar(t.BinaryType(), Form.BYTES, FIXED, schema["size"])
-    if kind == "enum":
-        return _Scalar(t.StringType(), Form.SYMBOL, ENUM, len(schema["symbols"]))
-    found = _LOGICAL.get((kind, str(logical))) or _PRIMITIVES.get(kind)
-    if found is None:
-        raise OptionError(f"schema: {path} has the Avro type {kind}, which is not known")
-    return found
+def _shown(node: Node) -> str:
+    name = f"{node.kind} {node.name}" if isinstance(node, Named) else node.kind
+    return f"{name} ({logical_type(node)})" if logical_type(node) else name
 
 
-def _decimal_type(schema: Any, path: str) -> t.DecimalType:
-    precision, scale = schema.get("precision", 0), schema.get("scale", 0)
-    if not 0 < precision <= _MOST_DIGITS or not 0 <= scale <= precision:
-        raise OptionError(f"schema: {path} is a decimal({precision}, {scale}); Spark has 1 to {_MOST_DIGITS} digits")
-    return t.DecimalType(precision, scale)
+def _check_meaning(reader: Node, writer: Node) -> None:
+    mine, theirs = logical_type(reader), logical_type(writer)
+    if mine == theirs == "decimal" and reader.extra.get("scale", 0) != writer.extra.get("scale", 0):
+        raise _Unresolvable("decimals of another scale are other numbers")
+    if mine == theirs or not (mine.startswith(_MEANINGFUL) and theirs.startswith(_MEANINGFUL)):
+        return
+    (kind, _, unit), (other_kind, _, other_unit) = mine.rpartition("-"), theirs.rpartition("-")
+    if kind != other_kind or not kind.endswith("timestamp") or not {unit, other_unit} <= set(_UNITS):
+        raise _Unresolvable(f"the writer's {_shown(writer)} does not mean what {_shown(reader)} does")
+
+
+def _is_in_millis(reader: Node, writer: Node) -> bool:
+    """Whether a number counts milliseconds, where the column counts microseconds."""
+    if "timestamp-" not in logical_type(reader) or logical_type(reader).endswith("nanos"):
+        return False
+    return (logical_type(writer) or logical_type(reader)).endswith("millis")
+
+
+def _number(value: int, schema: Node) -> int:
+    if not _is_in_millis(schema, schema):
+        return value
+    if not -_MOST_MILLIS <= value <= _MOST_MILLIS:
+        raise _Unresolvable("the default that the reader's schema gives is out of range")
+    return value * 1000
+
+
+def _bits(value: float, as_float: bool, is_float: bool) -> int:
+    try:
+        if is_float and not as_float:
+            (value,) = struct.unpack("<f", struct.pack("<f", value))
+        return int.from_bytes(struct.pack("<f" if as_float else "<d", value), "little", signed=not as_float)
+    except OverflowError:
+        raise _Unresolvable("the default that the reader's schema gives is out of range") from None
+
+
+def _halves(value: bytes, spark_type: t.DataType) -> tuple[int, int]:
+    number = int.from_bytes(value, "big", signed=True)
+    if not value or abs(number) >= 10 ** getattr(spark_type, "precision", 0):
+        raise _Unresolvable("the default that the reader's schema gives is out of range")
+    low = number & (2**64 - 1)
+    return low - 2**64 if low >= 2**63 else low, number >> 64
