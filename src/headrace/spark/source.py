@@ -49,6 +49,8 @@ _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 class HeadraceSource(DataSource):
     """Topics of a Kafka-compatible cluster, read and written in batches or as a stream."""
 
+    _decided: tuple[ValueDecoder | None] | None = None
+
     @classmethod
     def name(cls) -> str:
         """What to write in `format(...)`."""
@@ -82,7 +84,12 @@ class HeadraceSource(DataSource):
         return parse(self.options, OPTION_NAMES)
 
     def _decoder(self, options: SourceOptions) -> ValueDecoder | None:
-        return decoder_for(self.options, options.client)
+        """Decided once: Spark keeps this object from the look at its columns to the planning of tasks, and a schema
+        that is registered meanwhile must not come between.
+        """
+        if self._decided is None:
+            self._decided = (decoder_for(self.options, options.client),)
+        return self._decided[0]
 
     def _rows(self, options: SourceOptions, schema: StructType) -> Rows:
         decoder = self._decoder(options)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message import DecodeError
 
 from ..errors import InvalidSchemaError
@@ -31,11 +31,8 @@ class Protobuf:
     name = "PROTOBUF"
 
     def parse(self, text: str, dependencies: Sequence[Dependency], *, new: bool) -> Parsed:
-        imports = {d.name: read(d.text, d.name)[0] for d in dependencies}
         file, is_text = read(text, "default")
-        files = [*reachable(file, imports), file]
-        written = collect(files)
-        *_, full = files = [resolved(each, written) for each in files]
+        *_, full = files = _with_imports(file, dependencies)
         if new:
             for known in collect([file]).values():
                 _check(known)
@@ -59,6 +56,21 @@ class Protobuf:
 
         found = differences(original=writer.model, update=reader.model)
         return [f'{{errorType:"{d.kind}", description:"{wording(sentence(d))}"}}' for d in found]
+
+
+def descriptors(text: str, dependencies: Sequence[Dependency]) -> FileDescriptorSet:
+    """A schema's file, which is the last, behind all that it imports: what the types of its messages are made of."""
+    files = _with_imports(read(text, "default")[0], dependencies)
+    for file in files:
+        _drop_unread_options(file)
+    return FileDescriptorSet(file=files)
+
+
+def _with_imports(file: Any, dependencies: Sequence[Dependency]) -> list[Any]:
+    """The files that a file imports and itself, with the full names of types."""
+    files = [*reachable(file, {d.name: read(d.text, d.name)[0] for d in dependencies}), file]
+    types = collect(files)
+    return [resolved(each, types) for each in files]
 
 
 def read(text: str, name: str) -> tuple[Any, bool]:

@@ -100,20 +100,10 @@ class ValueDecoder:
     def _decoded(self, batch: pa.RecordBatch) -> tuple[dict[str, pa.Array], dict[int, str]]:
         columns, errors = {}, {}
         for name, codec in self._codecs.items():
-            payload = payload_of(batch.column(name))
-            headless, unframed = self._unframed(payload) if name == "value" else (payload, {})
-            found = codec.decode(headless)
+            found = codec.decode(payload_of(batch.column(name)))
             columns[name] = found.values
-            errors.update({row: f"{name}: {error}" for row, error in (unframed | found.errors).items()})
+            errors.update({row: f"{name}: {error}" for row, error in found.errors.items()})
         return columns, errors
-
-    def _unframed(self, payload: Payload) -> tuple[Payload, dict[int, str]]:
-        if self._options.framing != "confluent":
-            return payload, {}
-        # Whoever only plans does without the compiled loops: Spark starts a process for each step of planning.
-        from .framing import confluent, confluent_protobuf
-
-        return confluent_protobuf(payload) if self._options.format == "protobuf" else confluent(payload)
 
     def _without_dead(self, batch: pa.RecordBatch, result: pa.RecordBatch, errors: dict[int, str]) -> pa.RecordBatch:
         if not errors:
@@ -132,16 +122,27 @@ class ValueDecoder:
         dead_letter_writer(self._options.dead_letter_topic, self._options.client)(letters)
 
 
-def _string_codec() -> Codec:
+def _string_codec(*, is_framed: bool = False) -> Codec:
     from .text import StringCodec
 
-    return StringCodec()
+    return StringCodec(is_framed=is_framed)
 
 
 def _codec(options: FormatOptions) -> Codec | None:
-    """The codec of values; each format brings libraries that the others do without."""
+    """The codec of values, which may have a head before them."""
+    if options.format == "raw":
+        return None
+    if options.framing != "confluent":
+        return codec_of(options)
     if options.format == "string":
-        return _string_codec()
+        return _string_codec(is_framed=True)
+    from .registered import RegisteredCodec
+
+    return RegisteredCodec(options)
+
+
+def codec_of(options: FormatOptions) -> Codec:
+    """The codec of values of the reader's schema; each format brings libraries that the others do without."""
     if options.format == "json":
         from .json_codec import JsonCodec
 
@@ -154,4 +155,4 @@ def _codec(options: FormatOptions) -> Codec | None:
         from .protobuf import ProtobufCodec
 
         return ProtobufCodec(options)
-    return None
+    return _string_codec()

@@ -8,27 +8,32 @@ from pathlib import Path
 from typing import Final, TypeVar
 from zoneinfo import ZoneInfo
 
+from headrace.client.registry import LATEST, RegistrySettings
 from headrace.config.names import nearest, shown
 
 from .errors import OptionError
+from .registry_options import REGISTRY_OPTIONS, registry_settings
 
-FORMATS: Final = ("raw", "string", "json", "avro", "protobuf")
+FORMATS: Final = ("raw", "string", "json", "avro", "protobuf", "json-schema")
 KEY_FORMATS: Final = ("raw", "string")
 FRAMINGS: Final = ("none", "confluent")
 
 Content = TypeVar("Content")
 
 _ALL_BUT_RAW: Final = frozenset(FORMATS) - {"raw"}
+_REGISTERED: Final = _ALL_BUT_RAW - {"string"}
 _USED_BY: Final[dict[str, frozenset[str]]] = {
-    "schema": frozenset({"json", "avro"}),
-    "timeZone": frozenset({"json"}),
+    "schema": frozenset({"json", "json-schema", "avro"}),
+    "timeZone": frozenset({"json", "json-schema"}),
     "descriptorFile": frozenset({"protobuf"}),
     "messageName": frozenset({"protobuf"}),
     "emit.default.values": frozenset({"protobuf"}),
     "enums.as.ints": frozenset({"protobuf"}),
     "upcast.unsigned.ints": frozenset({"protobuf"}),
     "framing": _ALL_BUT_RAW,
-    "schema.registry.url": _ALL_BUT_RAW,
+    "subject": _REGISTERED,
+    "subject.version": _REGISTERED,
+    **dict.fromkeys(REGISTRY_OPTIONS, _REGISTERED),
 }
 _COMMON: Final = frozenset({"format", "keyFormat", "badRecords", "deadLetterTopic"})
 
@@ -57,6 +62,10 @@ class FormatOptions:
     upcast_unsigned: bool = False
     dead_letter_topic: str = ""
     """Where bad records go; empty if they stay, in a column of their own."""
+    registry: RegistrySettings | None = None
+    """Where the schemas of values are; None where values carry no ids."""
+    subject: str = ""
+    subject_version: str = LATEST
     include_headers: bool = False
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The client's settings, by Kafka's names."""
@@ -66,6 +75,22 @@ class FormatOptions:
         """Whether there is anything to decode."""
         return self.format != "raw" or self.key_format != "raw"
 
+    @property
+    def lacks_schema(self) -> bool:
+        """Whether the reader's schema is still to be had from the subject."""
+        return self.registry is not None and not self.schema and not self.descriptors
+
+    @property
+    def context(self) -> str:
+        """The subject, where it says in which context of the registry ids are; empty for the default one."""
+        return self.subject if self.subject.startswith(":.") else ""
+
+    @property
+    def reader_key(self) -> tuple[object, ...]:
+        """The same for options that decode to the same columns."""
+        flags = (self.emit_defaults, self.enums_as_ints, self.upcast_unsigned)
+        return (self.format, self.schema, self.descriptors, self.message_name, self.time_zone, self.context, flags)
+
 
 def read_options(options: Mapping[str, str]) -> FormatOptions:
     """The options of a source that are about decoding; OptionError says what is wrong with one and what to set."""
@@ -73,18 +98,19 @@ def read_options(options: Mapping[str, str]) -> FormatOptions:
     chosen = _one_of(given, "format", FORMATS)
     key_format = _one_of(given, "keyFormat", KEY_FORMATS)
     _refuse_unused(given, chosen, key_format)
-    if "schema.registry.url" in given:
-        raise OptionError(
-            "schema.registry.url: there is no schema registry yet; give the schema itself "
-            f"({_how_to_give_a_schema(chosen)}), and framing=confluent where values carry a schema number"
-        )
+    registry = registry_settings(given)
+    framing = _framing(given, chosen, registry is not None)
+    chosen = chosen.removesuffix("-schema")
     return FormatOptions(
         format=chosen,
         key_format=key_format,
-        schema=_schema(given, chosen),
-        descriptors=_descriptors(given, chosen),
-        message_name=_message_name(given, chosen),
-        framing=_one_of(given, "framing", FRAMINGS),
+        schema=_schema(given, chosen, registry is not None),
+        descriptors=_descriptors(given, chosen, registry is not None),
+        message_name=_message_name(given, chosen, registry is not None),
+        framing=framing,
+        registry=registry,
+        subject=_subject(given, chosen, registry is not None),
+        subject_version=_subject_version(given),
         time_zone=_time_zone(given),
         emit_defaults=_flag(given, "emit.default.values"),
         enums_as_ints=_flag(given, "enums.as.ints"),
@@ -116,6 +142,52 @@ def _refuse_unused(given: Mapping[str, str], chosen: str, key_format: str) -> No
             raise OptionError(f"{name} has no use where nothing is decoded; set format or keyFormat, or leave it out")
 
 
+def _framing(given: Mapping[str, str], chosen: str, has_registry: bool) -> str:
+    """Where there is a registry, values carry ids unless it is said that they do not."""
+    if "framing" not in given and has_registry:
+        return "confluent"
+    framing = _one_of(given, "framing", FRAMINGS)
+    if chosen in _REGISTERED and not has_registry and (framing == "confluent" or chosen == "json-schema"):
+        why = "framing=confluent" if framing == "confluent" else f"format={chosen}"
+        raise OptionError(
+            f"{why} needs the option schema.registry.url: values carry the id of the schema that they were written "
+            "with, and only the registry knows which one that is"
+        )
+    return framing
+
+
+def _subject(given: Mapping[str, str], chosen: str, has_registry: bool) -> str:
+    """The subject of a topic's values, as most serializers name it, unless it is said."""
+    subject = given.get("subject", "").strip()
+    has_own = bool(given.get("schema", "").strip() or given.get("descriptorfile", "").strip())
+    if subject or not has_registry or has_own or chosen not in _REGISTERED:
+        return subject
+    topics = _named_topics(given)
+    if len(topics) != 1:
+        raise OptionError(
+            "several topics are read, which may have different schemas: name the subject that has the schema to read "
+            f"them with in the option subject, or give it with {_how_to_give_a_schema(chosen)}"
+        )
+    return f"{topics[0]}-value"
+
+
+def _named_topics(given: Mapping[str, str]) -> list[str]:
+    """The topics that are read, as far as they are named."""
+    names = [name.strip() for name in given.get("subscribe", "").split(",") if name.strip()]
+    try:
+        assigned = json.loads(given.get("assign", "{}"))
+    except ValueError:
+        return names
+    return [*names, *assigned] if isinstance(assigned, dict) else names
+
+
+def _subject_version(given: Mapping[str, str]) -> str:
+    version = given.get("subject.version", LATEST).strip().lower()
+    if version != LATEST and not (version.isdecimal() and int(version) > 0):
+        raise OptionError(f"subject.version={shown(version)} is not a version; set {LATEST}, or a number from 1 on")
+    return version
+
+
 def _how_to_give_a_schema(chosen: str) -> str:
     return "descriptorFile and messageName" if chosen == "protobuf" else "the option schema"
 
@@ -126,12 +198,15 @@ _SCHEMA_WORDS: Final = {
 }
 
 
-def _schema(given: Mapping[str, str], chosen: str) -> str:
-    if chosen not in _SCHEMA_WORDS:
-        return ""
+def _schema(given: Mapping[str, str], chosen: str, has_registry: bool) -> str:
     text = given.get("schema", "").strip()
+    if chosen not in _SCHEMA_WORDS or (not text and has_registry):
+        return ""
     if not text:
-        raise OptionError(f"format={chosen} needs the option schema: {_SCHEMA_WORDS[chosen]}")
+        raise OptionError(
+            f"format={chosen} needs the option schema: {_SCHEMA_WORDS[chosen]}; "
+            "or schema.registry.url, to have it from there"
+        )
     if not _is_path(text):
         return text
     return _read("schema", text, lambda path: path.read_text("utf-8"))
@@ -150,21 +225,21 @@ def _read(name: str, place: str, read: Callable[[Path], Content]) -> Content:
         raise OptionError(f"{name}: cannot read the file '{path}': {reason}") from error
 
 
-def _descriptors(given: Mapping[str, str], chosen: str) -> bytes:
-    if chosen != "protobuf":
-        return b""
+def _descriptors(given: Mapping[str, str], chosen: str, has_registry: bool) -> bytes:
     place = given.get("descriptorfile", "").strip()
+    if chosen != "protobuf" or (not place and has_registry):
+        return b""
     if not place:
         raise OptionError(
             "format=protobuf needs the option descriptorFile: the path of a file made by "
-            "'protoc --include_imports --descriptor_set_out=FILE'"
+            "'protoc --include_imports --descriptor_set_out=FILE'; or schema.registry.url, to have it from there"
         )
     return _read("descriptorFile", place, Path.read_bytes)
 
 
-def _message_name(given: Mapping[str, str], chosen: str) -> str:
+def _message_name(given: Mapping[str, str], chosen: str, has_registry: bool) -> str:
     name = given.get("messagename", "").strip()
-    if chosen == "protobuf" and not name:
+    if chosen == "protobuf" and not name and not (has_registry and not given.get("descriptorfile", "").strip()):
         raise OptionError(
             "format=protobuf needs the option messageName: the message that values hold, as package.Message"
         )

@@ -26,6 +26,10 @@ class Payload(NamedTuple):
         """The bytes of one row."""
         return bytes(self.data[self.starts[index] : self.ends[index]])
 
+    def rows_at(self, rows: Any) -> "Payload":
+        """These rows alone."""
+        return self._replace(starts=self.starts[rows], ends=self.ends[rows], present=self.present[rows])
+
     def plain(self) -> "Payload":
         """The same as a loop takes it: in arrays of numbers alone."""
         return self._replace(present=self.present.view(np.uint8))

@@ -1,11 +1,13 @@
 """Protobuf messages."""
 
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 from pyspark.sql import types as t
 
 from .assemble import Assembler
@@ -13,15 +15,18 @@ from .mend import mended
 from .options import FormatOptions
 from .payload import Decoded, Payload, payload_of_rows
 from .protobuf_loop import Stack, Tables, decode
-from .protobuf_plan import Plan, plan_of
+from .protobuf_plan import Plan, is_repeated, plan_of
 from .sheet import COUNT, grown, new_sheet
+
+_UNREADABLE: Final = "a string is not UTF-8, a time is out of range, or what the reader needs is not there"
 
 
 class ProtobufCodec:
-    """Decodes messages of one type."""
+    """Decodes messages of one type, or of another version of it that a writer had."""
 
-    def __init__(self, options: FormatOptions) -> None:
+    def __init__(self, options: FormatOptions, writer: Descriptor | None = None) -> None:
         self._options = options
+        self._writer = writer
         self._per_row: Any = None
 
     def check(self) -> None:
@@ -30,7 +35,7 @@ class ProtobufCodec:
 
     @cached_property
     def _plan(self) -> Plan:
-        return plan_of(self._options)
+        return plan_of(self._options, self._writer)
 
     @property
     def message(self) -> Any:
@@ -51,7 +56,7 @@ class ProtobufCodec:
         settled = [self._settled(payload.row(row)) for row in rows.tolist()]
         others, unreadable = self._read(payload_of_rows([data for data, _ in settled]))
         errors = {
-            int(row): error or "a string is not UTF-8, or a time is out of range"
+            int(row): error or _UNREADABLE
             for row, (_, error), still_odd in zip(rows, settled, unreadable, strict=True)
             if error or still_odd
         }
@@ -80,5 +85,31 @@ class ProtobufCodec:
             return None, f"not a {message.DESCRIPTOR.full_name}: {reason}"
         if not message.IsInitialized():
             return None, f"required fields are missing: {', '.join(message.FindInitializationErrors())}"
+        for refused in self._plan.refused:
+            if _is_set(message, refused.numbers):
+                return None, refused.reason
         message.DiscardUnknownFields()
         return message.SerializeToString(), ""
+
+
+def _is_set(message: Any, numbers: tuple[int, ...]) -> bool:
+    """Whether a field is there, given its number behind those of the fields that it is inside of."""
+    field = message.DESCRIPTOR.fields_by_number.get(numbers[0])
+    if field is None:
+        return any(unknown.field_number == numbers[0] for unknown in UnknownFieldSet(message))
+    values = _values(message, field)
+    if len(numbers) == 1 or not values:
+        return bool(values)
+    if field.message_type.GetOptions().map_entry:
+        # Of an entry, whose key and value are fields 1 and 2, only the value has fields.
+        return len(numbers) == 2 or any(_is_set(value, numbers[2:]) for value in values)
+    return any(_is_set(value, numbers[1:]) for value in values)
+
+
+def _values(message: Any, field: Any) -> list[Any]:
+    found = next((value for listed, value in message.ListFields() if listed.number == field.number), None)
+    if found is None:
+        return []
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        return list(found.values())
+    return list(found) if is_repeated(field) else [found]

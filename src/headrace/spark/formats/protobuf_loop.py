@@ -27,6 +27,7 @@ from .protobuf_plan import (
     NODE,
     NUMBER,
     ONEOF,
+    REFUSED,
     REQUIRED,
     SINT32,
     SINT64,
@@ -212,13 +213,13 @@ def _entered(tables: Tables, field: int, slots: Slots) -> bool:
 def _scalars(data: Any, pos: int, end: int, wire: int, tables: Tables, message: int, field: int, slots: Slots) -> int:
     """Read one value, or several that are packed."""
     code = tables.fields[field * WIDTH + CODE]
-    if wire == _wire_of(code):
+    if wire == _wire_of(code) and code != REFUSED:
         if _taken(tables, message, field, slots):
             return ODD
         if not _entered(tables, field, slots):
             return NO_ROOM
         return _scalar(data, pos, end, code, tables, field, slots)
-    if wire != _SPAN or tables.fields[field * WIDTH + LIST_NODE] < 0:
+    if wire != _SPAN or tables.fields[field * WIDTH + LIST_NODE] < 0 or code == REFUSED:
         return ODD
     size, pos = varint(data, pos, end)
     if pos < 0 or size < 0 or size > end - pos:

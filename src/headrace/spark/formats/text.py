@@ -16,7 +16,10 @@ _ERROR: Final = "not UTF-8"
 
 
 class StringCodec:
-    """Decodes text."""
+    """Decodes text; where it is framed, without the id of a schema before it."""
+
+    def __init__(self, *, is_framed: bool = False) -> None:
+        self._is_framed = is_framed
 
     @property
     def spark_type(self) -> t.DataType:
@@ -28,20 +31,30 @@ class StringCodec:
 
     def decode(self, payload: Payload) -> Decoded:
         """The rows of a payload as a string array."""
+        if not self._is_framed:
+            return self._decoded(payload)
+        from .framing import confluent
+
+        framed = confluent(payload)
+        found = self._decoded(framed.payload)
+        return Decoded(found.values, found.errors | framed.errors)
+
+    def _decoded(self, payload: Payload) -> Decoded:
         good = payload.present.copy()
         _clear_bad(payload.data, payload.starts, payload.ends, good)
         errors = dict.fromkeys(np.flatnonzero(payload.present & ~good).tolist(), _ERROR)
-        return Decoded(_strings(payload, good), errors)
+        return Decoded(gathered(payload, good, pa.string()), errors)
 
 
-def _strings(payload: Payload, good: Any) -> pa.Array:
+def gathered(payload: Payload, good: Any, arrow_type: pa.DataType) -> pa.Array:
+    """The bytes of the rows that are `good`, as an array of text or bytes; the others are null."""
     lengths = np.where(good, payload.ends - payload.starts, 0)
     offsets = np.zeros(payload.rows + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     held = np.empty(offsets[-1], np.uint8)
     _copy(payload.data, payload.starts, offsets, held)
     bitmap = None if good.all() else pa.py_buffer(np.packbits(good, bitorder="little"))
-    return pa.Array.from_buffers(pa.string(), payload.rows, [bitmap, pa.py_buffer(offsets), pa.py_buffer(held)])
+    return pa.Array.from_buffers(arrow_type, payload.rows, [bitmap, pa.py_buffer(offsets), pa.py_buffer(held)])
 
 
 @jit

@@ -5,7 +5,7 @@ from typing import Final
 
 from headrace.config.setting import ConfigError
 
-from ..formats import OPTION_NAMES, OptionError, decoder_for
+from ..formats import OPTION_NAMES, OptionError, check_options
 from ..options import OPTIONS, SourceOptions, parse
 from ..sink_options import OPTIONS as SINK_OPTIONS
 from ..sink_options import parse_sink_options
@@ -33,7 +33,8 @@ def parsed_source(options: Mapping[str, str]) -> SourceOptions:
 def wrong_with_source(options: Mapping[str, str]) -> str | None:
     """What the source would refuse, or None."""
     try:
-        decoder_for(options, parsed_source(options).client)
+        parsed_source(options)
+        check_options(options)
     except (ConfigError, OptionError) as error:
         return str(error)
     return None

@@ -68,7 +68,7 @@ class Evolution:
         kept = [self.of(branch) if isinstance(branch, dict) else branch for branch in branches]
         flat = [branch for branch in kept if not isinstance(branch, list)]
         if len(flat) == len(kept) == 2 and self._one_in(6):
-            return flat[self._draw(st.integers(0, 1))]
+            return next(branch for branch in flat if branch != "null")
         return self._draw(st.permutations(flat)) if len(flat) == len(kept) else branches
 
     def _complex(self, schema: dict[str, Any]) -> Any:

@@ -33,7 +33,7 @@ def test_the_names_of_all_options_are_told() -> None:
 
 def test_an_unknown_format_is_refused_with_the_nearest_one() -> None:
     assert refusal({"format": "jsn"}).startswith("format=jsn is not known")
-    assert refusal({"format": "jsn"}).endswith("protobuf; did you mean json?")
+    assert refusal({"format": "jsn"}).endswith("json-schema; did you mean json?")
     assert "keyFormat=json" in refusal({"keyFormat": "json"})
     assert "framing=apicurio" in refusal({**JSON, "framing": "apicurio"})
 
@@ -70,10 +70,56 @@ def test_an_option_that_would_do_nothing_is_refused(options: dict[str, str], sai
     assert said in refusal(options)
 
 
-def test_a_schema_registry_is_not_there_yet() -> None:
-    said = refusal({**JSON, "schema.registry.url": "http://registry"})
-    assert "there is no schema registry yet" in said
-    assert "the option schema" in said
+@pytest.mark.parametrize("chosen", ["json", "avro", "protobuf"])
+def test_ids_of_schemas_are_never_dropped(chosen: str) -> None:
+    said = refusal({"format": chosen, "framing": "confluent"})
+    assert "framing=confluent needs the option schema.registry.url" in said
+    assert "format=json-schema needs" in refusal({"format": "json-schema"})
+
+
+def test_where_there_is_a_registry_values_carry_ids_unless_it_is_said() -> None:
+    registry = {"schema.registry.url": "http://r1:8081, http://r2:8081/"}
+    read = read_options({**JSON, **registry})
+    assert read.framing == "confluent"
+    assert read.registry is not None
+    assert read.registry.urls == ("http://r1:8081", "http://r2:8081/")
+    assert read_options({**JSON, **registry, "framing": "none"}).framing == "none"
+
+
+def test_a_subject_is_that_of_the_topic_unless_it_is_named() -> None:
+    options = {"format": "avro", "schema.registry.url": "http://r"}
+    assert read_options({**options, "subscribe": "orders"}).subject == "orders-value"
+    assert read_options({**options, "assign": '{"orders": [0]}'}).subject == "orders-value"
+    assert read_options({**options, "subscribe": "a,b", "subject": ":.team:s"}).context == ":.team:s"
+
+
+def test_what_confluents_clients_are_told_is_understood_here() -> None:
+    told = {
+        "schema.registry.url": "http://r",
+        "basic.auth.credentials.source": "USER_INFO",
+        "schema.registry.basic.auth.user.info": "ann:pass",
+        "schema.registry.timeout.ms": "1500",
+    }
+    registry = read_options({**JSON, **told}).registry
+    assert registry is not None
+    assert (registry.user_info, registry.seconds) == ("ann:pass", 1.5)
+    assert "pass" not in repr(registry)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"schema.registry.url": "registry:8081"}, "is not the URL of a schema registry"),
+        ({"basic.auth.user.info": "a:b"}, "has no use without schema.registry.url"),
+        ({"schema.registry.url": "http://r", "basic.auth.credentials.source": "KRB"}, "is not known; set USER_INFO"),
+        ({"schema.registry.url": "http://r", "basic.auth.credentials.source": "USER_INFO"}, "needs basic.auth.user"),
+        ({"schema.registry.url": "http://r", "schema.registry.ssl.ca.location": "/no/such"}, "there is no file"),
+        ({"schema.registry.url": "http://r", "schema.registry.timeout.ms": "soon"}, "must be a number"),
+        ({"schema.registry.url": "http://r", "subject.version": "first"}, "is not a version"),
+    ],
+)
+def test_a_registry_that_cannot_be_meant_is_refused(more: dict[str, str], said: str) -> None:
+    assert said in refusal({**JSON, **more})
 
 
 def test_dead_letters_are_asked_for_in_either_way() -> None:

@@ -1,0 +1,173 @@
+"""Values that serializers of a schema registry wrote: each is read with the schema it was written with, found by the id
+that stands before it, and resolved to the schema of the reader.
+
+An id that the registry does not know, a schema of another type and one that cannot be resolved make records bad. A
+registry that does not answer makes none bad: the task fails, and is tried again.
+
+A worker process outlives its tasks, and keeps what it has made of the schemas.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import types as t
+
+from headrace.client.registry import NotRegistered, RegisteredSchema, SchemaRegistry, shared_registry
+from headrace.registry.errors import InvalidSchemaError
+from headrace.registry.schemas.model import Dependency
+
+from .arrow_types import arrow_type
+from .errors import OptionError
+from .options import FormatOptions
+from .payload import Decoded, Payload
+
+SCHEMA_TYPES: Final = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}
+"""What a registry calls the schemas of each format."""
+
+_MOST_KEPT: Final = 1000
+
+
+class Reader(Protocol):
+    """Decodes to the columns of the reader's schema."""
+
+    @property
+    def spark_type(self) -> t.DataType:
+        """What a value is in Spark."""
+
+    def check(self) -> None:
+        """Raise OptionError if the schema cannot be decoded to."""
+
+    def decode(self, payload: Payload) -> Decoded:
+        """The values of a payload."""
+
+
+class Unreadable(Exception):  # noqa: N818 - named for what the values are
+    """Why nothing that was written with a schema can be read."""
+
+
+def dependencies(registry: SchemaRegistry, schema: RegisteredSchema) -> list[Dependency]:
+    """What a schema refers to, also by way of others, each before those that refer to it."""
+    found: dict[str, Dependency] = {}
+    visiting: set[tuple[str, int]] = set()
+
+    def visit(one: RegisteredSchema) -> None:
+        for reference in one.references:
+            place = (reference.subject, reference.version)
+            if reference.name not in found and place not in visiting:
+                visiting.add(place)
+                target = registry.version(*place)
+                visit(target)
+                found[reference.name] = Dependency(name=reference.name, text=target.text)
+
+    visit(schema)
+    return list(found.values())
+
+
+class RegisteredCodec:
+    """Decodes framed values; the reader's schema is that of the options."""
+
+    def __init__(self, options: FormatOptions, registry: Callable[[], SchemaRegistry] | None = None) -> None:
+        self._options = options
+        self._given = registry
+
+    @property
+    def _registry(self) -> SchemaRegistry:
+        if self._given is not None:
+            return self._given()
+        assert self._options.registry is not None
+        return shared_registry(self._options.registry)
+
+    @cached_property
+    def _reader(self) -> Reader:
+        return _plain_codec(self._options)
+
+    def check(self) -> None:
+        """Raise OptionError if the schema cannot be decoded to."""
+        self._reader.check()
+
+    @property
+    def spark_type(self) -> t.DataType:
+        """What a value is in Spark."""
+        return self._reader.spark_type
+
+    def decode(self, payload: Payload) -> Decoded:
+        """The values of a payload, those of one schema together."""
+        from .framing import NO_HEAD, confluent
+
+        framed = confluent(payload, has_indexes=self._options.format == "protobuf")
+        codecs: dict[int, Reader] = {}
+        members: dict[int, list[int]] = {}
+        errors = framed.errors
+        for number, head in enumerate(framed.heads):
+            try:
+                codec = self._codec(head)
+            except Unreadable as error:
+                errors |= dict.fromkeys(np.flatnonzero(framed.which == number).tolist(), str(error))
+            else:
+                codecs[id(codec)] = codec
+                members.setdefault(id(codec), []).append(number)
+        if len(codecs) == 1 and not errors and NO_HEAD not in framed.which:
+            return next(iter(codecs.values())).decode(framed.payload)
+        groups = [(codec, np.flatnonzero(np.isin(framed.which, members[key]))) for key, codec in codecs.items()]
+        return self._merged(framed.payload, groups, errors)
+
+    def _merged(self, payload: Payload, groups: list[tuple[Reader, Any]], errors: dict[int, str]) -> Decoded:
+        pieces = [pa.nulls(1, arrow_type(self.spark_type))]
+        places = np.zeros(payload.rows, np.int64)
+        begin = 1
+        for codec, rows in groups:
+            decoded = codec.decode(payload.rows_at(rows))
+            errors |= {int(rows[row]): error for row, error in decoded.errors.items()}
+            pieces.append(decoded.values)
+            places[rows] = begin + np.arange(len(rows))
+            begin += len(rows)
+        return Decoded(pa.concat_arrays(pieces).take(pa.array(places)), errors)
+
+    def _codec(self, head: Any) -> Reader:
+        """What decodes values with this head; Unreadable if nothing can."""
+        key = (self._options.registry, self._options.reader_key, head)
+        codec = _codecs.get(key)
+        if codec is None:
+            codec = self._compiled(head)
+            if len(_codecs) >= _MOST_KEPT:
+                _codecs.clear()
+            _codecs[key] = codec
+        return codec
+
+    def _compiled(self, head: Any) -> Reader:
+        registry, schema_id = self._registry, head.schema_id
+        schema = registry.schema(schema_id, self._options.context)
+        if schema is None:
+            raise Unreadable(f"the schema id {schema_id} is not known to {registry.name}")
+        wanted = SCHEMA_TYPES[self._options.format]
+        if schema.type != wanted:
+            raise Unreadable(f"the schema id {schema_id} is of type {schema.type}, not {wanted}")
+        try:
+            return self._writers_codec(schema, dependencies(registry, schema), head.indexes)
+        except (InvalidSchemaError, NotRegistered, OptionError) as error:
+            raise Unreadable(f"the schema id {schema_id} cannot be used: {error}") from error
+
+    def _writers_codec(self, schema: RegisteredSchema, needed: list[Dependency], indexes: tuple[int, ...]) -> Reader:
+        if self._options.format == "avro":
+            from .avro import AvroCodec
+            from .avro_columns import model_of
+
+            return AvroCodec(self._options.schema, model_of(schema.text, needed))
+        if self._options.format == "protobuf":
+            from .protobuf import ProtobufCodec
+            from .protobuf_writer import message_type
+
+            return ProtobufCodec(self._options, message_type(schema.text, needed, indexes))
+        return self._reader
+
+
+_codecs: dict[tuple[Any, ...], Reader] = {}
+
+
+def _plain_codec(options: FormatOptions) -> Reader:
+    from .decoder import codec_of
+
+    return codec_of(options)
