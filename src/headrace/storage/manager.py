@@ -112,7 +112,10 @@ class LogManager:
         self._directories: set[str] = set()
         self._strays: set[str] = set()
         """Directories that were set aside because the metadata did not know their topics."""
-        self._doomed: list[tuple[int, str]] = []
+        self._doomed: dict[str, int] = {}
+        """Directories of deleted partitions, and when they are to go."""
+        self._deleted: dict[str, str] = {}
+        """Those of them whose names before, as `_name_before` has them, nobody has taken since."""
         self._recovery_points: dict[Partition, int] = {}
         self._high_watermarks: dict[Partition, int] = {}
         self._log_starts: dict[Partition, int] = {}
@@ -229,7 +232,18 @@ class LogManager:
         names = self._disk.listdir(self.data_directory)
         self._directories = {name for name in names if _partition_of(name)}
         self._strays = {name for name in names if name.endswith(_STRAY_SUFFIX)}
-        self._doomed = [(0, name) for name in names if name.endswith(_DELETE_SUFFIX)]
+        self._doom_names((name for name in names if name.endswith(_DELETE_SUFFIX)), 0)
+        self._drop_deleted()
+
+    def _drop_deleted(self) -> None:
+        """A deletion on a full disk may have left checkpoints that still name its partitions; no new topic is bound by
+        them. Those of a topic that had the name since are not meant: see `_take_name`.
+        """
+        for name, offsets in self._checkpointed().items():
+            for key in [key for key in offsets if _shortened(_directory_of(key)) in self._deleted]:
+                if _directory_of(key) not in self._directories:
+                    del offsets[key]
+                    self._outdated.add(name)
 
     def _read_offsets(self, name: str) -> dict[Partition, int] | None:
         """What a checkpoint says; None when it is missing or damaged."""
@@ -418,6 +432,7 @@ class LogManager:
         its beginning: once it is there nothing else does.
         """
         self._write_outdated()
+        self._take_name(name)
         directory = self._path(name)
         made = directory + _TEMPORARY_SUFFIX if refetching else directory
         self._disk.mkdir(made)
@@ -428,6 +443,17 @@ class LogManager:
             self._disk.sync_directory(self.data_directory)
         self._directories.add(name)
         self._names_made += 1
+
+    def _take_name(self, name: str) -> None:
+        """The deleted directory that had a name before no longer has to do with it."""
+        aside = self._deleted.pop(_shortened(name), None)
+        due_ms = self._doomed.pop(aside, None) if aside is not None else None
+        if aside is not None and due_ms is not None:
+            number, ending = int(name.rpartition("-")[2]), aside.rpartition(".")[2]
+            while self._disk.exists(self._path(nameless := f"{number}.{ending}")):
+                number += 1
+            self._disk.rename(self._path(aside), self._path(nameless))
+            self._doomed[nameless] = due_ms
 
     def _checkpointed(self) -> dict[str, dict[Partition, int]]:
         return {
@@ -546,8 +572,12 @@ class LogManager:
         self._doom([key for key in keys if _directory_of(key) in self._directories], delay_ms)
 
     def _doom(self, keys: Iterable[Partition], delay_ms: int = 0) -> None:
-        due_ms = self._clock.now_ms() + delay_ms
-        self._doomed += [(due_ms, name) for name in self._set_aside(keys, _DELETE_SUFFIX)]
+        self._doom_names(self._set_aside(keys, _DELETE_SUFFIX), self._clock.now_ms() + delay_ms)
+
+    def _doom_names(self, names: Iterable[str], due_ms: int) -> None:
+        for name in names:
+            self._doomed[name] = due_ms
+            self._deleted[_name_before(name, _DELETE_SUFFIX)] = name
 
     def _set_aside(self, keys: Iterable[Partition], suffix: str) -> list[str]:
         """Rename directories and forget what the checkpoints say of them; the new names."""
@@ -584,10 +614,10 @@ class LogManager:
 
     def delete_files(self, now_ms: int) -> None:
         """Unlink what was deleted long enough ago; may be slow, and touches nothing that a log still uses."""
-        due = {name: None for due_ms, name in self._doomed if due_ms <= now_ms}
-        self._doomed = [entry for entry in self._doomed if entry[1] not in due]
-        for name in due:
-            self._disk.rmtree(self._path(name))
+        for name in [name for name, due_ms in list(self._doomed.items()) if due_ms <= now_ms]:
+            if self._doomed.pop(name, None) is not None:  # else its name was taken meanwhile, and it has another
+                self._deleted.pop(_name_before(name, _DELETE_SUFFIX), None)
+                self._disk.rmtree(self._path(name))
         in_order = self.must_store_starts(now_ms) and not self._could_write_log_starts()
         for log in self._logs.values():
             if log.doomed_end(now_ms) is not None:
@@ -726,6 +756,11 @@ def _directory_of(key: Partition) -> str:
 def _name_before(aside: str, suffix: str) -> str:
     """The name of a directory before it was set aside; what was cut from it is missing."""
     return aside.removesuffix(suffix).rpartition(".")[0]
+
+
+def _shortened(name: str) -> str:
+    """What `_name_before` tells of a name when it was deleted."""
+    return _name_before(_aside_name(name, 0, _DELETE_SUFFIX), _DELETE_SUFFIX)
 
 
 def _aside_name(name: str, unique: int, suffix: str) -> str:

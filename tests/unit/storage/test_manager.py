@@ -228,6 +228,39 @@ def test_checkpoints_of_a_deleted_topic_do_not_bind_a_new_one(seed: int) -> None
     assert log.log_end_offset == 1
 
 
+def test_a_deletion_on_a_full_disk_does_not_bind_a_new_topic_after_a_restart() -> None:
+    store = Store()
+    append(store.log)
+    sync(store.log)
+    store.checkpoint()
+    store.disk.fail(errno.ENOSPC, path="checkpoint", times=99)
+    with pytest.raises(StorageError):
+        store.manager.delete("events", [0])
+    with pytest.raises(StorageError):
+        store.manager.load("events", 0, uuid.UUID(int=5), store.settings)
+    store.disk.kill()
+    store.disk.heal()
+    again = opened(store.disk)
+    log = again.load("events", 0, uuid.UUID(int=5), store.settings, replicated=True)
+    assert (log.health, log.log_end_offset) == (Health.ONLINE, 0)
+
+
+@pytest.mark.parametrize("topic", ["events", "t" * 249])
+def test_a_lost_directory_is_missed_also_right_after_another_topic_of_its_name_was_deleted(topic: str) -> None:
+    disk = SimulatedDisk()
+    first = opened(disk)
+    append(first.load(topic, 0, TOPIC_ID, LogSettings()))
+    first.delete(topic, [0])
+    append(first.load(topic, 0, uuid.UUID(int=5), LogSettings()))
+    first.checkpoint({})
+    disk.kill()
+    disk.rmtree(f"/data/{topic}-0")
+    again = opened(disk)
+    assert again.load(topic, 0, uuid.UUID(int=5), LogSettings(), replicated=True).health is Health.REFETCHING
+    again.delete_files(0)
+    assert [name for name in disk.listdir("/data") if name.endswith("-delete")] == []
+
+
 def test_strays_are_directories_that_nobody_loaded() -> None:
     store = Store()
     store.manager.load("other", 3, uuid.UUID(int=9), LogSettings())
