@@ -8,7 +8,8 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from io import FileIO
 from threading import Thread
@@ -18,6 +19,8 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _BUSY: Final = _NO_DESCRIPTOR | {errno.ENOMEM}
 _LARGE: Final = 16 << 20
+_AT_ONCE: Final = 32
+"""Threads that wait for the disk together."""
 
 
 class StorageError(Exception):
@@ -163,6 +166,13 @@ class Disk(Protocol):
 
     def lock(self, path: str) -> Lock:
         """Hold a lock file until released or the process ends; `DirectoryLocked` when another one holds it."""
+        ...
+
+    def do_all(self, works: Sequence[Callable[[], None]]) -> None:
+        """Return when all is done that waits for the disk, in any order; none of it may raise.
+
+        Several at once where that is faster: a file system that writes a journal syncs them together.
+        """
         ...
 
     def free_bytes(self, path: str) -> int: ...
@@ -418,6 +428,11 @@ class RealDisk:
                 os.close(fd)
                 raise DirectoryLocked(f"{path} is held by another process") from error
             return RealLock(fd)
+
+    def do_all(self, works: Sequence[Callable[[], None]]) -> None:
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="disk") as threads:
+            for _ in threads.map(lambda work: work(), works):
+                pass
 
     def free_bytes(self, path: str) -> int:
         with _translated(path):

@@ -587,19 +587,32 @@ class Log(LogCore):
         self._closed = True
         self._refusal = self._refusal or f"{self.name} is closed"
 
+    def begin_close(self) -> SyncTicket | None:
+        """Write what `close` writes; what it will sync, to be run by whichever thread before."""
+        try:
+            if self.offline is None:
+                self._write_rest()
+                return self._ticket or self.begin_sync()
+        except (StorageError, BadBatch) as error:
+            self.fail(error)
+        return None
+
     def _settle(self) -> None:
         if self._ticket is not None:
             self._ticket.run()
             self.finish_sync(self._ticket)
+        self._write_rest()
+        ticket = self.begin_sync()
+        if ticket is not None:
+            ticket.run()
+            self.finish_sync(ticket)
+
+    def _write_rest(self) -> None:
         self._history.note_open(self._chain.active)
         self._save(self._finish_segments)
         if self.is_dirty or self._history.producers is not None:
             self._load_producers()
             self._save(self._save_producers)
-        ticket = self.begin_sync()
-        if ticket is not None:
-            ticket.run()
-            self.finish_sync(ticket)
 
     def _finish_segments(self) -> None:
         for segment in self._chain.segments:

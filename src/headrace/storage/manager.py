@@ -110,6 +110,8 @@ class LogManager:
         """Logs that were found and are not adopted: being opened, or impossible to open."""
         self._topic_ids: dict[Partition, uuid.UUID] = {}
         self._directories: set[str] = set()
+        self._named: set[str] = set()
+        """Those of them whose names were synced when the directory was opened: once for all, not for each log."""
         self._strays: set[str] = set()
         """Directories that were set aside because the metadata did not know their topics."""
         self._doomed: dict[str, int] = {}
@@ -153,6 +155,9 @@ class LogManager:
             self._read_checkpoints()
             self._clean = self._disk.exists(self._path(checkpoints.CLEAN_SHUTDOWN))
             self._is_marked_clean = self._clean
+            if not self._clean:
+                self._disk.sync_directory(self.data_directory)
+                self._named = set(self._directories)
         except BaseException:
             self._unlock()
             raise
@@ -389,6 +394,7 @@ class LogManager:
             log_start_offset=self._log_starts.get(key, 0),
             clean=self._clean and known and key not in self._opened,
             may_have_gaps=key in self._cleaner_offsets,
+            is_named=_directory_of(key) in self._named,
         )
 
     def _belongs(self, key: Partition, topic_id: uuid.UUID) -> bool:
@@ -442,6 +448,7 @@ class LogManager:
             self._disk.rename(made, directory)
             self._disk.sync_directory(self.data_directory)
         self._directories.add(name)
+        self._named.discard(name)
         self._names_made += 1
 
     def _take_name(self, name: str) -> None:
@@ -734,6 +741,8 @@ class LogManager:
 
     def close(self, high_watermarks: Mapping[Partition, int]) -> None:
         """Sync everything, write the checkpoints and the mark of a clean shutdown, and give the directory back."""
+        tickets = [ticket for log in self._logs.values() if (ticket := log.begin_close()) is not None]
+        self._disk.do_all([ticket.try_run for ticket in tickets])
         for log in self._logs.values():
             log.close()
         self.checkpoint(high_watermarks)

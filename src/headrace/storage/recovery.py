@@ -55,6 +55,8 @@ class Expected:
     high_watermark: int = 0
     may_refetch: bool = False
     """Whether others may hold what this log has lost."""
+    is_named: bool = False
+    """Whether the name of its directory is known to be on stable storage."""
 
     @property
     def held_offsets(self) -> int:
@@ -365,7 +367,8 @@ def _doubt(recovery: _Recovery, state: LogState) -> None:
                 unsynced.add_path(path)
     unsynced.add_path(recovery.path(PARTITION_METADATA))
     unsynced.add_directory(recovery.directory)
-    unsynced.add_directory(parent_of(recovery.directory))
+    if not recovery.expected.is_named:
+        unsynced.add_directory(parent_of(recovery.directory))
 
 
 def _check_gaps(recovery: _Recovery) -> None:
@@ -415,8 +418,6 @@ def _drop_from(recovery: _Recovery, number: int, reason: str) -> None:
 
 _MOST_OFFSETS: Final = 1 << 31
 """No segment goes further, whatever compaction has removed from it."""
-_NO_FILES: Final = (None, None)
-"""Of indexes: an empty segment needs none, and on a broker with thousands of idle logs to make them takes longest."""
 
 
 def _recover_segment(recovery: _Recovery, segment: Segment) -> tuple[int, bool]:
@@ -424,7 +425,7 @@ def _recover_segment(recovery: _Recovery, segment: Segment) -> tuple[int, bool]:
     point = recovery.expected.recovery_point
     size = segment.size
     known = segment.read_index_files()
-    start = _resume(segment, point)
+    start = _resume(segment, point, known)
     segment.next_offset = segment.base_offset
     try:
         _check_tail(recovery, segment, start, size)
@@ -435,8 +436,7 @@ def _recover_segment(recovery: _Recovery, segment: Segment) -> tuple[int, bool]:
         _cut_tail(recovery, segment, size, error)
         return segment.next_offset, False
     segment.trust_aborted_below(point)
-    if size or known != _NO_FILES:
-        _finish(segment, known)
+    _finish(segment, known)
     return segment.next_offset, True
 
 
@@ -530,12 +530,12 @@ def _finish(segment: Segment, known: tuple[bytes | None, bytes | None] = (None, 
             raise
 
 
-def _resume(segment: Segment, point: int) -> int:
+def _resume(segment: Segment, point: int, known: tuple[bytes | None, bytes | None]) -> int:
     """Let the segment note batches again from where its indexes can be trusted; that position.
 
     What they say beyond the recovery point is dropped and written anew by the caller: it may be of another history.
     """
-    index, times = segment.read_indexes()
+    index, times = segment.decode_indexes(known)
     index, times = index or OffsetIndex(), times or TimeIndex()
     number = index.floor(point - 1 - segment.base_offset)
     trusted = min(index.positions[number] if number >= 0 else 0, restart_position(index, times))

@@ -1,8 +1,8 @@
 """One `<base offset>.log` file with its two indexes, and the index of aborted transactions (see `aborted`).
 
 A segment is cheap until used: it knows its size and offsets, and opens its file and loads its indexes when
-somebody reads or appends. The indexes are written when the segment ends, when the log is closed, and with every
-checkpoint; never on the way of an append, so no failure of theirs can give an offset twice.
+somebody reads or appends. Once they have entries, the indexes are written when the segment ends, when the log is
+closed, and with every checkpoint; never on the way of an append, so no failure of theirs can give an offset twice.
 
 The last few batches are remembered one by one, because most readers are near the end.
 """
@@ -47,6 +47,7 @@ class Segment:
     __slots__ = (
         "_aborted_saved",
         "_disk",
+        "_has_index_files",
         "_index",
         "_index_saved",
         "_looked_size",
@@ -102,6 +103,8 @@ class Segment:
         """Loaded when needed: see `History.aborted`."""
         self._aborted_saved: tuple[int, int] | None = None
         """How many entries its file has, and up to where it speaks."""
+        self._has_index_files = True
+        """Whether the files of the indexes may be there: then they must not say anything else than memory."""
         self._forget_indexes()
 
     def _forget_indexes(self) -> None:
@@ -141,6 +144,7 @@ class Segment:
 
     def begin(self) -> None:
         """Start with empty indexes: nothing has been noted yet."""
+        self._has_index_files = False
         self._index, self._times = OffsetIndex(), TimeIndex()
         self.aborted = AbortedIndex()
 
@@ -334,7 +338,11 @@ class Segment:
 
     def read_indexes(self) -> tuple[OffsetIndex | None, TimeIndex | None]:
         """What the index files hold; None for one that is missing or damaged."""
-        offsets, times = self.read_index_files()
+        return self.decode_indexes(self.read_index_files())
+
+    def decode_indexes(self, files: tuple[bytes | None, bytes | None]) -> tuple[OffsetIndex | None, TimeIndex | None]:
+        """As `read_indexes`, of files that were read."""
+        offsets, times = files
         return (
             None if offsets is None else OffsetIndex.decode(offsets, self.size),
             None if times is None else TimeIndex.decode(times),
@@ -361,7 +369,9 @@ class Segment:
 
     def read_index_files(self) -> tuple[bytes | None, bytes | None]:
         """The bytes of the index files; None for one that is missing."""
-        return self._read(INDEX_SUFFIX), self._read(TIME_INDEX_SUFFIX)
+        files = self._read(INDEX_SUFFIX), self._read(TIME_INDEX_SUFFIX)
+        self._has_index_files = files != (None, None)
+        return files
 
     def _read(self, suffix: str) -> bytes | None:
         path = self.prefix + suffix
@@ -448,10 +458,17 @@ class Segment:
         return self.save_indexes()
 
     def save_indexes(self) -> bool:
-        """Write what the index files do not have yet; whether there was anything."""
+        """Write what the index files do not have yet; whether there was anything.
+
+        As long as the offset index has no entry there are none: so little is read sooner than files are made, of which
+        a broker with thousands of idle logs would have two for each.
+        """
         has_saved = self._save_aborted()
         if self._index is None or self._times is None:
             return has_saved
+        if not len(self._index) and not self._has_index_files:
+            return has_saved
+        self._has_index_files = True
         if self._index_saved == len(self._index) and self._times_saved == len(self._times):
             return has_saved
         if self._index_saved != len(self._index):

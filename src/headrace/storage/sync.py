@@ -6,6 +6,7 @@ files, `Log.finish_sync` takes note on the loop.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from threading import Lock
 
@@ -45,6 +46,11 @@ class SyncTicket:
                 if not (isinstance(error, StorageError) and error.is_out_of_descriptors):
                     self._error = error
                 raise
+
+    def try_run(self) -> None:
+        """As `run`; what it would raise the next `run` does."""
+        with suppress(Exception):
+            self.run()
 
     def left(self) -> list[Step]:
         """What is still to be done, after no file could be opened for it."""

@@ -16,7 +16,7 @@ Files that were open before the crash are dead.
 import errno
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -501,6 +501,10 @@ class SimulatedDisk:
             raise DirectoryLocked(f"{path} is held by another process")
         self._locks.add(path)
         return _SimulatedLock(self._locks, path)
+
+    def do_all(self, works: Sequence[Callable[[], None]]) -> None:
+        for work in works:
+            work()
 
     def free_bytes(self, path: str) -> int:  # noqa: ARG002 - there is one file system
         return self.capacity - self.used_bytes()

@@ -358,3 +358,16 @@ async def test_a_checkpoint_syncs_so_that_little_is_left_to_recover() -> None:
     progress = Progress()
     assert closed.open(progress).log_end_offset == 303
     assert progress.bytes < 10_000
+
+
+@in_loop
+async def test_what_recovery_has_cut_is_logged_as_a_warning() -> None:
+    topic = topic_of(count=1)
+    broker = killed_with_records(topic)
+    broker.disk.open(f"/data/t-0/{0:020d}.log").append(b"torn")
+    with capture_logs() as logged:
+        broker.replicas.apply_topic(topic)
+        await broker.hands.do_all()
+    (warning,) = [entry for entry in logged if entry["log_level"] == "warning"]
+    assert warning["log"] == "t-0"
+    assert "was cut by 4 bytes" in warning["finding"]

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,9 @@ def test_directories_are_listed_renamed_and_removed(disk: RealDisk, tmp_path: Pa
     disk.unlink(f"{tmp_path}/nothing")
     assert not disk.exists(f"{tmp_path}/c")
     assert 0 < disk.free_bytes(str(tmp_path)) <= disk.total_bytes(str(tmp_path))
+
+
+def test_what_waits_for_the_disk_is_all_done(disk: RealDisk) -> None:
+    done: list[int] = []
+    disk.do_all([partial(done.append, number) for number in range(100)])
+    assert sorted(done) == list(range(100))

@@ -475,3 +475,20 @@ def test_a_new_log_is_named_on_disk_at_once_so_that_a_lost_one_is_missed() -> No
     store.disk.rmtree("/data/other-0")
     again = opened(store.disk)
     assert again.load("other", 0, uuid.UUID(int=9), store.settings, replicated=True).health is Health.REFETCHING
+
+
+def test_a_log_that_cannot_be_synced_does_not_keep_the_others_from_being_closed() -> None:
+    disk = SimulatedDisk()
+    one = opened(disk)
+    logs = [one.load("events", partition, TOPIC_ID, LogSettings()) for partition in range(4)]
+    for log in logs:
+        append(log)
+    disk.fail(errno.EIO, kind="datasync", path="events-1/")
+    one.close({})
+    assert [log.offline is not None for log in logs] == [False, True, False, False]
+    assert [log.synced_offset for log in logs] == [1, 0, 1, 1]
+    disk.crash(Random(1))
+    again = opened(disk)
+    assert not again.was_closed
+    ends = [again.load("events", partition, TOPIC_ID, LogSettings()).log_end_offset for partition in (0, 2, 3)]
+    assert ends == [1, 1, 1]

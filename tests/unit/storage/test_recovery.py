@@ -11,7 +11,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.storage import plain
 from headrace.testing.disk import SimulatedDisk
 
-from .support import SMALL, Store, append, idempotent, read_all, sync
+from .support import SMALL, TOPIC_ID, Store, append, idempotent, read_all, sync
 
 FIRST = "00000000000000000000"
 
@@ -311,3 +311,49 @@ def test_an_empty_log_gets_no_index_files_by_a_kill_and_takes_records_after_it()
     append(store.log)
     store.kill()
     assert store.log.log_end_offset == 1
+
+
+@pytest.mark.parametrize("how", ["restart", "kill"])
+def test_a_log_too_short_for_an_index_entry_needs_no_index_files(how: str) -> None:
+    store = store_with(1)
+    getattr(store, how)()
+    assert reads_of(store.disk, ".index") + reads_of(store.disk, ".timeindex") == 0
+    assert store.log.log_end_offset == 1
+    for number in range(1, 5):
+        append(store.log, idempotent(1, sequence=number, timestamp=number))
+    store.restart()
+    assert reads_of(store.disk, ".index") + reads_of(store.disk, ".timeindex") == 2
+    getattr(store, how)()
+    assert store.log._chain.active.latest == (4, 4)
+    assert len(read_all(store.log)) == 5
+
+
+def test_after_a_kill_the_names_of_logs_are_synced_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = store_with(1)
+    for partition in range(1, 10):
+        append(store.manager.load("events", partition, TOPIC_ID, SMALL))
+    synced: list[str] = []
+    sync_directory = store.disk.sync_directory
+
+    def counted(path: str) -> None:
+        synced.append(path)
+        sync_directory(path)
+
+    monkeypatch.setattr(store.disk, "sync_directory", counted)
+    store.kill()
+    for partition in range(1, 10):
+        sync(store.manager.load("events", partition, TOPIC_ID, SMALL))
+    assert synced.count("/data") == 1
+    store.crash(names_kept=0)
+    ends = [store.manager.load("events", partition, TOPIC_ID, SMALL).log_end_offset for partition in range(1, 10)]
+    assert ends == [1] * 9
+
+
+def test_the_name_of_a_log_that_is_made_after_a_kill_is_synced_with_it() -> None:
+    store = store_with(1)
+    store.kill()
+    log = store.manager.load("others", 0, TOPIC_ID, SMALL)
+    append(log)
+    sync(log)
+    store.crash(names_kept=0)
+    assert store.manager.load("others", 0, TOPIC_ID, SMALL).log_end_offset == 1
