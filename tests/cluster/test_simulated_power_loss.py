@@ -13,6 +13,7 @@ from headrace.testing.cluster import Machine
 from headrace.testing.loop import run_virtual
 
 from .runs import TOPIC, Plan, Run
+from .transacting import TransactionalProducer
 
 Story = Callable[[Run], Awaitable[None]]
 
@@ -190,3 +191,27 @@ def test_what_was_synced_counts_whatever_the_setting_became_meanwhile() -> None:
         await start_others(run, 0, 1)
 
     told(story, flush_messages=SYNCED, least_isr=1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_only_coordinator_gives_no_epoch_out_twice(seed: int) -> None:
+    """A batch of the second transaction with that epoch would be taken for one of the first, and not be written."""
+
+    async def main() -> None:
+        one = {"offsets.topic.replication.factor": "1", "transaction.state.log.replication.factor": "1"}
+        run = Run(Plan(seed=seed, brokers=1, settings={**one, "transaction.state.log.min.isr": "1"}))
+        await run.cluster.start()
+        producer = TransactionalProducer(run.cluster, "copier", TOPIC, newer=False, timeout_ms=10_000)
+        given: list[tuple[int, int] | None] = []
+        for _ in range(20):
+            await producer.init()
+            given.append(producer.identity)
+        run.cluster[0].lose_power()
+        await asyncio.sleep(30)
+        await run.cluster[0].start()
+        await producer.init()
+        assert producer.identity not in given
+        producer.client.close()
+        await run.end()
+
+    run_virtual(main, seed, longest=600)

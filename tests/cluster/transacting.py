@@ -62,6 +62,11 @@ class TransactionalProducer:
         await self.end(commit=commit)
         self.told[value] = commit
 
+    @property
+    def identity(self) -> tuple[int, int] | None:
+        """Its producer id and epoch, once it has any."""
+        return self._producer
+
     async def init(self) -> None:
         values = {
             "transactional_id": self.name,

@@ -187,12 +187,21 @@ class Controller:
             name=spec.name,
             id=new_topic_id(self._rng),
             partitions=tuple(led_by_first(assignments, self._image.brokers)),
-            configs=dict(spec.configs),
+            configs={**self._safer_configs(spec.name, assignments), **spec.configs},
             internal=spec.name in INTERNAL,
         )
         if validate_only:
             return topic
         return await self._change(spec.name, lambda: self._create(topic))
+
+    def _safer_configs(self, name: str, assignments: Sequence[Assignment]) -> dict[str, str]:
+        """What is set for a new topic unless its maker sets it. An internal topic of one replica is synced.
+
+        A coordinator that lost its latest records would give a producer epoch out twice, and batches of the second
+        owner would be taken for those of the first. A lone broker syncs anyway, unless it is told not to.
+        """
+        is_alone = name in INTERNAL and all(len(replicas) == 1 for replicas in assignments)
+        return {"flush.messages": "1"} if is_alone and not self._config.lone else {}
 
     async def delete_topic(self, name: str, topic_id: UUID | None = None) -> Topic:
         """The topic that is no more. With an id it is deleted only if it still has that one."""

@@ -138,7 +138,8 @@ GROUP_SETTINGS: Final = (
         Type.SHORT,
         "3",
         at_least(1),
-        "The replicas of the internal topic of groups; as many as there are brokers, where those are fewer.",
+        "The replicas of the internal topic of groups; as many as there are brokers, where those are fewer. With one "
+        "it is made with flush.messages=1.",
         "high",
     ),
     _group(

@@ -48,7 +48,8 @@ TRANSACTION_SETTINGS: Final = (
         "transaction.state.log.replication.factor",
         "3",
         at_least(1),
-        "The replicas of the internal topic that keeps transactions. A lone broker has one.",
+        "The replicas of the internal topic that keeps transactions. A lone broker has one. With one it is made with "
+        "flush.messages=1.",
         "high",
     ),
     _transaction(
