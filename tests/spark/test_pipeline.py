@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.client.columnar import Cluster, TopicPartition
+from headrace.spark.pipeline.document import InvalidPipeline
 from headrace.spark.pipeline.failures import PipelineFailed
 from headrace.spark.pipeline.files import committed_files
 from headrace.spark.pipeline.loading import load
@@ -79,14 +80,16 @@ def test_a_failing_sink_stops_the_others_and_tells_its_cause(run: Run, topics: T
     topics.fill(topic, [b"1"])
     text = COPY.format(topic=topic) + "  wrong: {from: broken, console: 1}\n"
     text = text.replace("sinks:", "  broken: {sql: SELECT 1 / (number - number) AS x FROM parsed}\nsinks:")
-    with pytest.raises(PipelineFailed, match=r"^sink 'wrong' failed: \[DIVIDE_BY_ZERO\] Division by zero\."):
+    with pytest.raises(
+        PipelineFailed, match=r"^sinks 'files' and 'wrong' failed: \[DIVIDE_BY_ZERO\] Division by zero\."
+    ):
         run(text)
     assert spark.streams.active == []
 
 
 def test_what_spark_refuses_is_blamed_on_the_step(run: Run, topics: Topics, tmp_path: Path) -> None:
     text = COPY.format(topic=topics.create()).replace("value", "valeu")
-    with pytest.raises(PipelineFailed, match=r"pipeline.yaml:6: 'parsed': \[UNRESOLVED_COLUMN.*`valeu`"):
+    with pytest.raises(InvalidPipeline, match=r"pipeline.yaml:6: 'parsed': \[UNRESOLVED_COLUMN.*`valeu`"):
         run(text)
 
 

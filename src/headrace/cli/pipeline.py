@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -15,6 +16,7 @@ from .options import DEFAULT_BOOTSTRAP, Json, bootstrap_list, pairs
 
 if TYPE_CHECKING:
     from headrace.spark.pipeline.model import Declaration
+    from headrace.spark.pipeline.session import SparkPlace
 
 app = typer.Typer(
     help="Run declared pipelines on Spark: topics in, SQL and Python between, topics and Parquet out.",
@@ -23,6 +25,23 @@ app = typer.Typer(
 )
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline: a YAML or a Python file.")]
+Bootstrap = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        envvar="HEADRACE_BOOTSTRAP",
+        metavar="HOST:PORT",
+        help=f"Brokers to start from, by commas; before the file's own. [default: {DEFAULT_BOOTSTRAP}]",
+    ),
+]
+Master = Annotated[str, typer.Option("--master", help="The Spark to start with; a cluster's address.")]
+Remote = Annotated[
+    str | None, typer.Option("--remote", metavar="sc://HOST:PORT", help="A Spark Connect server instead.")
+]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="With a failure, show all that Spark said of it.")]
 _EXTRA: Final = 'pip install "headrace[spark]"'
 
@@ -38,20 +57,9 @@ _EXTRA: Final = 'pip install "headrace[spark]"'
 )
 def run(
     file: File,
-    bootstrap: Annotated[
-        str | None,
-        typer.Option(
-            "--bootstrap",
-            "-b",
-            envvar="HEADRACE_BOOTSTRAP",
-            metavar="HOST:PORT",
-            help=f"Brokers to start from, by commas; before the file's own. [default: {DEFAULT_BOOTSTRAP}]",
-        ),
-    ] = None,
-    master: Annotated[str, typer.Option("--master", help="The Spark to start with; a cluster's address.")] = "local[*]",
-    remote: Annotated[
-        str | None, typer.Option("--remote", metavar="sc://HOST:PORT", help="A Spark Connect server instead.")
-    ] = None,
+    bootstrap: Bootstrap = None,
+    master: Master = "local[*]",
+    remote: Remote = None,
     checkpoint: Annotated[
         str | None,
         typer.Option(
@@ -62,9 +70,7 @@ def run(
     grace: Annotated[
         float, typer.Option("--grace", min=0, metavar="SECONDS", help="How long a stop waits for current batches.")
     ] = 30.0,
-    conf: Annotated[
-        list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
-    ] = None,
+    conf: Conf = None,
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
@@ -72,21 +78,15 @@ def run(
 
     A first Ctrl-C (or SIGTERM) lets current batches finish, a second one ends at once. A sink that fails stops all.
     """
-    if remote is not None and master != "local[*]":
-        raise bad_input("--master and --remote exclude each other; keep one")
-    settings = pairs(conf, "--conf")
-    declaration = _load(file)
-    from dataclasses import replace
-
-    declaration = replace(declaration, spark={**declaration.spark, **settings})
-    brokers = bootstrap_list(bootstrap or declaration.bootstrap or DEFAULT_BOOTSTRAP)
+    declaration, brokers, place = _settled(file, bootstrap, master, remote, conf)
     from headrace.spark.pipeline.run import Wishes
-    from headrace.spark.pipeline.session import SparkPlace
 
+    for warning in _warnings(declaration, is_connect=remote is not None):
+        note(f"headrace: warning: {warning}")
     stop = threading.Event()
     wishes = Wishes(
         bootstrap=brokers,
-        spark=SparkPlace(master=master, remote=remote),
+        spark=place,
         checkpoint=checkpoint,
         once=once,
         grace=grace,
@@ -96,7 +96,31 @@ def run(
     _run(declaration, wishes, verbose, json)
 
 
+def _settled(
+    file: Path, bootstrap: str | None, master: str, remote: str | None, conf: list[str] | None
+) -> "tuple[Declaration, str, SparkPlace]":
+    """What `run` and `check` make of their options: the pipeline, the brokers, and where Spark is."""
+    if remote is not None and master != "local[*]":
+        raise bad_input("--master and --remote exclude each other; keep one")
+    settings = pairs(conf, "--conf")
+    declaration = _load(file)
+    from headrace.spark.pipeline.session import SparkPlace
+
+    declaration = replace(declaration, spark={**declaration.spark, **settings})
+    brokers = bootstrap_list(bootstrap or declaration.bootstrap or DEFAULT_BOOTSTRAP)
+    return declaration, brokers, SparkPlace(master=master, remote=remote)
+
+
+def _warnings(declaration: "Declaration", *, is_connect: bool) -> list[str]:
+    from headrace.spark.pipeline.graph import unused
+    from headrace.spark.pipeline.queries import disagreements, graphs_of
+
+    found = unused(declaration) + disagreements(declaration, graphs_of(declaration, files_apart=is_connect))
+    return [f"{place}: {message}" for place, message in sorted(found, key=lambda one: (one[0].file, one[0].line))]
+
+
 def _run(declaration: "Declaration", wishes: Any, verbose: bool, json: bool) -> None:
+    from headrace.spark.pipeline.document import InvalidPipeline
     from headrace.spark.pipeline.failures import PipelineFailed
     from headrace.spark.pipeline.run import run as run_pipeline
 
@@ -105,11 +129,11 @@ def _run(declaration: "Declaration", wishes: Any, verbose: bool, json: bool) -> 
     with view_for(json) as view:
         try:
             view.ended(run_pipeline(declaration, wishes, view))
-        except PipelineFailed as error:
+        except (InvalidPipeline, PipelineFailed) as error:
             view.failed(str(error))
             if verbose and error.__cause__ is not None:
                 note(str(error.__cause__))
-            raise typer.Exit(ExitCode.FAILED) from None
+            raise typer.Exit(ExitCode.FAILED if isinstance(error, PipelineFailed) else ExitCode.USAGE) from None
 
 
 class _Signals:
@@ -141,9 +165,7 @@ def _load(file: Path) -> "Declaration":
         try:
             return load(file)
         except InvalidPipeline as error:
-            for problem in error.problems[:-1]:
-                note(f"headrace: {problem}")
-            raise bad_input(error.problems[-1]) from error
+            raise _told(error.problems) from error
         except IsADirectoryError:
             raise bad_input(
                 f"{file} is a directory; give the file in it, for example {file / 'pipeline.yaml'}"
@@ -170,20 +192,22 @@ def check(
     plan: Annotated[
         bool, typer.Option("--plan", help="Also let Spark check names and types of columns (starts Spark).")
     ] = False,
+    bootstrap: Bootstrap = None,
+    master: Master = "local[*]",
+    remote: Remote = None,
+    conf: Conf = None,
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
     """Check a pipeline without running it: every mistake, with its line.
 
-    Exits with 2 if there is one.
+    With --plan, the options of `run` that Spark sees count here as well. Exits with 2 if there is a mistake.
     """
-    declaration = _load(file)
-    from headrace.spark.pipeline.graph import unused
-
-    warnings = [f"{place}: {message}" for place, message in unused(declaration)]
+    declaration, brokers, place = _settled(file, bootstrap, master, remote, conf)
+    warnings = _warnings(declaration, is_connect=place.is_connect)
     for warning in warnings:
         note(f"headrace: warning: {warning}")
-    schemas = _planned(declaration, verbose) if plan else None
+    schemas = _planned(declaration, brokers, place, verbose) if plan else None
     if json:
         say_json({"ok": True, **_summary(declaration), "warnings": warnings, "schemas": schemas})
         return
@@ -192,16 +216,28 @@ def check(
     say(f"{file}: ok, {_counted(declaration)}")
 
 
-def _planned(declaration: "Declaration", verbose: bool) -> dict[str, str]:
+def _planned(declaration: "Declaration", bootstrap: str, place: "SparkPlace", verbose: bool) -> dict[str, str]:
+    from headrace.spark.pipeline.document import InvalidPipeline
     from headrace.spark.pipeline.failures import PipelineFailed
     from headrace.spark.pipeline.run import plan
 
     try:
-        return plan(declaration, declaration.bootstrap or DEFAULT_BOOTSTRAP)
+        return plan(declaration, bootstrap, place)
+    except InvalidPipeline as error:
+        if verbose and error.__cause__ is not None:
+            note(str(error.__cause__))
+        raise _told(error.problems) from error
     except PipelineFailed as error:
         if verbose and error.__cause__ is not None:
             note(str(error.__cause__))
-        raise bad_input(str(error)) from error
+        raise Failure(str(error)) from error
+
+
+def _told(problems: list[str]) -> Failure:
+    """All mistakes but the last one said, and that one as what to raise."""
+    for problem in problems[:-1]:
+        note(f"headrace: {problem}")
+    return bad_input(problems[-1])
 
 
 def _summary(declaration: "Declaration") -> dict[str, object]:

@@ -4,7 +4,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from .console import note, say, say_json
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
     from headrace.spark.pipeline.session import SparkPlace
 
 LINE_SECONDS: Final = 5.0
-_COLUMNS: Final = ("SINK", "STATE", "BATCH", "ROWS/S", "ROWS IN", "ROWS OUT", "LAG", "BATCH TIME")
+STALE_SECONDS: Final = 30.0
+"""Spark reports every ten seconds also where there is nothing to do; what is older than this is told with its time."""
+_COLUMNS: Final = ("SINK", "STATE", "BATCH", "ROWS/S", "ROWS IN", "ROWS OUT", "BAD", "LAG", "BATCH TIME", "PROGRESS")
+_CONDITIONS: Final = {"unreachable": "cannot reach the broker", "restarting": "restarting"}
 
 
 class View(Protocol):
@@ -50,15 +54,53 @@ def cells(sink: "Progress") -> tuple[str, ...]:
         f"{sink.rows_per_second:,.0f}",
         f"{sink.rows_in:,}",
         f"{sink.rows_out:,}",
+        f"{sink.bad_records:,}",
         "-" if sink.lag is None else f"{sink.lag:,}",
         "-" if sink.latency_ms is None else f"{sink.latency_ms:,} ms",
+        _clock_time(sink.last_progress),
     )
 
 
-def line(sink: "Progress") -> str:
-    """A sink as a line."""
-    _, state, batch, speed, rows_in, rows_out, lag, latency = cells(sink)
-    return f"{sink.sink}: {state}, batch {batch}, in {rows_in} ({speed}/s), out {rows_out}, lag {lag}, took {latency}"
+def line(sink: "Progress", now: float | None = None) -> str:
+    """A sink as a line; `now` is the time by which its last progress is judged."""
+    _, state, batch, speed, rows_in, rows_out, bad, lag, latency, last = cells(sink)
+    parts = [condition(sink) or state, f"batch {batch}", f"in {rows_in} ({speed}/s)", f"out {rows_out}"]
+    if sink.bad_records:
+        parts.append(f"bad {bad}")
+    parts += [f"lag {lag}", f"took {latency}"]
+    if sink.restarts:
+        parts.append(f"restarts {sink.restarts}")
+    if sink.problem is not None or is_stale(sink, now):
+        parts.append(f"last progress {last}")
+    return f"{sink.sink}: {', '.join(parts)}"
+
+
+def condition(sink: "Progress") -> str | None:
+    """What keeps a sink from running, and since when."""
+    if sink.problem is None:
+        return None
+    return f"{_CONDITIONS.get(sink.state, sink.state)} since {_clock_time(sink.since)} ({_one_line(sink.problem)})"
+
+
+def is_stale(sink: "Progress", now: float | None) -> bool:
+    """Whether a sink that runs has not been heard of for longer than an idle one would be silent."""
+    if now is None or sink.last_progress is None or sink.state != "running":
+        return False
+    return now - datetime.fromisoformat(sink.last_progress).timestamp() > STALE_SECONDS
+
+
+def _clock_time(text: str | None) -> str:
+    """The time of day, UTC, of a time as Spark writes it."""
+    return "-" if text is None else f"{text[11:19]} UTC"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _steady(sink: "Progress") -> "Progress":
+    """A sink without what changes while nothing happens."""
+    return replace(sink, last_progress=None)
 
 
 def _opening(declaration: "Declaration", places: "Places", spark: "SparkPlace") -> str:
@@ -88,8 +130,8 @@ class JsonView:
 
     def progress(self, sinks: "Sequence[Progress]") -> None:
         for sink in sinks:
-            if self._shown.get(sink.sink) != sink and sink.batch is not None:
-                self._shown[sink.sink] = sink
+            if self._shown.get(sink.sink) != _steady(sink) and (sink.batch is not None or sink.problem is not None):
+                self._shown[sink.sink] = _steady(sink)
                 say_json({"event": "progress", "time": round(time.time(), 3), **asdict(sink)})
 
     def ended(self, sinks: "Sequence[Progress]") -> None:
@@ -103,10 +145,13 @@ class JsonView:
 class LineView:
     """A line for each sink that moved, every few seconds."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, time_of_day: Callable[[], float] = time.time
+    ) -> None:
         self._clock = clock
+        self._time = time_of_day
         self._next = clock()
-        self._shown: dict[str, Progress] = {}
+        self._shown: dict[str, tuple[Progress, bool]] = {}
 
     def phase(self, words: str) -> None:
         note(words)
@@ -118,10 +163,12 @@ class LineView:
         if self._clock() < self._next:
             return
         self._next = self._clock() + LINE_SECONDS
+        now = self._time()
         for sink in sinks:
-            if sink.batch is not None and self._shown.get(sink.sink) != sink:
-                self._shown[sink.sink] = sink
-                say(line(sink))
+            shown = _steady(sink), is_stale(sink, now)
+            if (sink.batch is not None or sink.problem is not None) and self._shown.get(sink.sink) != shown:
+                self._shown[sink.sink] = shown
+                say(line(sink, now))
 
     def ended(self, sinks: "Sequence[Progress]") -> None:
         for sink in sinks:
@@ -169,6 +216,9 @@ class LiveView:
             table.add_column(column, justify="left" if number < 2 else "right", no_wrap=True)
         for sink in sinks:
             table.add_row(*(Text(cell) for cell in cells(sink)))
+        problems = dict.fromkeys(f"{words}" for sink in sinks if (words := condition(sink)) is not None)
+        if problems:
+            table.caption = Text("\n".join([*problems, self._title]).strip())
         return table
 
 

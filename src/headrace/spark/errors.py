@@ -2,17 +2,53 @@
 
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
-from headrace.client.errors import ClientError
+from headrace.client.errors import ClientError, ClusterUnreachable
 from headrace.config.setting import ConfigError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_PASSING: Final = frozenset(
+    {
+        "_TRANSPORT",
+        "_TIMED_OUT",
+        "REQUEST_TIMED_OUT",
+        "NETWORK_EXCEPTION",
+        "LEADER_NOT_AVAILABLE",
+        "NOT_LEADER_OR_FOLLOWER",
+        "REPLICA_NOT_AVAILABLE",
+        "NOT_ENOUGH_REPLICAS",
+        "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+        "KAFKA_STORAGE_ERROR",
+        "COORDINATOR_NOT_AVAILABLE",
+        "COORDINATOR_LOAD_IN_PROGRESS",
+        "NOT_COORDINATOR",
+    }
+)
+"""What a cluster answers while a part of it is away."""
+
 
 class QueryError(Exception):
     """A query cannot be planned or cannot go on; the message says why and what to do."""
+
+
+class Unreachable(QueryError):  # noqa: N818 - named for the state found
+    """The cluster, or the part of it that a query needs, does not answer: nothing is wrong with the query."""
+
+
+_MARK: Final = f"{Unreachable.__module__}.{Unreachable.__qualname__}"
+
+
+def is_unreachable(error: BaseException) -> bool:
+    """Whether an error, as Spark hands it on, says that the cluster was away."""
+    return isinstance(error, Unreachable) or _MARK in str(error)
+
+
+def _plain(error: ConfigError | ClientError) -> QueryError:
+    is_away = isinstance(error, ClusterUnreachable) or getattr(error, "code", "") in _PASSING
+    return Unreachable(str(error)) if is_away else QueryError(str(error))
 
 
 def plainly(call: Callable[P, T]) -> Callable[P, T]:
@@ -23,7 +59,7 @@ def plainly(call: Callable[P, T]) -> Callable[P, T]:
         try:
             return call(*args, **kwargs)
         except (ConfigError, ClientError) as error:
-            raise QueryError(str(error)) from None
+            raise _plain(error) from None
 
     return plain
 
@@ -33,4 +69,4 @@ def each_plainly(rows: Iterator[T]) -> Iterator[T]:
     try:
         yield from rows
     except (ConfigError, ClientError) as error:
-        raise QueryError(str(error)) from None
+        raise _plain(error) from None

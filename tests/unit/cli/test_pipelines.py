@@ -1,12 +1,14 @@
 """`headrace pipeline` as far as it goes without Spark."""
 
 import io
+import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from headrace.cli.pipeline_view import JsonView, LineView, LiveView
+from headrace.cli.pipeline_view import JsonView, LineView, LiveView, line
 from headrace.spark.pipeline.progress import Progress
 from tests.unit.cli.conftest import Run
 
@@ -90,3 +92,80 @@ def test_a_terminal_shows_a_table() -> None:
     shown = screen.getvalue()
     assert "ROWS OUT" in shown
     assert "1,200" in shown
+
+
+CUT_OFF = Progress(
+    sink="revenue",
+    state="unreachable",
+    batch=3,
+    bad_records=2,
+    restarts=1,
+    last_progress="2026-01-01T10:00:01.000Z",
+    problem="no broker answers at b:1",
+    since="2026-01-01T10:00:05.000Z",
+)
+
+
+def test_a_line_tells_since_when_no_broker_answers_and_when_there_was_progress() -> None:
+    assert line(CUT_OFF) == (
+        "revenue: cannot reach the broker since 10:00:05 UTC (no broker answers at b:1), batch 3, in 0 (0/s), out 0, "
+        "bad 2, lag -, took -, restarts 1, last progress 10:00:01 UTC"
+    )
+
+
+def test_a_terminal_tells_it_below_the_table() -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    screen = io.StringIO()
+    with Live(console=Console(file=screen, width=140), auto_refresh=False) as live:
+        LiveView(live).progress([CUT_OFF])
+    assert "cannot reach the broker since 10:00:05 UTC (no broker answers at b:1)" in screen.getvalue()
+
+
+def test_a_sink_that_is_silent_for_long_is_shown_with_the_time_of_its_progress(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    moved = replace(MOVED, last_progress="1970-01-01T00:00:10.000Z")
+    days = iter([12.0, 45.0, 50.0])
+    view = LineView(clock=itertools.count(0, 10).__next__, time_of_day=days.__next__)
+    for _ in range(3):
+        view.progress([moved])
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == 2
+    assert not shown[0].endswith("UTC")
+    assert shown[1].endswith("lag 7, took 210 ms, last progress 00:00:10 UTC")
+
+
+def test_json_tells_of_an_outage_before_the_first_batch_too(capsys: pytest.CaptureFixture[str]) -> None:
+    JsonView().progress([replace(CUT_OFF, batch=None)])
+    document = json.loads(capsys.readouterr().out)
+    assert (document["state"], document["since"], document["lag"]) == ("unreachable", CUT_OFF.since, None)
+
+
+APART = """
+name: shop
+sources:
+  orders: {topic: orders, watermark: {column: timestamp, delay: 1 minute}}
+sinks:
+  raw: {from: orders, console: 1}
+  late: {from: orders, console: 1, mode: update}
+"""
+
+
+def test_sinks_that_may_disagree_are_warned_of(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(APART.lstrip())
+    checked = run("pipeline", "check", str(file))
+    assert checked.exit_code == 0
+    assert f"headrace: warning: {file}:6: sinks 'raw' and 'late' share 'orders'" in checked.stderr
+
+
+def test_check_takes_the_options_of_run(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(APART.lstrip())
+    both = run("pipeline", "check", str(file), "--master", "spark://h:1", "--remote", "sc://h:2")
+    assert both.exit_code == 2
+    assert "--master and --remote exclude each other" in both.stderr
+    assert run("pipeline", "check", str(file), "--conf", "nonsense").exit_code == 2
+    assert run("pipeline", "check", str(file), "--bootstrap", "nonsense").exit_code == 2

@@ -10,25 +10,38 @@ from pyspark.sql import types as t
 from headrace.client.columnar.model import HEADERS
 
 BAD: Final = "bad"
-BAD_TYPE: Final = t.StructType([t.StructField("error", t.StringType()), t.StructField("value", t.BinaryType())])
+BAD_TYPE: Final = t.StructType(
+    [
+        t.StructField("error", t.StringType()),
+        t.StructField("value", t.BinaryType()),
+        t.StructField("key", t.BinaryType()),
+    ]
+)
 BAD_FIELD: Final = t.StructField(BAD, BAD_TYPE)
 
-_ARROW_TYPE: Final = pa.struct([pa.field("error", pa.string()), pa.field("value", pa.binary())])
+_ARROW_TYPE: Final = pa.struct(
+    [pa.field("error", pa.string()), pa.field("value", pa.binary()), pa.field("key", pa.binary())]
+)
 _HEADERS_NAMED: Final = ("headrace.error", "headrace.topic", "headrace.partition", "headrace.offset")
 
 
-def bad_column(originals: pa.Array, errors: Mapping[int, str]) -> pa.Array:
-    """A struct of the error and the original value for each bad row, null for good ones."""
+def bad_column(batch: pa.RecordBatch, errors: Mapping[int, str]) -> pa.Array:
+    """A struct of the error, the original value and the original key for each bad row, null for good ones."""
     if not errors:
-        return pa.nulls(len(originals), _ARROW_TYPE)
+        return pa.nulls(len(batch), _ARROW_TYPE)
     rows = sorted(errors)
+    taken = pa.array(rows, pa.int64())
     found = pa.StructArray.from_arrays(
-        [pa.array([errors[row] for row in rows], pa.string()), originals.take(pa.array(rows, pa.int64()))],
+        [
+            pa.array([errors[row] for row in rows], pa.string()),
+            batch.column("value").take(taken),
+            batch.column("key").take(taken),
+        ],
         fields=list(_ARROW_TYPE),
     )
-    places = np.zeros(len(originals), np.int64)
+    places = np.zeros(len(batch), np.int64)
     places[rows] = np.arange(len(rows))
-    good = np.ones(len(originals), np.bool_)
+    good = np.ones(len(batch), np.bool_)
     good[rows] = False
     return found.take(pa.array(places, mask=good))
 

@@ -93,7 +93,7 @@ class ValueDecoder:
         decoded, errors = self._decoded(batch)
         columns = {name: decoded.get(name, batch.column(name)) for name in batch.schema.names if self._is_kept(name)}
         if not self._options.dead_letter_topic:
-            columns[BAD] = bad_column(batch.column("value"), errors)
+            columns[BAD] = bad_column(batch, errors)
         result = pa.RecordBatch.from_arrays(list(columns.values()), schema=self.arrow_schema(batch.schema))
         return self._without_dead(batch, result, errors) if self._options.dead_letter_topic else result
 

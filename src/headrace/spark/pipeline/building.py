@@ -1,17 +1,29 @@
 """From a declaration to Spark's DataFrames. Nothing runs yet: Spark only learns, and judges, what is to be run."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, Final
 
+from headrace.config.names import nearest
+from headrace.config.setting import ConfigError
+
+from ..sink_columns import written_columns
 from .document import Place
-from .failures import PipelineFailed, cause_of
-from .model import Call, Declaration, Dedup, Sink, Source, Sql, Step, ToTopic, Watermark
+from .failures import cause_of
+from .model import Call, Declaration, Dedup, Sink, Source, Sql, Step, ToFiles, ToTopic, Watermark
+from .queries import SinkGraph
+from .vocabulary import METADATA, without_dead_letters
 
 BOOTSTRAP: Final = "kafka.bootstrap.servers"
-ROWS_OUT: Final = "headrace_rows_out"
-"""The name under which Spark counts the rows that reach a sink."""
+ROWS_OUT: Final = "headrace_out_"
+"""What starts the name under which Spark counts the rows that reach a sink."""
+ROWS_IN: Final = "headrace_in_"
+"""The same of a source: its `rows`, and those of them that are `bad`."""
+OUTLET: Final = "its outlet"
+"""The column that tells for which outlet a row of a query with several is; no table has such a name."""
 
 _AS_TEXT: Final = ("key", "value")
 _ANY: Final = ""
@@ -19,18 +31,49 @@ _ANY: Final = ""
 _GROUP_NAMES: Final = ("group", "kafka.group.id")
 _ISOLATION: Final = "kafka.isolation.level"
 _NESTED: Final = ("struct", "array", "map")
+_BAD: Final = "bad"
+_UNRESOLVED: Final = re.compile(r"\[UNRESOLVED_COLUMN.*?name `(\w+)`", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltSink:
-    """A sink and the rows for it. `tables` are all that the rows are made of."""
+class SourceTable:
+    """A source as a table, and the dead letters of the records that it leaves out."""
 
-    sink: Sink
     rows: Any
-    tables: Mapping[str, Any]
+    letters: Any = None
+
+
+@dataclass(slots=True)
+class BuiltGraph:
+    """The tables of a query. `outlets` are the streams that leave it, by name: a table that sinks write, or letters."""
+
+    graph: SinkGraph
+    tables: dict[str, Any] = field(default_factory=dict)
+    outlets: dict[str, Any] = field(default_factory=dict)
+    problems: list[tuple[str, Exception]] = field(default_factory=list)
+    """What Spark has against it: the mistake with its place, and Spark's own words."""
+
+    @property
+    def rows(self) -> Any:
+        """What the query computes: the rows of its outlets, all in one stream where there are several."""
+        if len(self.outlets) == 1:
+            return next(iter(self.outlets.values()))
+        return reduce(lambda one, other: one.unionAll(other), map(self._labelled, self.outlets))
+
+    def _labelled(self, outlet: str) -> Any:
+        """Rows as a struct in the column of their outlet, null in those of the others."""
+        from pyspark.sql.functions import col, lit, struct
+
+        rows = self.outlets[outlet]
+        own = struct(*(col(f"`{name.replace('`', '``')}`") for name in rows.columns))
+        columns = [
+            (own if name == outlet else lit(None).cast(other.schema)).alias(name)
+            for name, other in self.outlets.items()
+        ]
+        return rows.select(lit(outlet).alias(OUTLET), *columns)
 
     def show_tables(self) -> None:
-        """Make the names in queries mean this sink's tables.
+        """Make the names in queries mean this graph's tables.
 
         Spark Connect looks names up only when a query starts, so this must be called before each start.
         """
@@ -38,35 +81,62 @@ class BuiltSink:
             table.createOrReplaceTempView(name)
 
 
-def build(spark: Any, declaration: Declaration, bootstrap: str) -> list[BuiltSink]:
-    """The rows for each sink; PipelineFailed names the step that Spark does not take.
-
-    Every sink gets its own copy of the tables, as it is a query of its own that reads topics at its own pace.
-    """
-    return [_build_sink(spark, declaration, sink, bootstrap) for sink in declaration.sinks]
-
-
-def _build_sink(spark: Any, declaration: Declaration, sink: Sink, bootstrap: str) -> BuiltSink:
-    needed = declaration.needed_by(sink.table)
-    groups = consumer_groups(declaration.name, sink.name, [one for one in needed if isinstance(one, Source)])
-    tables: dict[str, Any] = {}
+def build(spark: Any, declaration: Declaration, graph: SinkGraph, bootstrap: str) -> BuiltGraph:
+    """The tables and outlets of a query, as far as Spark takes them; `problems` has each step that it does not take."""
+    built = BuiltGraph(graph)
+    needed = graph.tables(declaration)
+    groups = consumer_groups(declaration.name, graph.name, [one for one in needed if isinstance(one, Source)])
+    letters: dict[str, Any] = {}
     for one in needed:
-        with _blamed_on(one.place, one.name):
+        if isinstance(one, Step) and any(_find(built.tables, name) is None for name in one.inputs):
+            continue  # What it reads is wrong, which is told of that.
+        with _noted(built, one.place, one.name):
             if isinstance(one, Source):
-                table = _source(spark, source_settings(one, bootstrap, groups[one.name]))
+                made = _source(spark, one, source_settings(one, bootstrap, groups[one.name]))
+                table = made.rows
+                if made.letters is not None:
+                    letters[letters_of(one.name)] = made.letters
             else:
-                table = _step(spark, one, tables)
-            tables[one.name] = _watermarked(table, one.watermark)
-            tables[one.name].createOrReplaceTempView(one.name)
-    with _blamed_on(sink.place, sink.name):
-        rows = _records(tables[sink.table], sink.output) if isinstance(sink.output, ToTopic) else tables[sink.table]
-        return BuiltSink(sink=sink, rows=_counted(rows), tables=tables)
+                table = _step(spark, one, built.tables)
+            built.tables[one.name] = _watermarked(table, one.watermark)
+            built.tables[one.name].createOrReplaceTempView(one.name)
+    for sink in graph.sinks:
+        if sink.table in built.tables:
+            with _noted(built, sink.place, sink.name):
+                rows = built.outlets.get(sink.table, built.tables[sink.table])
+                _require_writable(rows, sink)
+                built.outlets[sink.table] = _counted(rows, ROWS_OUT + sink.name)
+    built.outlets |= dict(sorted(letters.items()))
+    return built
 
 
-def consumer_groups(pipeline: str, sink: str, sources: list[Source]) -> dict[str, str]:
-    """Under which group each source shows its lag: one for the sink, unless two sources may read the same topics."""
+def _require_writable(rows: Any, sink: Sink) -> None:
+    """Let everybody who has a say in what a sink can write have it before the query starts."""
+    match sink.output:
+        case ToTopic() as output:
+            written_columns(records(rows, output).schema, output.options.get("topic"))
+        case ToFiles() as output:
+            missing = [name for name in output.partition_by if name not in rows.columns]
+            if missing:
+                raise ConfigError(
+                    f"there is no column '{missing[0]}' to partition by{nearest(missing[0], rows.columns)}"
+                )
+    jvm = getattr(rows.sparkSession, "_jvm", None)
+    if jvm is not None:  # There is none behind Spark Connect, where Spark judges when the query starts.
+        mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, sink.mode.capitalize())()
+        checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+        checker.checkForStreaming(rows._jdf.queryExecution().analyzed(), mode)
+
+
+def letters_of(source: str) -> str:
+    """The outlet of a source's dead letters; no table has such a name."""
+    return f"letters of {source}"
+
+
+def consumer_groups(pipeline: str, query: str, sources: list[Source]) -> dict[str, str]:
+    """Under which group each source shows its lag: one for the query, unless two sources may read the same topics."""
     subscriptions = [topic for source in sources for topic in _subscription(source)]
-    name = f"{pipeline}-{sink}"
+    name = f"{pipeline}-{query}"
     are_apart = _ANY not in subscriptions and len(set(subscriptions)) == len(subscriptions)
     if are_apart or len(sources) == 1:
         return {source.name: name for source in sources}
@@ -89,27 +159,68 @@ def source_settings(source: Source, bootstrap: str, group: str) -> dict[str, str
         defaults["group"] = group
     if _ISOLATION not in given:
         defaults[_ISOLATION] = "read_committed"
-    return {**defaults, **source.options}
+    options = without_dead_letters(source.options) if source.dead_letter_topic else dict(source.options)
+    if "headers" in (source.metadata or ()):
+        options = {name: value for name, value in options.items() if name.lower() != "includeheaders"}
+        options["includeHeaders"] = "true"
+    return {**defaults, **options}
 
 
-def _source(spark: Any, settings: Mapping[str, str]) -> Any:
-    return _with_fields(spark.readStream.format("headrace").options(**settings).load())
+def _source(spark: Any, source: Source, settings: Mapping[str, str]) -> SourceTable:
+    read = spark.readStream.format("headrace").options(**settings).load()
+    kept = kept_columns(source, read.schema)
+    rows = _with_counts(read, source.name)
+    if not source.dead_letter_topic:
+        return SourceTable(rows=rows.select(*kept))
+    good = rows.where(f"`{_BAD}` IS NULL").select(*(name for name in kept if name != _BAD))
+    return SourceTable(rows=good, letters=rows.where(f"`{_BAD}` IS NOT NULL").selectExpr(*_LETTER))
 
 
-def _with_fields(records: Any) -> Any:
-    """Records with the fields of their values as columns; a field hides a record's column of the same name."""
-    value = next(field.dataType for field in records.schema.fields if field.name == "value")
-    if value.typeName() != "struct":
-        return records
-    fields = {name.lower() for name in value.fieldNames()}
-    return records.select("value.*", *(name for name in records.columns if name.lower() not in {*fields, "value"}))
+_LETTER: Final = (
+    f"`{_BAD}`.key AS key",
+    f"`{_BAD}`.value AS value",
+    "concat(coalesce(headers, array()), array("
+    f"named_struct('key', 'headrace.error', 'value', CAST(`{_BAD}`.error AS BINARY)),"
+    "named_struct('key', 'headrace.topic', 'value', CAST(topic AS BINARY)),"
+    "named_struct('key', 'headrace.partition', 'value', CAST(CAST(partition AS STRING) AS BINARY)),"
+    "named_struct('key', 'headrace.offset', 'value', CAST(CAST(offset AS STRING) AS BINARY)))) AS headers",
+)
+"""A record that cannot be decoded, as it was, with the reason and its origin as further headers."""
+
+
+def kept_columns(source: Source, row: Any) -> list[str]:
+    """The columns of a source's table: the fields of its value, or the value, and what is asked for of the record.
+
+    A field hides a record's column of the same name.
+    """
+    kinds = {field.name: field.dataType for field in row.fields}
+    with_fields = kinds["value"].typeName() == "struct"
+    fields = kinds["value"].fieldNames() if with_fields else []
+    wanted = source.metadata
+    if wanted is None:
+        is_asked = any(name.lower() == "includeheaders" and text == "true" for name, text in source.options.items())
+        wanted = tuple(name for name in METADATA if not with_fields or (name == "headers" and is_asked))
+    hidden = {name.lower() for name in fields}
+    kept = [name for name in kinds if name in (*wanted, _BAD) and name.lower() not in hidden]
+    if not with_fields:
+        kept = [name for name in kinds if name == "value" or name in kept]
+    return [*(f"value.`{name}`" for name in fields), *kept]
+
+
+def _with_counts(rows: Any, source: str) -> Any:
+    from pyspark.sql.functions import col, count, lit
+
+    counts = [count(lit(1)).alias("rows")]
+    if _BAD in rows.columns:
+        counts.append(count(col(_BAD)).alias("bad"))
+    return rows.observe(ROWS_IN + source, *counts)
 
 
 def _step(spark: Any, step: Step, tables: Mapping[str, Any]) -> Any:
     if isinstance(step.work, Sql):
         return spark.sql(step.work.query)
     if isinstance(step.work, Dedup):
-        return _dedup(step.work, _named(tables, step.work.table))
+        return _dedup(step.work, _find(tables, step.work.table))
     return _called(spark, step.work, tables)
 
 
@@ -118,7 +229,7 @@ def _dedup(work: Dedup, table: Any) -> Any:
 
 
 def _called(spark: Any, work: Call, tables: Mapping[str, Any]) -> Any:
-    arguments = {**work.arguments, **{name: _named(tables, name) for name in work.inputs}}
+    arguments = {**work.arguments, **{name: _find(tables, name) for name in work.inputs}}
     if work.wants_spark:
         arguments["spark"] = spark
     answer = work.function(**arguments)
@@ -128,15 +239,15 @@ def _called(spark: Any, work: Call, tables: Mapping[str, Any]) -> Any:
     return answer
 
 
-def _named(tables: Mapping[str, Any], name: str) -> Any:
-    return next(table for known, table in tables.items() if known.lower() == name.lower())
+def _find(tables: Mapping[str, Any], name: str) -> Any:
+    return next((table for known, table in tables.items() if known.lower() == name.lower()), None)
 
 
 def _watermarked(table: Any, watermark: Watermark | None) -> Any:
     return table if watermark is None else table.withWatermark(watermark.column, watermark.delay)
 
 
-def _records(rows: Any, output: ToTopic) -> Any:
+def records(rows: Any, output: ToTopic) -> Any:
     """Rows in the columns of records, keys and values as text where they are neither text nor bytes."""
     if not output.columns:
         return rows
@@ -151,16 +262,25 @@ def _record_column(name: str, kind: str) -> str:
     return f"to_json(`{name}`) AS `{name}`" if kind in _NESTED else f"CAST(`{name}` AS STRING) AS `{name}`"
 
 
-def _counted(rows: Any) -> Any:
+def _counted(rows: Any, name: str) -> Any:
     from pyspark.sql.functions import count, lit
 
-    return rows.observe(ROWS_OUT, count(lit(1)).alias("rows"))
+    return rows.observe(name, count(lit(1)).alias("rows"))
 
 
 @contextmanager
-def _blamed_on(place: Place, name: str) -> Iterator[None]:
-    """Errors of Spark and of users' functions within the block are told with the name and the place of a table."""
+def _noted(built: BuiltGraph, place: Place, name: str) -> Iterator[None]:
+    """Errors of Spark and of users' functions within the block are noted with the name and the place of a table."""
     try:
         yield
     except Exception as error:
-        raise PipelineFailed(f"{place}: '{name}': {cause_of(error)}") from error
+        cause = cause_of(error)
+        built.problems.append((f"{place}: '{name}': {cause}{_hint(cause)}", error))
+
+
+def _hint(cause: str) -> str:
+    """What to do where a column is missing that every record has."""
+    missing = _UNRESOLVED.search(cause)
+    if missing is None or missing[1] not in METADATA:
+        return ""
+    return f" A source has the record's own columns if it asks for them: `metadata: [{missing[1]}]`"

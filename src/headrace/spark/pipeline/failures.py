@@ -10,6 +10,9 @@ from typing import Final
 
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _ENDS: Final = ("\n\nJVM stacktrace:", "\n=== Streaming Query ===", "\n\tat ", "\n== SQL", "\nCaused by:")
+_BY_PY4J: Final = "An error occurred while calling "
+_PLAN: Final = re.compile(r";\n['!~]?[A-Z][A-Za-z]*\b.*", re.DOTALL)
+"""The tree of a plan, from its root on."""
 _SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w{5}.*", re.DOTALL)
 _JAVA_CLASS: Final = re.compile(r"^(?:[a-z]\w*\.)+[A-Z][\w$]*(?:: |$)")
 _STREAM_FAILED: Final = re.compile(r"^\((?:STREAM_FAILED)\) ")
@@ -35,6 +38,8 @@ def cause_of(error: BaseException) -> str:
         return _python_cause(text)
     if _is_sparks(error):
         return _spark_cause(text)
+    if type(error).__module__.startswith(_SPEAKS_FOR_ITSELF) and text:
+        return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -43,8 +48,9 @@ def _is_sparks(error: BaseException) -> bool:
 
 
 def _spark_cause(text: str) -> str:
-    _, marker, of_java = text.partition("\n: ")
-    text = of_java if marker else text.strip()
+    if text.startswith(_BY_PY4J):
+        text = text.partition("\n: ")[2]
+    text = _PLAN.sub("", text.strip())
     for end in _ENDS:
         text = text.partition(end)[0]
     text = _SQLSTATE.sub("", text)

@@ -20,12 +20,19 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A stream of topics; `options` are those of `format("headrace")`."""
+    """A stream of topics; `options` are those of `format("headrace")`.
+
+    `metadata` are the record's own columns beside its value; None is all of them where the value has no fields, and
+    none where it has.
+    """
 
     name: str
     place: Place
     options: Mapping[str, str]
     watermark: Watermark | None = None
+    metadata: tuple[str, ...] | None = None
+    dead_letter_topic: str = ""
+    """Where records go that cannot be decoded; empty where they stay, in a column `bad`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +81,20 @@ class Trigger:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """Whether a query that failed starts again: after `delay` seconds, doubled with each failure up to `max_delay`.
+
+    `on` is `unreachable` (what passes by itself: the cluster was away, the machine too busy) or `any` failure.
+    `attempts` bounds the starts between two batches; None is no bound.
+    """
+
+    on: str = "unreachable"
+    delay: float = 1.0
+    max_delay: float = 60.0
+    attempts: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToTopic:
     """Rows to a topic. `columns` are the expressions that make the record's columns, none of which: as they are."""
 
@@ -109,7 +130,7 @@ Output = ToTopic | ToFiles | ToFunction | ToConsole
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink:
-    """Where the rows of `table` go; each sink is one streaming query."""
+    """Where the rows of `table` go."""
 
     name: str
     place: Place
@@ -130,6 +151,8 @@ class Declaration:
     bootstrap: str | None = None
     checkpoint: str | None = None
     trigger: Trigger = field(default_factory=Trigger)
+    restart: Restart | None = None
+    """None is what the run has by default."""
     spark: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -1,63 +1,168 @@
-"""How the rows of a sink leave Spark."""
+"""How the rows of a query leave Spark.
+
+A query with one sink has Spark's own way where Spark has one. A query with several, or with dead letters, is computed
+once for each batch, kept, and written to each outlet in turn. A batch that fails in between is run again from the same
+offsets, and outlets that have it leave it out: a topic knows the batch by the query and its number, a directory of
+files by its log.
+"""
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import redirect_stdout
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
-from .building import BOOTSTRAP, BuiltSink
-from .model import Declaration, ToConsole, ToFiles, ToFunction, ToTopic
+from ..errors import QueryError, Unreachable, is_unreachable
+from .building import BOOTSTRAP, OUTLET, BuiltGraph, letters_of, records
+from .failures import cause_of
+from .file_sink import FileSink
+from .model import Declaration, Output, Sink, Source, ToConsole, ToFiles, ToFunction, ToTopic
 from .places import declared_path
+from .vocabulary import client_of
 
 BatchFunction = Callable[[Any, int], None]
+_APPEND: Final = "append"
 
 
-def writer_for(built: BuiltSink, declaration: Declaration, bootstrap: str, checkpoint: str) -> Any:
-    """A writer of the stream of a sink's rows, to be given a name and a trigger, and started."""
-    writer, output = built.rows.writeStream, built.sink.output
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlet:
+    """Where the rows of a stream of the query go. `label` tells the stream where there are several."""
+
+    name: str
+    output: Output
+    label: str | None
+    app_id: str | None = None
+    """What tells its batches from those of the query's other outlets."""
+
+
+def writer_for(built: BuiltGraph, declaration: Declaration, bootstrap: str, checkpoint: str) -> Any:
+    """A writer of a query's rows, to be given a name and a trigger, and started."""
+    outlets = outlets_of(built, declaration, bootstrap)
+    if len(outlets) > 1:
+        return built.rows.writeStream.foreachBatch(FanOut(outlets, checkpoint))
+    (sink,) = built.graph.sinks
+    return _writer(built.rows, sink, outlets[0], checkpoint)
+
+
+def outlets_of(built: BuiltGraph, declaration: Declaration, bootstrap: str) -> list[Outlet]:
+    """What is written of each batch."""
+    sinks = built.graph.sinks
+    outlets = [
+        Outlet(
+            name=f"sink '{sink.name}'",
+            output=_resolved(sink.output, declaration, bootstrap),
+            label=sink.table if len(built.outlets) > 1 else None,
+            app_id=sink.name if len(sinks) > 1 else None,
+        )
+        for sink in sinks
+    ]
+    return outlets + [
+        Outlet(
+            name=f"the dead letters of source '{source.name}'",
+            output=ToTopic(columns={}, options=_letter_options(source, bootstrap)),
+            label=letters_of(source.name),
+            app_id=letters_of(source.name),
+        )
+        for source in declaration.sources
+        if letters_of(source.name) in built.outlets
+    ]
+
+
+def _resolved(output: Output, declaration: Declaration, bootstrap: str) -> Output:
     match output:
         case ToTopic():
-            options = {BOOTSTRAP: bootstrap, **output.options}
-            if built.sink.mode == "update":
-                return writer.foreachBatch(_to_topic(options, checkpoint))
-            return writer.format("headrace").options(**options)
+            return ToTopic(columns=output.columns, options={BOOTSTRAP: bootstrap, **output.options})
         case ToFiles():
-            path = declared_path(declaration, output.path)
-            writer = writer.format("parquet").options(**output.options).option("path", path)
+            path = declared_path(declaration, output.path) or output.path
+            return ToFiles(path=path, partition_by=output.partition_by, options=output.options)
+        case _:
+            return output
+
+
+def _writer(rows: Any, sink: Sink, outlet: Outlet, checkpoint: str) -> Any:
+    """The writer of the only sink of a query."""
+    output = outlet.output
+    match output:
+        case ToTopic() if sink.mode != "update":  # Spark does not let a Python sink be in mode update.
+            return records(rows, output).writeStream.format("headrace").options(**output.options)
+        case ToFiles():
+            writer = rows.writeStream.format("parquet").options(**output.options).option("path", output.path)
             return writer.partitionBy(*output.partition_by) if output.partition_by else writer
-        case ToFunction():
-            return writer.foreachBatch(output.function)
-        case ToConsole():
-            return writer.foreachBatch(_to_console(output.rows))
+        case _:
+            return rows.writeStream.foreachBatch(FanOut([outlet], checkpoint))
 
 
-def _to_topic(options: Mapping[str, str], checkpoint: str) -> BatchFunction:
-    """Writes each batch to a topic: for mode `update`, in which Spark does not let a Python sink be.
+class FanOut:
+    """Writes each batch of a query to its outlets."""
 
-    The sink knows a batch that it has written by the query and the number. The query's id is kept in its checkpoint, so
-    that a new checkpoint, which counts from 0 again, is another query.
-    """
-    query: list[str] = []
+    def __init__(self, outlets: list[Outlet], checkpoint: str) -> None:
+        self._outlets = outlets
+        self._checkpoint = checkpoint
+        self._query: str | None = None
 
-    def write(rows: Any, batch: int) -> None:
-        if not query:
-            query.append(_query_id(rows.sparkSession, checkpoint))
-        version = {"txnAppId": query[0], "txnVersion": str(batch)}
-        rows.write.format("headrace").mode("append").options(**options, **version).save()
+    def __call__(self, batch: Any, number: int) -> None:
+        if self._query is None:
+            self._query = query_id(batch.sparkSession, self._checkpoint)
+        if len(self._outlets) == 1:
+            self._write(self._outlets[0], batch, number)
+            return
+        batch.persist()
+        try:
+            full = _labels(batch) if self._outlets[0].label is not None else None
+            for outlet in self._outlets:
+                if full is None or outlet.label in full or not isinstance(outlet.output, ToTopic):
+                    self._write(outlet, _rows_for(batch, outlet.label), number)
+        finally:
+            batch.unpersist()
 
-    return write
+    def _write(self, outlet: Outlet, rows: Any, number: int) -> None:
+        try:
+            self._write_to(outlet, rows, number)
+        except Exception as error:
+            kind = Unreachable if is_unreachable(error) else QueryError
+            raise kind(f"{outlet.name}: {cause_of(error)}") from error
+
+    def _write_to(self, outlet: Outlet, rows: Any, number: int) -> None:
+        match outlet.output:
+            case ToTopic() as output:
+                app_id = self._query if outlet.app_id is None else f"{self._query}/{outlet.app_id}"
+                version = {"txnAppId": app_id, "txnVersion": str(number)}
+                writer = records(rows, output).write.format("headrace").mode(_APPEND)
+                writer.options(**output.options, **version).save()
+            case ToFiles() as output:
+                FileSink(output.path, output.partition_by, output.options).add(rows, number)
+            case ToFunction() as output:
+                output.function(rows, number)
+            case ToConsole() as output:
+                _show(rows, output.rows)
 
 
-def _query_id(spark: Any, checkpoint: str) -> str:
+def _labels(batch: Any) -> set[str]:
+    """The streams that have rows in a batch."""
+    return {row[0] for row in batch.select(OUTLET).distinct().collect()}
+
+
+def _rows_for(batch: Any, label: str | None) -> Any:
+    if label is None:
+        return batch
+    from pyspark.sql.functions import col
+
+    return batch.where(col(f"`{OUTLET}`") == label).select(f"`{label}`.*")
+
+
+def query_id(spark: Any, checkpoint: str) -> str:
+    """What a query is called in its checkpoint; a new checkpoint, which counts batches from 0 again, has another."""
     return str(json.loads(spark.read.text(f"{checkpoint}/metadata").first()[0])["id"])
 
 
-def _to_console(limit: int) -> BatchFunction:
+def _letter_options(source: Source, bootstrap: str) -> dict[str, str]:
+    """Letters go to the cluster that the source reads, with the source's own settings of the client."""
+    client = client_of({BOOTSTRAP: bootstrap, **source.options})
+    return {**{f"kafka.{name}": value for name, value in client.items()}, "topic": source.dead_letter_topic}
+
+
+def _show(rows: Any, limit: int) -> None:
     """Prints the first rows of a batch to stderr; Spark's own console sink would write to Spark's log."""
-
-    def show(rows: Any, _batch: int) -> None:
-        with redirect_stdout(sys.stderr):
-            rows.show(limit, truncate=False)
-
-    return show
+    with redirect_stdout(sys.stderr):
+        rows.show(limit, truncate=False)

@@ -1,26 +1,32 @@
 """Is what a pipeline reads there? Asked before Spark starts, which takes seconds and hides the answer in its own."""
 
+from collections.abc import Mapping
+
 from headrace.client.columnar.cluster import Cluster
 from headrace.client.probe import require_listener
 
 from ..options import Topics
+from ..sink_task import require_topic_to_write
 from .building import BOOTSTRAP
 from .model import Declaration
 from .vocabulary import parsed_source
 
 
-def require_sources(declaration: Declaration, bootstrap: str) -> None:
-    """Return if each topic that is read by name exists; ClusterUnreachable or UnknownTopic if not."""
+def require_topics(declaration: Declaration, bootstrap: str) -> None:
+    """Return if each topic that is read by name, or that dead letters go to, exists.
+
+    ClusterUnreachable or UnknownTopic if not: a topic for letters that is missed only by the first of them would
+    stop a pipeline in the middle of the night.
+    """
     for source in declaration.sources:
-        _require({BOOTSTRAP: bootstrap, **source.options})
+        _require({BOOTSTRAP: bootstrap, **source.options}, source.dead_letter_topic)
 
 
-def _require(options: dict[str, str]) -> None:
+def _require(options: Mapping[str, str], letters: str) -> None:
     require_listener(options[BOOTSTRAP])
     parsed = parsed_source(options)
-    if isinstance(parsed.subscription, Topics):
-        cluster = Cluster(parsed.client)
-        try:
+    with Cluster(parsed.client) as cluster:
+        if isinstance(parsed.subscription, Topics):
             cluster.partitions(parsed.subscription.names)
-        finally:
-            cluster.close()
+        if letters:
+            require_topic_to_write(cluster, letters)

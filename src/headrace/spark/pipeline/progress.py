@@ -1,56 +1,103 @@
 """What a streaming query has done, out of the reports that Spark makes after each batch."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
-from .building import ROWS_OUT
+from .building import ROWS_IN, ROWS_OUT
+from .reach import Outage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Where a sink stands. Rows are counted since the start of this run; `lag` is None where a source tells none."""
+    """Where a sink stands. Rows are counted since the start of this run; `lag` is None where it is not known.
+
+    `state` is starting, running, unreachable (no broker answers), restarting, stopped or failed. `problem` tells why
+    it is neither running nor stopped, and `since` from when on.
+    """
 
     sink: str
     state: str = "starting"
     batch: int | None = None
     rows_in: int = 0
     rows_out: int = 0
+    bad_records: int = 0
     rows_per_second: float = 0.0
     latency_ms: int | None = None
     lag: int | None = None
     watermark: str | None = None
     state_rows: int = 0
     dropped_late: int = 0
+    restarts: int = 0
+    last_progress: str | None = None
+    """When Spark last reported, which it does every ten seconds where there is nothing to do."""
+    problem: str | None = None
+    since: str | None = None
 
     def after(self, report: Mapping[str, Any]) -> "Progress":
         """This, with one more report of a batch taken in."""
         state = report.get("stateOperators") or []
+        rows_in = _sum(report, "rows")
         return replace(
             self,
             state="running",
             batch=report["batchId"],
-            rows_in=self.rows_in + int(report.get("numInputRows") or 0),
-            rows_out=self.rows_out + _rows_out(report),
+            rows_in=self.rows_in + (int(report.get("numInputRows") or 0) if rows_in is None else rows_in),
+            rows_out=self.rows_out + _rows_out(report, self.sink),
+            bad_records=self.bad_records + (_sum(report, "bad") or 0),
             rows_per_second=float(report.get("inputRowsPerSecond") or 0.0),
             latency_ms=(report.get("durationMs") or {}).get("triggerExecution"),
             lag=lag_of(report),
             watermark=(report.get("eventTime") or {}).get("watermark"),
             state_rows=sum(int(one.get("numRowsTotal") or 0) for one in state),
             dropped_late=self.dropped_late + sum(int(one.get("numRowsDroppedByWatermark") or 0) for one in state),
+            last_progress=report.get("timestamp"),
+            problem=None,
+            since=None,
         )
 
     def now(self, state: str) -> "Progress":
-        """This, in another state; what no longer runs has no speed."""
-        return replace(self, state=state, rows_per_second=self.rows_per_second if state == "running" else 0.0)
+        """This, in another state; what does not run has no speed."""
+        speed = self.rows_per_second if state == "running" else 0.0
+        return replace(self, state=state, rows_per_second=speed, problem=None, since=None)
+
+    def cut_off(self, outage: Outage) -> "Progress":
+        """This, while no broker answers: how far behind it is, nobody knows."""
+        since = moment(outage.since)
+        return replace(self.now("unreachable"), lag=None, problem=outage.message, since=since)
+
+    def to_restart(self, problem: str, since: float) -> "Progress":
+        """This, after a failure, until it has started again."""
+        return replace(self.now("restarting"), lag=None, problem=problem, since=moment(since))
 
 
-def _rows_out(report: Mapping[str, Any]) -> int:
-    observed = (report.get("observedMetrics") or {}).get(ROWS_OUT)
+def moment(seconds: float) -> str:
+    """A time since 1970, as Spark writes it in its reports."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _rows_out(report: Mapping[str, Any], sink: str) -> int:
+    observed = (report.get("observedMetrics") or {}).get(ROWS_OUT + sink)
     if observed:
         return int(_by_name(observed)["rows"])
     return max(int((report.get("sink") or {}).get("numOutputRows") or 0), 0)
+
+
+def _sum(report: Mapping[str, Any], name: str) -> int | None:
+    """What was counted at all sources; None if it was at none.
+
+    Spark's own count of a query's input has a row as often as there are ways for it to the sinks.
+    """
+    counts = list(_at_sources(report, name))
+    return sum(counts) if counts else None
+
+
+def _at_sources(report: Mapping[str, Any], name: str) -> Iterator[int]:
+    for metric, observed in (report.get("observedMetrics") or {}).items():
+        if metric.startswith(ROWS_IN) and (counts := _by_name(observed)).get(name) is not None:
+            yield int(counts[name])
 
 
 def _by_name(row: Mapping[str, Any]) -> Mapping[str, Any]:

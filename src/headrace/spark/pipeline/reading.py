@@ -11,10 +11,17 @@ from .graph import Tables, in_order
 from .model import Declaration, Source, Trigger
 from .sinks import read_sink
 from .steps import check_watermarks, read_step
-from .values import read_trigger, read_watermark
-from .vocabulary import SUBSCRIPTIONS, is_client_setting, source_options, wrong_with_source
+from .values import read_restart, read_trigger, read_watermark
+from .vocabulary import (
+    METADATA,
+    SUBSCRIPTIONS,
+    dead_letter_topic,
+    is_client_setting,
+    source_options,
+    wrong_with_source,
+)
 
-_TOP: Final = ("name", "bootstrap", "sources", "steps", "sinks", "spark", "trigger", "checkpoint")
+_TOP: Final = ("name", "bootstrap", "sources", "steps", "sinks", "spark", "trigger", "restart", "checkpoint")
 _TABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PIPELINE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _FILES: Final = ("schema", "descriptorFile")
@@ -44,6 +51,7 @@ def read_declaration(tree: Node, file: Path) -> Declaration:
         bootstrap=top.text("bootstrap"),
         checkpoint=top.text("checkpoint"),
         trigger=read_trigger(top) or Trigger(),
+        restart=read_restart(top),
         spark=_spark(top),
     )
     problems.raise_any()
@@ -79,7 +87,8 @@ def _named(top: Section, key: str, kind: str) -> list[tuple[str, Section]]:
 
 
 def _source(name: str, section: Section, directory: Path) -> Source:
-    own = (*_TOPICS, "watermark")
+    own = (*_TOPICS, "watermark", "metadata")
+    before = len(section.problems.found)
     section.allow([*own, *source_options()], is_client_setting)
     options = section.options(but=own)
     given = [key for key in (*_TOPICS, *SUBSCRIPTIONS) if section.has(key)]
@@ -90,9 +99,29 @@ def _source(name: str, section: Section, directory: Path) -> Source:
         if key in _TOPICS:
             options[_TOPICS[key]] = ",".join(section.texts(key))
     options |= {key: _path(options[key], directory) for key in _FILES if key in options}
-    if not section.problems.found:
-        section.judged_by(wrong_with_source(options))
-    return Source(name=name, place=section.place, options=options, watermark=read_watermark(section))
+    metadata = _metadata(section)
+    if is_sound := len(section.problems.found) == before:
+        section.judged_by(verdict := wrong_with_source(options))
+        is_sound = verdict is None
+    return Source(
+        name=name,
+        place=section.place,
+        options=options,
+        watermark=read_watermark(section),
+        metadata=metadata,
+        dead_letter_topic=dead_letter_topic(options) if is_sound else "",
+    )
+
+
+def _metadata(section: Section) -> tuple[str, ...] | None:
+    """The columns of the record that a source asks for."""
+    if not section.has("metadata"):
+        return None
+    names = section.texts("metadata")
+    for name in names:
+        if name not in METADATA:
+            section.wrong("metadata", f"a record has no column '{shown(name)}'; it has {', '.join(METADATA)}")
+    return tuple(names)
 
 
 def _path(text: str, directory: Path) -> str:

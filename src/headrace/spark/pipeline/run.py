@@ -3,20 +3,27 @@
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from .building import build
+from .building import BuiltGraph, build
+from .document import InvalidPipeline
 from .functions import modules_beside
-from .model import Declaration, Trigger
+from .history import require_same_queries
+from .model import Declaration, Restart, Trigger
 from .places import Places, only_runner, places_of
-from .preflight import require_sources
+from .preflight import require_topics
 from .progress import Progress
+from .queries import SinkGraph, graphs_of
+from .reach import reach_of
 from .running import Running, Setting, start, stop_all, watch
 from .session import SparkPlace, open_session
 
 GRACE_SECONDS: Final = 30.0
+_ONCE: Final = Restart(attempts=3)
+"""How often a run that is to end starts a query again, unless the file says otherwise."""
 
 
 class View(Protocol):
@@ -55,13 +62,14 @@ class Wishes:
 def run(declaration: Declaration, wishes: Wishes, view: View) -> list[Progress]:
     """Run until a stop is asked for or nothing is left to do; the last progress of each sink.
 
-    PipelineFailed tells why it could not start, or which sink failed and why; then all of them are stopped.
+    InvalidPipeline tells what Spark does not take of it. PipelineFailed tells why it could not start, or which sinks
+    failed and why; then all of them are stopped.
     ClientError tells that the brokers, or a topic to read, are not there.
     """
     places = places_of(declaration, wishes.checkpoint)
-    if wishes.spark.remote is None:
+    if not wishes.spark.is_connect:
         # Behind Spark Connect it is the server that must reach the brokers, which may be out of reach from here.
-        require_sources(declaration, wishes.bootstrap)
+        require_topics(declaration, wishes.bootstrap)
     with only_runner(places) as lock:
         view.phase(f"starting Spark ({wishes.spark})")
         wishes.take_signals()
@@ -72,12 +80,24 @@ def run(declaration: Declaration, wishes: Wishes, view: View) -> list[Progress]:
 
 def run_with(spark: Any, declaration: Declaration, places: Places, wishes: Wishes, view: View) -> list[Progress]:
     """The same in a session that is there already."""
+    is_connect = wishes.spark.is_connect
+    graphs = graphs_of(declaration, files_apart=is_connect)
+    require_same_queries(places, graphs, is_ours=not is_connect)
     ship_functions(declaration)
     view.phase("preparing the queries")
-    built = build(spark, declaration, wishes.bootstrap)
-    setting = Setting(declaration=declaration, places=places, bootstrap=wishes.bootstrap, trigger=wishes.trigger)
+    built = build_all(spark, declaration, graphs, wishes.bootstrap)
+    setting = Setting(
+        spark=spark,
+        declaration=declaration,
+        places=places,
+        bootstrap=wishes.bootstrap,
+        is_connect=is_connect,
+        trigger=wishes.trigger,
+        restart=declaration.restart or (_ONCE if wishes.once else Restart()),
+    )
     queries: list[Running] = []
-    try:
+    with ExitStack() as stack:
+        stack.callback(lambda: stop_all(queries, wishes.grace))
         for one in built:
             if wishes.stop.is_set():
                 break
@@ -85,14 +105,26 @@ def run_with(spark: Any, declaration: Declaration, places: Places, wishes: Wishe
             queries.append(start(one, setting))
         if not wishes.stop.is_set():
             view.started(declaration, places, wishes.spark)
-        watch(queries, wishes.stop, view.progress)
+        reach = None if is_connect else reach_of(declaration, wishes.bootstrap, stack)
+        watch(queries, wishes.stop, view.progress, outage=lambda: None if reach is None else reach.outage)
         if wishes.stop.is_set():
             view.phase("stopping when the current batches are done")
-    finally:
-        stop_all(queries, wishes.grace)
-    for query in queries:
-        query.look()
-    return [query.progress for query in queries]
+    return in_order_of(declaration, [sink for query in queries for sink in query.ended()])
+
+
+def in_order_of(declaration: Declaration, sinks: Sequence[Progress]) -> list[Progress]:
+    """The progress of sinks in the order in which they are declared."""
+    order = [sink.name for sink in declaration.sinks]
+    return sorted(sinks, key=lambda one: order.index(one.sink))
+
+
+def build_all(spark: Any, declaration: Declaration, graphs: Sequence[SinkGraph], bootstrap: str) -> list[BuiltGraph]:
+    """The queries; InvalidPipeline with all that Spark has against them."""
+    built = [build(spark, declaration, graph, bootstrap) for graph in graphs]
+    problems = {problem: error for one in built for problem, error in one.problems}
+    if problems:
+        raise InvalidPipeline(list(problems)) from next(iter(problems.values()))
+    return built
 
 
 def ship_functions(declaration: Declaration) -> None:
@@ -104,13 +136,16 @@ def ship_functions(declaration: Declaration) -> None:
             register_pickle_by_value(module)
 
 
-def plan(declaration: Declaration, bootstrap: str) -> dict[str, str]:
-    """What Spark makes of the pipeline without running it: the columns of each table and sink."""
+def plan(declaration: Declaration, bootstrap: str, place: SparkPlace) -> dict[str, str]:
+    """What Spark makes of the pipeline without running it: the columns of each table.
+
+    InvalidPipeline has every mistake that Spark finds.
+    """
     with tempfile.TemporaryDirectory(prefix="headrace-plan-") as directory:
         log = Path(directory) / "spark.log"
-        with open_session(SparkPlace(master="local[1]"), declaration.name, declaration.spark, log) as spark:
+        with open_session(place, declaration.name, declaration.spark, log) as spark:
             ship_functions(declaration)
-            built = build(spark, declaration, bootstrap)
+            built = build_all(spark, declaration, graphs_of(declaration), bootstrap)
             return {name: _columns(table) for one in built for name, table in one.tables.items()}
 
 

@@ -1,23 +1,25 @@
-"""Running a built pipeline: start a query for each sink, watch them all, stop them together."""
+"""Running a built pipeline: start its queries, watch them all, start again those that failed, stop them together."""
 
 import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from .building import BuiltSink
+from .building import BuiltGraph
 from .failures import PipelineFailed, cause_of
-from .model import Declaration, Sink, Trigger
-from .outputs import writer_for
+from .file_sink import require_own_files
+from .model import Declaration, Restart, ToFiles, Trigger
+from .outputs import outlets_of, writer_for
 from .places import Places
 from .progress import Progress
+from .queries import SinkGraph
+from .reach import Outage
+from .restarts import delay_before
 
 POLL_SECONDS: Final = 0.5
-_TRIES: Final = 3
 _STARTING: Final = "Initializing "
-_TOO_SLOW: Final = "Python worker failed to connect back"
 Report = Callable[[Sequence[Progress]], None]
 
 
@@ -40,99 +42,157 @@ class Query(Protocol):
 class Running:
     """A query that was started, and what is known of it."""
 
-    sink: Sink
+    graph: SinkGraph
     query: Query
-    progress: Progress
-    seen: set[tuple[str, int]] = field(default_factory=set)
-    again: Callable[[], Query] | None = None
+    again: Callable[[], Query]
     """Starts the query anew, from its checkpoint."""
-    tries: int = _TRIES
-    """How often it may still be started because the machine was too slow for it; full again after each batch."""
+    restart: Restart = field(default_factory=Restart)
+    clock: Callable[[], float] = time.time
+    sinks: list[Progress] = field(default_factory=list)
+    failed: int = 0
+    """How often it failed since its last batch."""
+    due: float | None = None
+    """When it starts again, if it failed."""
+    refusal: PipelineFailed | None = None
+    """Why it could not be started again."""
+    seen: set[tuple[str, int]] = field(default_factory=set)
 
-    def look(self) -> None:
+    def __post_init__(self) -> None:
+        self.sinks = self.sinks or [Progress(sink=sink.name) for sink in self.graph.sinks]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs or will run again."""
+        return self.query.isActive or self.due is not None
+
+    def look(self, outage: Outage | None = None) -> None:
         """Take in what happened since the last look."""
         last = self.query.lastProgress
         for report in self._new(json.loads(last.json)) if last is not None else ():
-            self.progress = self.progress.after(report)
-            self.tries = _TRIES
-        if not self.query.isActive:
-            self.progress = self.progress.now("stopped" if self.failure() is None else "failed")
+            self.sinks = [sink.after(report) for sink in self.sinks]
+            self.failed = 0
+        if self.due is not None:
+            return
+        if self.query.isActive:
+            self._reached(outage)
+        elif (failure := self.failure()) is None:
+            self.sinks = [sink.now("stopped") for sink in self.sinks]
+        else:
+            self._failed(failure)
+
+    def ended(self) -> list[Progress]:
+        """Where the sinks stand when the query has been stopped."""
+        self.look()
+        return [sink.now("stopped") for sink in self.sinks]
 
     def failure(self) -> BaseException | None:
-        return None if self.query.isActive else self.query.exception()
+        """Why it does not run any more, if not because it is done."""
+        if self.query.isActive:
+            return None
+        return self.refusal or self.query.exception()
 
-    @property
-    def can_start_again(self) -> bool:
-        """Whether the query failed for want of time alone, so that nothing is wrong with it."""
-        failure = self.failure()
-        return failure is not None and _TOO_SLOW in str(failure) and self.again is not None and self.tries > 0
+    def start_if_due(self, outage: Outage | None) -> None:
+        """Start it where it stopped, if it is time for that and the brokers are there."""
+        if self.due is None or self.clock() < self.due or outage is not None:
+            return
+        self.due = self.refusal = None
+        self.sinks = [_restarted(sink) for sink in self.sinks]
+        try:
+            self.query = self.again()
+        except PipelineFailed as error:
+            self.refusal = error
 
-    def start_again(self) -> None:
-        """Start the query where it stopped."""
-        assert self.again is not None
-        self.tries -= 1
-        self.query = self.again()
-        self.progress = self.progress.now("starting")
+    def _failed(self, failure: BaseException) -> None:
+        self.failed += 1
+        now = self.clock()
+        delay = delay_before(self.restart, failure, self.failed)
+        if delay is None:
+            self.sinks = [sink.now("failed") for sink in self.sinks]
+        else:
+            self.due = now + delay
+            self.sinks = [sink.to_restart(cause_of(failure), now) for sink in self.sinks]
+
+    def _reached(self, outage: Outage | None) -> None:
+        for number, sink in enumerate(self.sinks):
+            if outage is not None:
+                self.sinks[number] = sink.cut_off(outage)
+            elif sink.state == "unreachable":
+                self.sinks[number] = sink.now("starting" if sink.batch is None else "running")
 
     def _new(self, last: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """Reports not seen before. Mostly the last is all there is, and asking for all of them is dear."""
         if not self._is_new(last):
             return []
-        missed = self.progress.batch is not None and last["batchId"] > self.progress.batch + 1
+        missed = self._batch is not None and last["batchId"] > self._batch + 1
         recent = [json.loads(one.json) for one in self.query.recentProgress] if missed else [last]
         reports = [one for one in recent if self._is_new(one)]
         self.seen = {(one["timestamp"], one["batchId"]) for one in reports[-1:]}
         return reports
 
     def _is_new(self, report: Mapping[str, Any]) -> bool:
-        batch = self.progress.batch
+        batch = self._batch
         if batch is None or report["batchId"] > batch:
             return True
         return report["batchId"] == batch and (report["timestamp"], batch) not in self.seen
 
+    @property
+    def _batch(self) -> int | None:
+        return self.sinks[0].batch
+
+
+def _restarted(sink: Progress) -> Progress:
+    return replace(sink.now("starting"), restarts=sink.restarts + 1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What all sinks of a run share. `trigger` takes the place of those declared, if it is given."""
+    """What all queries of a run share. `trigger` takes the place of those declared, if it is given."""
 
+    spark: Any
     declaration: Declaration
     places: Places
     bootstrap: str
+    is_connect: bool = False
     trigger: Trigger | None = None
+    restart: Restart = field(default_factory=Restart)
 
 
-def start(built: BuiltSink, setting: Setting) -> Running:
-    """Start the query of a sink and wait until it knows its sources; PipelineFailed says why it cannot be.
+def start(built: BuiltGraph, setting: Setting) -> Running:
+    """Start a query and wait until it knows its sources; PipelineFailed says why it cannot be.
 
     Spark gives a Python process of a source ten seconds to answer. A busy machine may take longer, so queries start
-    one after the other, and one that failed for this alone starts again, then and later.
+    one after the other.
     """
-    running = Running(
-        built.sink, _start(built, setting), Progress(sink=built.sink.name), again=lambda: _start(built, setting)
-    )
-    while _settled(running.query) is not None and running.can_start_again:
-        running.start_again()
+
+    def again() -> Query:
+        return _start(built, setting)
+
+    running = Running(built.graph, again(), again, setting.restart)
+    _settle(running.query)
     return running
 
 
-def _start(built: BuiltSink, setting: Setting) -> Query:
-    sink = built.sink
+def _start(built: BuiltGraph, setting: Setting) -> Query:
+    graph = built.graph
     try:
         built.show_tables()
-        checkpoint = setting.places.checkpoint_of(sink.name)
+        checkpoint = setting.places.checkpoint_of(graph.name)
+        if not setting.is_connect:
+            for outlet in outlets_of(built, setting.declaration, setting.bootstrap):
+                if isinstance(outlet.output, ToFiles):
+                    require_own_files(setting.spark, outlet.output.path, checkpoint)
         writer = writer_for(built, setting.declaration, setting.bootstrap, checkpoint)
-        writer = writer.queryName(sink.name).outputMode(sink.mode).option("checkpointLocation", checkpoint)
-        query: Query = _triggered(writer, setting.trigger or sink.trigger or setting.declaration.trigger).start()
+        writer = writer.queryName(graph.name).outputMode(graph.mode).option("checkpointLocation", checkpoint)
+        query: Query = _triggered(writer, setting.trigger or graph.trigger or setting.declaration.trigger).start()
     except Exception as error:
-        raise PipelineFailed(f"{sink.place}: sink '{sink.name}': {cause_of(error)}") from error
+        raise PipelineFailed(f"{graph.place}: {graph.title}: {cause_of(error)}") from error
     return query
 
 
-def _settled(query: Query) -> BaseException | None:
-    """Wait until a new query has its sources or has failed; its failure."""
+def _settle(query: Query) -> None:
+    """Wait until a new query has its sources or has failed."""
     while query.isActive and query.status["message"].startswith(_STARTING):
         time.sleep(0.05)
-    return None if query.isActive else query.exception()
 
 
 def _triggered(writer: Any, trigger: Trigger) -> Any:
@@ -141,25 +201,34 @@ def _triggered(writer: Any, trigger: Trigger) -> Any:
     return writer if trigger.interval is None else writer.trigger(processingTime=trigger.interval)
 
 
-def watch(queries: Sequence[Running], stop: threading.Event, report: Report, poll: float = POLL_SECONDS) -> None:
-    """Return when a stop is asked for or every query has ended; PipelineFailed as soon as one has failed."""
+def watch(
+    queries: Sequence[Running],
+    stop: threading.Event,
+    report: Report,
+    poll: float = POLL_SECONDS,
+    outage: Callable[[], Outage | None] = lambda: None,
+) -> None:
+    """Return when a stop is asked for or every query has ended; PipelineFailed as soon as one has failed for good."""
     while True:
+        away = outage()
         for one in queries:
-            one.look()
-        report([one.progress for one in queries])
+            one.look(away)
+        report([sink for one in queries for sink in one.sinks])
         _raise_failure(queries)
-        slow = [one for one in queries if one.can_start_again]
-        for one in slow:
-            one.start_again()
-        if not (slow or any(one.query.isActive for one in queries)) or stop.wait(poll):
+        if stop.is_set() or not any(one.is_alive for one in queries):
+            return
+        for one in queries:
+            one.start_if_due(away)
+        if stop.wait(poll):
             return
 
 
 def _raise_failure(queries: Sequence[Running]) -> None:
     for one in queries:
         failure = one.failure()
-        if failure is not None and not one.can_start_again:
-            raise PipelineFailed(f"sink '{one.sink.name}' failed: {cause_of(failure)}") from failure
+        if failure is not None and one.due is None:
+            tries = f" (started again {one.failed - 1} times)" if one.failed > 1 else ""
+            raise PipelineFailed(f"{one.graph.title} failed: {cause_of(failure)}{tries}") from failure
 
 
 def stop_all(queries: Sequence[Running], grace: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -190,8 +259,9 @@ def _batch(query: Query) -> int:
 
 
 def _stop(one: Running) -> None:
+    """Stop a query; what it has done until then is counted."""
     try:
         one.query.stop()
     except Exception as error:
-        raise PipelineFailed(f"sink '{one.sink.name}' does not stop: {cause_of(error)}") from error
-    one.progress = one.progress.now("stopped")
+        raise PipelineFailed(f"{one.graph.title}: the query does not stop: {cause_of(error)}") from error
+    one.due = None

@@ -38,6 +38,11 @@ class SparkPlace:
     def is_local(self) -> bool:
         return self.remote is None and self.master.startswith("local")
 
+    @property
+    def is_connect(self) -> bool:
+        """Whether Spark runs elsewhere, behind Spark Connect."""
+        return self.remote is not None
+
     def __str__(self) -> str:
         return self.remote or self.master
 

@@ -47,6 +47,7 @@ def _table(name: str, section: Section, tables: Tables) -> str | None:
 
 
 def _to_topic(section: Section, _directory: Path) -> Output:
+    before = len(section.problems.found)
     section.allow([*_COMMON, *COLUMNS, "format", *sink_options()], is_client_setting)
     columns = {column: expression for column in COLUMNS if (expression := section.text(column))}
     if section.choice("format", ("json",), "") == "json":
@@ -54,7 +55,7 @@ def _to_topic(section: Section, _directory: Path) -> Output:
             section.wrong("value", "'format: json' makes the value of all columns; leave out 'value' or 'format'")
         columns["value"] = "to_json(struct(*))"
     options = {**section.options(but=(*_COMMON, *COLUMNS, "format")), "topic": section.required("topic", "revenue")}
-    if not section.problems.found:
+    if len(section.problems.found) == before:
         section.judged_by(wrong_with_sink(options))
     return ToTopic(columns=columns, options=options)
 

@@ -8,15 +8,23 @@ from headrace.config.names import shown
 
 from .document import Section
 from .functions import FunctionError, load_function
-from .model import Function, Trigger, Watermark
+from .model import Function, Restart, Trigger, Watermark
 
 _INTERVAL: Final = re.compile(r"(\d+\s*(milliseconds?|ms|seconds?|minutes?|hours?|days?|weeks?)\s*)+")
+_UNITS: Final = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0, "s": 1.0, "milli": 0.001, "ms": 0.001}
+_PART: Final = re.compile(r"(\d+)\s*(milli|ms|s|m|h|d|w)")
+_CAUSES: Final = ("unreachable", "any")
 _ENDING: Final = ("availablenow", "once")
 
 
 def is_interval(text: str) -> bool:
     """Whether Spark takes the text as a length of time, such as `1 minute 30 seconds`."""
     return _INTERVAL.fullmatch(text.strip().lower()) is not None
+
+
+def seconds_of(text: str) -> float:
+    """The length of time that such a text means."""
+    return sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(text.strip().lower()))
 
 
 def read_watermark(section: Section) -> Watermark | None:
@@ -42,6 +50,40 @@ def read_trigger(section: Section) -> Trigger | None:
         message = f"the trigger must be a length of time such as 5 seconds, or availableNow, not '{shown(text)}'"
         section.wrong("trigger", message)
     return Trigger(interval=text)
+
+
+def read_restart(section: Section) -> Restart | None:
+    """When a query that failed starts again: `never`, or a mapping."""
+    node = section.node("restart")
+    if node is None:
+        return None
+    if not isinstance(node.value, dict):
+        if node.value != "never":
+            section.wrong("restart", "'restart' must be never, or a mapping of on, delay, maxDelay and attempts")
+        return Restart(attempts=0)
+    inner = section.section("restart")
+    assert inner is not None
+    inner.allow(["on", "delay", "maxDelay", "attempts"])
+    attempts = inner.text("attempts")
+    if attempts is not None and not attempts.isdigit():
+        inner.wrong("attempts", f"'attempts' must be a whole number, not '{shown(attempts)}'")
+    delay = _seconds(inner, "delay", Restart().delay)
+    return Restart(
+        on=inner.choice("on", _CAUSES, "unreachable"),
+        delay=delay,
+        max_delay=max(_seconds(inner, "maxDelay", Restart().max_delay), delay),
+        attempts=int(attempts) if attempts is not None and attempts.isdigit() else None,
+    )
+
+
+def _seconds(section: Section, key: str, default: float) -> float:
+    text = section.text(key)
+    if text is None:
+        return default
+    if not is_interval(text):
+        section.wrong(key, f"'{key}' must be a length of time such as 5 seconds, not '{shown(text)}'")
+        return default
+    return seconds_of(text)
 
 
 def read_function(section: Section, key: str, directory: Path) -> Function | None:

@@ -6,13 +6,17 @@ from typing import Final
 from headrace.config.setting import ConfigError
 
 from ..formats import OPTION_NAMES, OptionError, check_options
+from ..formats.options import read_options
 from ..options import OPTIONS, SourceOptions, parse
 from ..sink_options import OPTIONS as SINK_OPTIONS
 from ..sink_options import parse_sink_options
 
+METADATA: Final = ("key", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+"""The columns of a record beside its value."""
 SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 _CLIENT_PREFIX: Final = "kafka."
 _OF_BATCHES: Final = ("txnAppId", "txnVersion")
+_OF_BAD_RECORDS: Final = ("badrecords", "deadlettertopic", "includeheaders")
 _ANY_BROKER: Final = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 
 
@@ -30,6 +34,11 @@ def parsed_source(options: Mapping[str, str]) -> SourceOptions:
     return parse({**_ANY_BROKER, **options}, OPTION_NAMES).for_stream()
 
 
+def client_of(options: Mapping[str, str]) -> dict[str, str]:
+    """The client's settings among a source's options, by Kafka's names."""
+    return dict(parsed_source(options).client)
+
+
 def wrong_with_source(options: Mapping[str, str]) -> str | None:
     """What the source would refuse, or None."""
     try:
@@ -38,6 +47,17 @@ def wrong_with_source(options: Mapping[str, str]) -> str | None:
     except (ConfigError, OptionError) as error:
         return str(error)
     return None
+
+
+def dead_letter_topic(options: Mapping[str, str]) -> str:
+    """The topic for records that cannot be decoded, of options that the source takes; empty if they name none."""
+    return read_options(options).dead_letter_topic
+
+
+def without_dead_letters(options: Mapping[str, str]) -> dict[str, str]:
+    """The options, with bad records left in their column, and with what a letter needs of them."""
+    kept = {name: value for name, value in options.items() if name.lower() not in _OF_BAD_RECORDS}
+    return {**kept, "includeHeaders": "true"}
 
 
 def sink_options() -> list[str]:

@@ -83,9 +83,9 @@ def test_a_bad_value_is_null_and_told_with_its_reason_beside_good_ones() -> None
     assert [value and value["id"] for value in found.column("value").to_pylist()] == [1, None, None, None]
     assert found.column("bad").to_pylist() == [
         None,
-        {"error": 'value: id: "x" is not bigint', "value": b'{"id": "x"}'},
+        {"error": 'value: id: "x" is not bigint', "value": b'{"id": "x"}', "key": b"k"},
         None,
-        {"error": "value: the value is empty", "value": b""},
+        {"error": "value: the value is empty", "value": b"", "key": b"k"},
     ]
 
 
@@ -93,7 +93,11 @@ def test_keys_may_be_text_and_a_key_that_is_none_is_told_while_its_value_is_kept
     found = decoder({"keyFormat": "string"}).decode(batch([b"raw", b"raw", b"\xff"], [b"k", b"\xff", None]))
     assert found.column("key").to_pylist() == ["k", None, None]
     assert found.column("value").to_pylist() == [b"raw", b"raw", b"\xff"]
-    assert found.column("bad").to_pylist() == [None, {"error": "key: not UTF-8", "value": b"raw"}, None]
+    assert found.column("bad").to_pylist() == [
+        None,
+        {"error": "key: not UTF-8", "value": b"raw", "key": b"\xff"},
+        None,
+    ]
 
 
 def test_framed_values_are_decoded_behind_their_head() -> None:

@@ -144,3 +144,27 @@ def test_the_cause_stands_alone(text: str, cause: str) -> None:
 def test_an_error_of_a_function_that_was_called_here_keeps_its_name() -> None:
     assert cause_of(ValueError("no such column")) == "ValueError: no such column"
     assert cause_of(ValueError()) == "ValueError"
+
+
+REFUSED_BY_MODE = """\
+Join between two streaming DataFrames/Datasets is not supported in Complete output mode, only in Append and Update;
+Join Inner
+:- SubqueryAlias a
+:  +- ~EventTimeWatermark 5578bd5a, timestamp#0: timestamp, 1 minutes
++- SubqueryAlias b"""
+
+
+def test_the_tree_of_a_plan_is_no_part_of_the_cause() -> None:
+    from pyspark.errors import AnalysisException
+
+    found = cause_of(AnalysisException(REFUSED_BY_MODE))
+    assert found == (
+        "Join between two streaming DataFrames/Datasets is not supported in Complete output mode, only in Append and "
+        "Update"
+    )
+
+
+def test_our_own_errors_speak_for_themselves() -> None:
+    from headrace.config.setting import ConfigError
+
+    assert cause_of(ConfigError("there is no column x")) == "there is no column x"

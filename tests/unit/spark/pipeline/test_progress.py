@@ -1,12 +1,15 @@
 from typing import Any
 
 import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from headrace.spark.formats.bad import BAD_FIELD
 from headrace.spark.options import parse
-from headrace.spark.pipeline.building import consumer_groups, source_settings
+from headrace.spark.pipeline.building import consumer_groups, kept_columns, source_settings
 from headrace.spark.pipeline.document import Place
 from headrace.spark.pipeline.model import Source
 from headrace.spark.pipeline.progress import Progress, lag_of
+from headrace.spark.source import HEADERS, RECORD
 
 REPORT: dict[str, Any] = {
     "batchId": 7,
@@ -18,7 +21,11 @@ REPORT: dict[str, Any] = {
     "stateOperators": [{"numRowsTotal": 3, "numRowsDroppedByWatermark": 1}, {"numRowsTotal": 4}],
     "sources": [{"endOffset": {"orders": {"0": 5, "1": 7}}, "latestOffset": {"orders": {"0": 8, "1": 7}}}],
     "sink": {"numOutputRows": -1},
-    "observedMetrics": {"headrace_rows_out": {"rows": 9}},
+    "observedMetrics": {
+        "headrace_out_revenue": {"rows": 9},
+        "headrace_in_orders": {"rows": 60, "bad": 2},
+        "headrace_in_payments": {"rows": 10},
+    },
 }
 
 
@@ -28,21 +35,28 @@ def test_reports_add_up() -> None:
         sink="revenue",
         state="running",
         batch=8,
-        rows_in=200,
+        rows_in=140,
         rows_out=18,
+        bad_records=4,
         rows_per_second=50.0,
         latency_ms=210,
         lag=3,
         watermark="2026-01-01T00:00:00.000Z",
         state_rows=7,
         dropped_late=2,
+        last_progress="2026-01-01T00:00:00.000Z",
     )
 
 
 def test_rows_out_are_told_behind_spark_connect_too() -> None:
     schema = {"type": "struct", "fields": [{"name": "rows", "type": "long", "nullable": False, "metadata": {}}]}
-    report = {**REPORT, "observedMetrics": {"headrace_rows_out": {"values": [9], "schema": schema}}}
-    assert Progress(sink="revenue").after(report) == Progress(sink="revenue").after(REPORT)
+    report = {**REPORT, "observedMetrics": {"headrace_out_revenue": {"values": [9], "schema": schema}}}
+    assert Progress(sink="revenue").after(report).rows_out == 9
+
+
+def test_a_row_counts_once_however_many_sinks_it_goes_to() -> None:
+    assert Progress(sink="revenue").after(REPORT).rows_in == 70
+    assert Progress(sink="revenue").after({**REPORT, "observedMetrics": {}}).rows_in == 100
 
 
 def test_a_bare_report_is_enough() -> None:
@@ -107,3 +121,42 @@ def test_a_pipeline_reads_what_is_committed_unless_its_source_says_otherwise() -
     for name in ("kafka.isolation.level", "kafka.Isolation.Level"):
         settings = source_settings(source("orders", "orders", **{name: "read_uncommitted"}), "b:1", "g")
         assert not parse(settings).read_committed
+
+
+FIELDS = StructType([StructField("id", LongType()), StructField("Topic", StringType())])
+
+
+def row(value: Any, *more: StructField) -> StructType:
+    fields = [StructField("value", value) if field.name == "value" else field for field in RECORD.fields]
+    return StructType([*fields, *more])
+
+
+def table(read: StructType, metadata: tuple[str, ...] | None = None, **options: str) -> list[str]:
+    found = Source(name="o", place=Place("p.yaml", 1), options={"subscribe": "o", **options}, metadata=metadata)
+    return kept_columns(found, read)
+
+
+def test_a_table_has_the_fields_of_values_and_nothing_of_kafkas() -> None:
+    assert table(row(FIELDS, BAD_FIELD)) == ["value.`id`", "value.`Topic`", "bad"]
+
+
+def test_the_records_columns_are_there_where_they_are_asked_for() -> None:
+    assert table(row(FIELDS), ("offset", "key")) == ["value.`id`", "value.`Topic`", "key", "offset"]
+    assert table(row(FIELDS), ("topic",)) == ["value.`id`", "value.`Topic`"], "a field hides it"
+    assert table(row(FIELDS, HEADERS), includeHeaders="true") == ["value.`id`", "value.`Topic`", "headers"]
+    assert table(row(FIELDS, HEADERS)) == ["value.`id`", "value.`Topic`"], "headers that letters alone need"
+
+
+def test_a_value_without_fields_stands_beside_all_of_the_record_or_what_is_asked_for() -> None:
+    assert table(RECORD) == [field.name for field in RECORD.fields]
+    assert table(row(StringType(), BAD_FIELD), ("timestamp",)) == ["value", "timestamp", "bad"]
+
+
+def test_headers_are_read_where_they_are_asked_for_or_letters_need_them() -> None:
+    asked = Source(name="o", place=Place("p.yaml", 1), options={"subscribe": "o"}, metadata=("headers",))
+    assert parse(source_settings(asked, "b:1", "g")).with_headers
+    options = {"subscribe": "o", "format": "string", "deadLetterTopic": "dead"}
+    letters = Source(name="o", place=Place("p.yaml", 1), options=options, dead_letter_topic="dead")
+    settings = source_settings(letters, "b:1", "g")
+    assert settings["includeHeaders"] == "true"
+    assert "deadLetterTopic" not in settings

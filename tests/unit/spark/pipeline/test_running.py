@@ -2,16 +2,20 @@
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+from headrace.spark.errors import Unreachable
 from headrace.spark.pipeline.document import Place
 from headrace.spark.pipeline.failures import PipelineFailed
-from headrace.spark.pipeline.model import Sink, ToConsole
+from headrace.spark.pipeline.model import Restart, Sink, ToConsole
 from headrace.spark.pipeline.progress import Progress
-from headrace.spark.pipeline.running import Running, stop_all, watch
+from headrace.spark.pipeline.queries import SinkGraph
+from headrace.spark.pipeline.reach import Outage
+from headrace.spark.pipeline.restarts import delay_before
+from headrace.spark.pipeline.running import Query, Running, stop_all, watch
 
 
 class Reported:
@@ -52,12 +56,23 @@ class FakeQuery:
         self.active = False
 
 
-def running(query: FakeQuery, name: str = "one") -> Running:
-    sink = Sink(name=name, place=Place("p.yaml", 1), table="t", output=ToConsole())
-    return Running(sink, query, Progress(sink=name))
+def graph(*names: str) -> SinkGraph:
+    return SinkGraph(
+        tuple(Sink(name=name, place=Place("p.yaml", 1), table="t", output=ToConsole()) for name in names or ("one",))
+    )
+
+
+def never() -> Query:
+    raise AssertionError("nothing is to be started again")
+
+
+def running(query: FakeQuery, name: str = "one", again: Callable[[], Query] = never, **more: Any) -> Running:
+    return Running(graph(name), query, again, clock=lambda: 0.0, **more)
 
 
 TOO_SLOW = "org.apache.spark.SparkException: Python worker failed to connect back."
+AWAY = "headrace.spark.errors.Unreachable: no broker answers at b:1 (tried for 60 s)"
+AT_ONCE = Restart(delay=0.0)
 
 
 def failed_with(message: str) -> FakeQuery:
@@ -72,33 +87,101 @@ def ended() -> FakeQuery:
     return query
 
 
-def test_a_query_that_failed_on_a_busy_machine_starts_again() -> None:
-    one = running(failed_with(TOO_SLOW))
-    later = iter([failed_with(TOO_SLOW), ended()])
-    one.again = lambda: next(later)
+@pytest.mark.parametrize("message", [TOO_SLOW, AWAY])
+def test_a_query_that_failed_for_want_of_time_or_of_brokers_starts_again(message: str) -> None:
+    later = iter([failed_with(message), failed_with(message), failed_with(message), failed_with(message), ended()])
+    one = running(failed_with(message), again=lambda: next(later), restart=AT_ONCE)
     watch([one], threading.Event(), ignore, poll=0.0)
-    assert one.progress.state == "stopped"
+    assert (one.sinks[0].state, one.sinks[0].restarts) == ("stopped", 5)
 
 
-def test_a_machine_that_stays_busy_fails_the_pipeline() -> None:
-    one = running(failed_with(TOO_SLOW))
+def test_a_bound_on_restarts_is_kept() -> None:
     starts: list[FakeQuery] = []
 
     def again() -> FakeQuery:
-        starts.append(failed_with(TOO_SLOW))
+        starts.append(failed_with(AWAY))
         return starts[-1]
 
-    one.again = again
-    with pytest.raises(PipelineFailed, match="failed to connect back"):
+    one = running(failed_with(AWAY), again=again, restart=Restart(delay=0.0, attempts=3))
+    with pytest.raises(PipelineFailed, match=r"^sink 'one' failed: .*no broker answers.*\(started again 3 times\)$"):
         watch([one], threading.Event(), ignore, poll=0.0)
     assert len(starts) == 3
 
 
-def test_any_other_failure_is_final() -> None:
-    one = running(failed_with("boom"))
-    one.again = ended
+def test_a_batch_makes_the_bound_start_anew() -> None:
+    one = running(failed_with(AWAY), restart=Restart(delay=0.0, attempts=1))
+    one.look()
+    assert one.failed == 1
+    query = failed_with(AWAY)
+    query.reports = [Reported(4, 1)]
+    one.again = lambda: query
+    one.start_if_due(None)
+    one.look()
+    assert (one.failed, one.due) == (1, 0.0)
+
+
+def test_any_other_failure_is_final_unless_the_file_says_otherwise() -> None:
     with pytest.raises(PipelineFailed, match="boom"):
-        watch([one], threading.Event(), ignore, poll=0.0)
+        watch([running(failed_with("boom"), again=ended)], threading.Event(), ignore, poll=0.0)
+    one = running(failed_with("boom"), again=ended, restart=Restart(delay=0.0, on="any"))
+    watch([one], threading.Event(), ignore, poll=0.0)
+    assert one.sinks[0].state == "stopped"
+
+
+def test_a_query_that_cannot_be_started_again_is_tried_later() -> None:
+    calls = iter([PipelineFailed("p.yaml:1: sink 'one': no broker answers"), None])
+
+    def again() -> FakeQuery:
+        refusal = next(calls)
+        if refusal is not None:
+            raise refusal from Unreachable("no broker answers")
+        return ended()
+
+    one = running(failed_with(AWAY), again=again, restart=AT_ONCE)
+    watch([one], threading.Event(), ignore, poll=0.0)
+    assert one.sinks[0].state == "stopped"
+
+
+def test_no_query_starts_again_while_no_broker_answers() -> None:
+    one = running(failed_with(AWAY), restart=AT_ONCE)
+    one.look(OUTAGE)
+    one.start_if_due(OUTAGE)
+    assert one.due is not None
+    assert one.is_alive
+    assert one.sinks[0].state == "restarting"
+
+
+def test_the_delay_grows_up_to_its_bound() -> None:
+    restart, failure = Restart(delay=1.0, max_delay=10.0), RuntimeError(AWAY)
+    assert [delay_before(restart, failure, failed) for failed in range(1, 7)] == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+    assert delay_before(Restart(), failure, 10**6) == 60.0
+    assert delay_before(Restart(attempts=0), failure, 1) is None
+
+
+OUTAGE = Outage("no broker answers at b:1", since=0.0)
+
+
+def test_a_query_that_waits_for_a_broker_does_not_claim_to_run() -> None:
+    query = FakeQuery()
+    query.reports = [Reported(3, 5)]
+    one = running(query)
+    one.look()
+    assert one.sinks[0].state == "running"
+    one.look(OUTAGE)
+    sink = one.sinks[0]
+    assert (sink.state, sink.lag, sink.problem) == ("unreachable", None, "no broker answers at b:1")
+    assert sink.since == "1970-01-01T00:00:00.000Z"
+    assert sink.last_progress == "3"
+    one.look()
+    assert (one.sinks[0].state, one.sinks[0].problem) == ("running", None)
+
+
+def test_a_stop_while_a_query_waits_to_start_again_is_no_failure() -> None:
+    one = running(failed_with(AWAY), restart=Restart(delay=60.0))
+    stop = threading.Event()
+    watch([one], stop, lambda _sinks: stop.set(), poll=0.0)
+    stop_all([one], grace=0.0)
+    assert [sink.state for sink in one.ended()] == ["stopped"]
 
 
 def ignore(_progress: Sequence[Progress]) -> None:
@@ -114,7 +197,7 @@ def test_every_batch_is_counted_once_however_often_one_looks() -> None:
     one.look()
     query.reports += [Reported(1, 7), Reported(2, 9)]
     one.look()
-    assert (one.progress.rows_in, one.progress.batch) == (21, 2)
+    assert (one.sinks[0].rows_in, one.sinks[0].batch) == (21, 2)
 
 
 def test_a_report_of_an_idle_query_has_the_number_of_the_batch_to_come() -> None:
@@ -127,7 +210,7 @@ def test_a_report_of_an_idle_query_has_the_number_of_the_batch_to_come() -> None
     query.reports += [Reported(1, 4, "busy")]
     one.look()
     one.look()
-    assert one.progress.rows_in == 9
+    assert one.sinks[0].rows_in == 9
 
 
 def test_watching_ends_when_every_query_has_ended() -> None:
@@ -151,7 +234,7 @@ def test_a_failed_query_ends_the_watch_with_its_cause() -> None:
     failing, healthy = running(query, "archive"), running(FakeQuery())
     with pytest.raises(PipelineFailed, match=r"^sink 'archive' failed: ValueError: disk full$"):
         watch([healthy, failing], threading.Event(), ignore)
-    assert failing.progress.state == "failed"
+    assert failing.sinks[0].state == "failed"
 
 
 def test_an_idle_query_is_stopped_at_once_and_a_busy_one_after_its_batch() -> None:
@@ -177,4 +260,4 @@ def test_a_batch_that_takes_too_long_is_cut_off() -> None:
     one = running(busy)
     stop_all([one], grace=0.0)
     assert busy.stops == 1
-    assert one.progress.state == "stopped"
+    assert [sink.state for sink in one.ended()] == ["stopped"]

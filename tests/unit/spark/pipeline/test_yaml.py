@@ -8,6 +8,7 @@ from headrace.spark.pipeline.graph import unused
 from headrace.spark.pipeline.model import (
     Call,
     Dedup,
+    Restart,
     Sql,
     Step,
     ToConsole,
@@ -211,6 +212,13 @@ def test_a_mapping_can_be_shared_by_a_merge_key(tmp_path: Path) -> None:
             ["5: sink 'copy': 'console' must be how many rows of a batch to print, for example `console: 20`"],
         ),
         (
+            ("topic: orders", "topic: orders, metadata: [key, ofset]"),
+            [
+                "3: source 'orders': a record has no column 'ofset'; it has key, topic, partition, offset, timestamp, "
+                "timestampType, headers"
+            ],
+        ),
+        (
             ("topic: orders", "topic: orders, watermark: {column: t, delay: soon}"),
             ["3: source 'orders': 'watermark': the delay must be a length of time such as 10 minutes, not 'soon'"],
         ),
@@ -225,6 +233,10 @@ def test_a_mapping_can_be_shared_by_a_merge_key(tmp_path: Path) -> None:
         (
             ("topic: orders", "topic: '${NO_SUCH_VARIABLE}'"),
             ["3: the environment variable NO_SUCH_VARIABLE is not set; set it, or write ${NO_SUCH_VARIABLE:-default}"],
+        ),
+        (
+            ("name: small", "restart: soon\nname: small"),
+            ["1: the pipeline: 'restart' must be never, or a mapping of on, delay, maxDelay and attempts"],
         ),
         (
             ("name: small", "name: small\nname: large"),
@@ -274,6 +286,44 @@ def test_names_differ_by_more_than_case(tmp_path: Path) -> None:
     text = MINIMAL + "steps:\n  Orders: {sql: SELECT 1}\n"
     (message,) = mistakes(tmp_path, text)
     assert message.startswith("7: the name 'Orders' is taken by ")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("restart: never", Restart(attempts=0)),
+        ("restart: {}", Restart()),
+        (
+            "restart: {on: any, delay: 500 milliseconds, maxDelay: 2 minutes, attempts: 7}",
+            Restart(on="any", delay=0.5, max_delay=120.0, attempts=7),
+        ),
+        ("restart: {delay: 2 hours}", Restart(delay=7200.0, max_delay=7200.0)),
+    ],
+)
+def test_a_pipeline_may_say_when_it_starts_again(tmp_path: Path, text: str, expected: Restart) -> None:
+    assert declare(tmp_path, f"{MINIMAL}{text}\n").restart == expected
+
+
+def test_a_wrong_restart_is_told_with_its_line(tmp_path: Path) -> None:
+    found = mistakes(tmp_path, MINIMAL + "restart: {on: friday, delay: soon, attempts: many, often: 1}\n")
+    assert len(found) == 4
+    assert all(message.startswith("6: the pipeline: 'restart'") for message in found)
+
+
+def test_wrong_options_are_found_beside_other_mistakes(tmp_path: Path) -> None:
+    text = MINIMAL.replace("topic: orders}", "topic: orders, startingOffsets: first}").replace("from: orders, ", "")
+    found = mistakes(tmp_path, text)
+    assert [message.partition(":")[0] for message in found] == ["3", "5"]
+    assert "startingOffsets must be earliest, latest or JSON" in found[0]
+
+
+def test_a_source_knows_where_its_dead_letters_go(tmp_path: Path) -> None:
+    for option in ("deadLetterTopic: dead", "badRecords: deadLetterTopic=dead"):
+        text = MINIMAL.replace("topic: orders}", f"topic: orders, format: json, schema: id BIGINT, {option}}}")
+        (source,) = declare(tmp_path, text).sources
+        assert source.dead_letter_topic == "dead"
+    (plain,) = declare(tmp_path, MINIMAL).sources
+    assert plain.dead_letter_topic == ""
 
 
 def test_every_mistake_is_found_in_one_run(tmp_path: Path) -> None:

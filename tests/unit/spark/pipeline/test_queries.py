@@ -1,0 +1,131 @@
+"""Which sinks are one query, and what becomes of the checkpoints of queries that are no more."""
+
+from pathlib import Path
+
+import pytest
+
+from headrace.spark.pipeline.failures import PipelineFailed
+from headrace.spark.pipeline.history import require_same_queries
+from headrace.spark.pipeline.model import Declaration
+from headrace.spark.pipeline.places import Places
+from headrace.spark.pipeline.queries import SinkGraph, disagreements, graphs_of
+from tests.unit.spark.pipeline.support import declare
+
+SHOP = """
+name: shop
+sources:
+  orders: {topic: orders, watermark: {column: timestamp, delay: 1 minute}}
+  payments: {topic: payments}
+  visits: {topic: visits}
+steps:
+  paid: {sql: SELECT * FROM orders JOIN payments USING (key)}
+sinks:
+  archive: {from: paid, parquet: out}
+  raw: {from: payments, topic: copies}
+  visits: {topic: seen}
+  alerts: {from: orders, topic: alerts}
+"""
+
+
+def names(declaration: Declaration, *, files_apart: bool = False) -> list[str]:
+    return [graph.name for graph in graphs_of(declaration, files_apart=files_apart)]
+
+
+def test_sinks_that_share_a_table_are_one_query(tmp_path: Path) -> None:
+    pipeline = declare(tmp_path, SHOP)
+    assert names(pipeline) == ["alerts+archive+raw", "visits"]
+    assert [table.name for table in graphs_of(pipeline)[0].tables(pipeline)] == ["orders", "payments", "paid"]
+
+
+def test_a_later_sink_can_join_two_queries_to_one(tmp_path: Path) -> None:
+    text = SHOP.replace("archive: {from: paid, parquet: out}", "early: {from: orders, console: 1}")
+    assert names(declare(tmp_path, text)) == ["alerts+early", "raw", "visits"]
+    assert names(declare(tmp_path, text + "  paid: {console: 1}\n")) == ["alerts+early+paid+raw", "visits"]
+
+
+def test_modes_and_triggers_part_sinks_and_who_shares_a_watermark_is_warned(tmp_path: Path) -> None:
+    text = SHOP.replace("topic: alerts}", "topic: alerts, mode: update}")
+    pipeline = declare(tmp_path, text.replace("topic: copies}", "topic: copies, trigger: 1 minute}"))
+    graphs = graphs_of(pipeline)
+    assert [graph.name for graph in graphs] == ["archive", "raw", "visits", "alerts"]
+    ((place, message),) = disagreements(pipeline, graphs)
+    assert place.line == 12
+    assert message == (
+        "sinks 'archive' and 'alerts' share 'orders', which has a watermark, but are queries of their own "
+        "(modes append and update): late rows may be in one and not in the other"
+    )
+
+
+def test_a_trigger_that_says_the_same_parts_nobody(tmp_path: Path) -> None:
+    text = SHOP.replace("name: shop", "name: shop\ntrigger: 5 seconds").replace(
+        "topic: copies}", "topic: copies, trigger: 5 seconds}"
+    )
+    assert names(declare(tmp_path, text)) == ["alerts+archive+raw", "visits"]
+
+
+def test_behind_spark_connect_files_are_a_query_of_their_own(tmp_path: Path) -> None:
+    pipeline = declare(tmp_path, SHOP)
+    assert names(pipeline, files_apart=True) == ["archive", "raw", "visits", "alerts"]
+
+
+def test_many_sinks_have_a_name_that_a_directory_can_have(tmp_path: Path) -> None:
+    sinks = "".join(f"  sink_number_{number}: {{from: visits, console: 1}}\n" for number in range(40))
+    (first, *_) = graphs_of(declare(tmp_path, SHOP + sinks))[1:]
+    assert len(first.name) < 200
+
+
+def graph_of(directory: Path, text: str = SHOP) -> list[SinkGraph]:
+    return graphs_of(declare(directory, text))
+
+
+def ran(places: Places, *queries: str) -> None:
+    """Leave what queries leave that have run."""
+    for query in queries:
+        directory = Path(places.checkpoint_of(query))
+        directory.mkdir(parents=True)
+        (directory / "metadata").write_text("{}")
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(str(tmp_path / "state"), tmp_path / "state")
+
+
+def test_a_query_goes_on_from_its_own_checkpoint(tmp_path: Path, places: Places) -> None:
+    graphs = graph_of(tmp_path)
+    require_same_queries(places, graphs, is_ours=True)
+    ran(places, *(graph.name for graph in graphs))
+    require_same_queries(places, graphs, is_ours=True)
+
+
+def test_checkpoints_of_each_sink_are_not_taken_for_one_of_them_all(tmp_path: Path, places: Places) -> None:
+    ran(places, "archive", "raw", "visits")
+    with pytest.raises(PipelineFailed) as raised:
+        require_same_queries(places, graph_of(tmp_path), is_ours=True)
+    message = str(raised.value)
+    assert "pipeline.yaml:9: sinks 'alerts', 'archive' and 'raw': the checkpoint is of other queries" in message
+    assert f"({places.checkpoint_of('archive')}, {places.checkpoint_of('raw')})" in message
+
+
+def test_a_sink_that_joins_or_leaves_a_query_is_told_so(tmp_path: Path, places: Places) -> None:
+    ran(places, "alerts+archive+raw", "visits")
+    text = SHOP.replace("  alerts: {from: orders, topic: alerts}\n", "")
+    with pytest.raises(PipelineFailed, match="of another query"):
+        require_same_queries(places, graph_of(tmp_path, text), is_ours=True)
+
+
+def test_a_removed_checkpoint_starts_over(tmp_path: Path, places: Places) -> None:
+    require_same_queries(places, graph_of(tmp_path), is_ours=True)
+    ran(places, "alerts+archive+raw")
+    text = SHOP.replace("  alerts: {from: orders, topic: alerts}\n", "")
+    Path(places.checkpoint_of("alerts+archive+raw"), "metadata").unlink()
+    require_same_queries(places, graph_of(tmp_path, text), is_ours=True)
+
+
+def test_what_was_noted_counts_where_directories_cannot_be_seen(tmp_path: Path) -> None:
+    places = Places("s3a://bucket/state", tmp_path / "local")
+    require_same_queries(places, graph_of(tmp_path), is_ours=True)
+    text = SHOP.replace("  alerts: {from: orders, topic: alerts}\n", "")
+    with pytest.raises(PipelineFailed, match="s3a://bucket/state/alerts\\+archive\\+raw"):
+        require_same_queries(places, graph_of(tmp_path, text), is_ours=True)
+    require_same_queries(Places("s3a://bucket/other", tmp_path / "local"), graph_of(tmp_path, text), is_ours=True)
