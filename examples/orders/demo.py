@@ -11,21 +11,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
 from typing import IO, Any, Final
 
-from examples.orders.generator import ORDERS, Message, Shop, until
+from examples.orders.generator import Shop, until
 from examples.orders.results import checks, results, show
 from headrace.cli.pipeline_view import View, view_for
+from headrace.client.errors import ClientError
 from headrace.spark.pipeline.progress import Progress
 
 HERE: Final = Path(__file__).parent
 TOPICS: Final = ("orders", "payments", "revenue", "frauds")
-CATCH_UP_SECONDS: Final = 90.0
+SILENT_SECONDS: Final = 180.0
+"""How long the pipeline may read nothing of what is there before the demo gives it up."""
 Process = subprocess.Popen[str]
 
 
@@ -47,9 +49,12 @@ def main() -> int:
         command("topic", "create", *TOPICS, "--partitions", "2", "--bootstrap", bootstrap)
         options = [f"--{name}={getattr(given, name)}" for name in ("seconds", "rate", "speed", "seed")]
         pipeline = stack.enter_context(pipeline_process(bootstrap, directory))
-        run(pipeline, [*options, f"--opened={opened}", f"--bootstrap={bootstrap}"], messages)
-        found = results(bootstrap, directory / "archive")
-        outcome = checks(found, messages)
+        watermark = run(pipeline, [*options, f"--opened={opened}", f"--bootstrap={bootstrap}"], len(messages))
+        try:
+            found = results(bootstrap, directory / "archive")
+        except ClientError as error:
+            raise SystemExit(f"demo: the results cannot be read: {error.message}") from error
+        outcome = checks(found, messages, watermark)
         show(found, outcome)
         return 0 if all(good for good, _ in outcome) else 1
 
@@ -102,27 +107,46 @@ def output_of(started: Process) -> IO[str]:
     return started.stdout
 
 
-def run(pipeline: Process, generator_options: list[str], messages: list[Message]) -> None:
-    """Show the pipeline's progress while the generator sends, and until the pipeline has read everything."""
-    orders = sum(message.topic == ORDERS for message in messages)
-    goal = {"revenue": len(messages), "archive": len(messages), "frauds": orders}
+def run(pipeline: Process, generator_options: list[str], messages: int) -> str | None:
+    """Show the pipeline's progress while the generator sends, and until the pipeline has read everything.
+
+    The watermark of the sums, as far as it came.
+    """
     sinks: dict[str, Progress] = {}
+    arrivals = Arrivals(messages)
     with ExitStack() as stack:
         view = stack.enter_context(view_for(json=False))
         sender: Process | None = None
-        deadline: float | None = None
         for event in events(pipeline):
             _show(event, sinks, view)
             if event.get("event") == "started":
                 sender = stack.enter_context(process(str(HERE / "generator.py"), *generator_options))
-            if deadline is None and sender is not None and sender.poll() is not None:
-                deadline = time.monotonic() + CATCH_UP_SECONDS
-            if deadline is not None and (_arrived(sinks, goal) or time.monotonic() > deadline):
+            if sender is not None and sender.poll() is not None and arrivals.are_over(sinks.values(), time.monotonic()):
                 pipeline.send_signal(signal.SIGINT)
-                deadline = float("inf")
-                goal = {"nothing more": 0}
     if pipeline.wait() != 0:
         raise SystemExit(f"demo: the pipeline ended with code {pipeline.returncode}")
+    return sinks["revenue"].watermark if "revenue" in sinks else None
+
+
+class Arrivals:
+    """Whether the pipeline has read all messages, or reads no more of them."""
+
+    def __init__(self, messages: int) -> None:
+        self._messages = messages
+        self._read = -1
+        self._moved = 0.0
+        self._told = False
+
+    def are_over(self, sinks: Iterable[Progress], now: float) -> bool:
+        """True once, when it is time to stop the pipeline."""
+        read = min((sink.rows_in for sink in sinks), default=0)
+        if read > self._read:
+            self._read, self._moved = read, now
+        is_over = read >= self._messages or now - self._moved > SILENT_SECONDS
+        if not is_over or self._told:
+            return False
+        self._told = True
+        return True
 
 
 def events(pipeline: Process) -> Iterator[dict[str, Any]]:
@@ -154,11 +178,8 @@ def _show(event: dict[str, Any], sinks: dict[str, Progress], view: View) -> None
             sinks[sink["sink"]] = Progress(**sink)
             view.progress(list(sinks.values()))
         case {"event": "ended", "sinks": ended}:
-            view.ended([Progress(**sink) for sink in ended])
-
-
-def _arrived(sinks: dict[str, Progress], goal: dict[str, int]) -> bool:
-    return all(name in sinks and sinks[name].rows_in >= rows for name, rows in goal.items())
+            sinks |= {sink["sink"]: Progress(**sink) for sink in ended}
+            view.ended(list(sinks.values()))
 
 
 if __name__ == "__main__":

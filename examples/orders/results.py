@@ -1,6 +1,7 @@
 """What the demo's pipeline wrote, beside what it should have written."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,9 +17,9 @@ from headrace.spark.pipeline.files import committed_files
 
 LIMIT, SECONDS = 5, 60
 """The settings of the step `flagged` in pipeline.yaml."""
-CLOSED_AFTER_SECONDS = 360.0
-"""When the first minute must have come out: it ends after 60 s, orders may be 60 s late and wait 180 s for payments,
-and the batch that sees the end of that comes after it."""
+CLOSED_AFTER = timedelta(seconds=60 + 180, milliseconds=1)
+"""By how much the watermark must have passed the beginning of a minute whose sums are out: it takes 60 s, and its
+orders wait 180 s for payments."""
 
 
 class Results(NamedTuple):
@@ -29,20 +30,31 @@ class Results(NamedTuple):
     paid: list[str]
 
 
+def closed_by(watermark: str | None) -> str:
+    """The last minute whose sums must be out when the pipeline's watermark has come so far; empty if there is none."""
+    if watermark is None:
+        return ""
+    last = datetime.fromisoformat(watermark) - CLOSED_AFTER
+    return f"{last.astimezone(UTC):%Y-%m-%dT%H:%M}:00.000Z"
+
+
 def results(bootstrap: str, archive: Path) -> Results:
     """What the pipeline wrote."""
     return Results(
         revenue=[json.loads(value) for value in _values("revenue", bootstrap)],
         frauds=[json.loads(value) for value in _values("frauds", bootstrap)],
-        paid=pq.read_table(committed_files(archive), columns=["order_id"]).column("order_id").to_pylist(),
+        paid=_archived(archive),
     )
 
 
-def checks(found: Results, messages: list[Message]) -> list[tuple[bool, str]]:
-    """Whether each of the results is as it should be, and what was compared."""
+def checks(found: Results, messages: list[Message], watermark: str | None) -> list[tuple[bool, str]]:
+    """Whether each of the results is as it should be, and what was compared.
+
+    `watermark` is how far the pipeline says that it has come.
+    """
     should = expected(messages, LIMIT, SECONDS)
-    any_due = messages[-1].at >= CLOSED_AFTER_SECONDS
-    return [_paid(found.paid, should), _revenue(found.revenue, should, any_due), _frauds(found.frauds, should)]
+    closed = closed_by(watermark)
+    return [_paid(found.paid, should), _revenue(found.revenue, should, closed), _frauds(found.frauds, should)]
 
 
 def show(found: Results, outcome: list[tuple[bool, str]]) -> None:
@@ -54,14 +66,19 @@ def show(found: Results, outcome: list[tuple[bool, str]]) -> None:
         screen.print(f"[green]ok[/]    {words}" if good else f"[red]WRONG[/] {words}")
 
 
+def _archived(archive: Path) -> list[str]:
+    files = committed_files(archive)
+    return pq.read_table(files, columns=["order_id"]).column("order_id").to_pylist() if files else []
+
+
 def _values(topic: str, bootstrap: str) -> list[bytes]:
-    cluster = Cluster({"bootstrap.servers": bootstrap})
-    partitions = [TopicPartition(topic, number) for number in range(cluster.partitions([topic])[topic])]
-    ends = cluster.offsets(dict.fromkeys(partitions, LATEST))
-    ranges = [Range(topic, where.partition, 0, end or 0) for where, end in ends.items()]
-    values = [batch.column("value").to_pylist() for batch in read_ranges(cluster, ranges)]
-    cluster.close()
-    return list(chain.from_iterable(values))
+    """What is committed: a batch that was cut off when the pipeline stopped is not there."""
+    with Cluster({"bootstrap.servers": bootstrap}) as cluster:
+        partitions = [TopicPartition(topic, number) for number in range(cluster.partitions([topic])[topic])]
+        ends = cluster.offsets(dict.fromkeys(partitions, LATEST), read_committed=True)
+        ranges = [Range(topic, where.partition, 0, end or 0) for where, end in ends.items()]
+        batches = read_ranges(cluster, ranges, read_committed=True)
+        return list(chain.from_iterable(batch.column("value").to_pylist() for batch in batches))
 
 
 def _countries(revenue: list[dict[str, Any]]) -> Table:
@@ -89,19 +106,19 @@ def _paid(paid: list[str], should: Expected) -> tuple[bool, str]:
     return set(paid) == should.paid and not twice, words
 
 
-def _revenue(revenue: list[dict[str, Any]], should: Expected, any_due: bool) -> tuple[bool, str]:
-    if not revenue and not any_due:
-        return True, "no minute's sum is due: the shop was not open for long enough"
+def _revenue(revenue: list[dict[str, Any]], should: Expected, closed: str) -> tuple[bool, str]:
     made: dict[Window, tuple[int, int]] = {
         (row["minute"], row["country"]): (row["orders"], row["cents"]) for row in revenue
     }
-    last = max((minute for minute, _ in made), default="")
+    last = max([closed, *(minute for minute, _ in made)])
     due = {window: sums for window, sums in should.revenue.items() if window[0] <= last}
+    if not due and not revenue:
+        return True, "no minute's sum is due: the shop was not open for long enough"
     wrong = sum(sums != due.get(window) for window, sums in made.items())
     words = (
         f"{len(revenue)} sums of a minute and a country in the topic, {len(due)} due, {wrong} other than they should be"
     )
-    return bool(made) and made == due and len(revenue) == len(made), words
+    return made == due and len(revenue) == len(made), words
 
 
 def _frauds(frauds: list[dict[str, Any]], should: Expected) -> tuple[bool, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from examples.orders.generator import Message, Shop, send, until
-from examples.orders.results import checks, results
+from examples.orders.results import checks, closed_by, results
 from headrace.testing import Broker
 
 FILE = Path(__file__).parents[2] / "examples" / "orders" / "pipeline.yaml"
@@ -20,9 +20,11 @@ class OpenShop(NamedTuple):
     bootstrap: str
     messages: list[Message]
 
-    def wrong(self, archive: Path) -> list[str]:
-        """What is not as it should be after the pipeline has run."""
-        return [words for good, words in checks(results(self.bootstrap, archive), self.messages) if not good]
+    def wrong(self, archive: Path, watermark: str | None) -> list[str]:
+        """What is not as it should be after the pipeline has run, and has come as far as its watermark says."""
+        assert closed_by(watermark) >= "2027-01-15T08:00:00.000Z", "a minute at least is closed"
+        outcome = checks(results(self.bootstrap, archive), self.messages, watermark)
+        return [words for good, words in outcome if not good]
 
 
 @contextmanager

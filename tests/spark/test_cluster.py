@@ -21,19 +21,22 @@ def test_a_cluster_runs_the_pipeline(tmp_path: Path) -> None:
     }
     with open_shop() as shop, standalone(tmp_path) as master:
         arguments = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-        run_once(tmp_path, shop.bootstrap, "--master", master, *arguments)
-        assert shop.wrong(tmp_path / "archive") == []
+        watermark = run_once(tmp_path, shop.bootstrap, "--master", master, *arguments)
+        assert shop.wrong(tmp_path / "archive", watermark) == []
     assert len(list(tmp_path.glob("worker-*/app-*"))) == 2, "an executor on each worker"
 
 
 def test_spark_connect_runs_the_pipeline(tmp_path: Path) -> None:
     with open_shop() as shop, connect_server(tmp_path) as remote:
-        run_once(tmp_path, shop.bootstrap, "--remote", remote)
-        assert shop.wrong(tmp_path / "archive") == []
+        watermark = run_once(tmp_path, shop.bootstrap, "--remote", remote)
+        assert shop.wrong(tmp_path / "archive", watermark) == []
 
 
-def run_once(directory: Path, bootstrap: str, *arguments: str) -> None:
-    """Run the example over what is there."""
+def run_once(directory: Path, bootstrap: str, *arguments: str) -> str | None:
+    """Run the example over what is there; the watermark that the sums of revenue came to."""
     places = ("--bootstrap", bootstrap, "--checkpoint", str(directory / "checkpoint"), "--once")
     with PipelineProcess(FILE, *places, *arguments, environment={"ARCHIVE": str(directory / "archive")}) as run:
         assert run.ended() == 0, run.errors
+        sinks = {sink["sink"]: sink for sink in run.event("ended")["sinks"]}
+    watermark: str | None = sinks["revenue"]["watermark"]
+    return watermark

@@ -50,7 +50,7 @@ class Progress:
             rows_per_second=float(report.get("inputRowsPerSecond") or 0.0),
             latency_ms=(report.get("durationMs") or {}).get("triggerExecution"),
             lag=lag_of(report),
-            watermark=(report.get("eventTime") or {}).get("watermark"),
+            watermark=(report.get("eventTime") or {}).get("watermark") or self.watermark,
             state_rows=sum(int(one.get("numRowsTotal") or 0) for one in state),
             dropped_late=self.dropped_late + sum(int(one.get("numRowsDroppedByWatermark") or 0) for one in state),
             last_progress=report.get("timestamp"),

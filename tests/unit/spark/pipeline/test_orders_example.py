@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from examples.orders.demo import Arrivals
 from examples.orders.expected import expected
 from examples.orders.generator import ORDERS, PAYMENTS, Message, Order, Shop, until
 from examples.orders.results import Results, checks
+from headrace.spark.pipeline.progress import Progress
 
 
 def messages(seed: int = 1, seconds: float = 600.0) -> list[Message]:
@@ -60,8 +62,12 @@ def made(sent: list[Message], last: str) -> Results:
     return Results(revenue, frauds, sorted(should.paid))
 
 
-def judged(found: Results, sent: list[Message]) -> list[bool]:
-    return [good for good, _ in checks(found, sent)]
+FAR = "2027-01-15T08:08:00.001Z"
+"""A watermark by which the first five minutes are closed."""
+
+
+def judged(found: Results, sent: list[Message], watermark: str | None = FAR) -> list[bool]:
+    return [good for good, _ in checks(found, sent, watermark)]
 
 
 def test_results_are_right_when_all_that_is_closed_came_out_as_it_went_in() -> None:
@@ -73,12 +79,19 @@ def test_a_shop_open_for_seconds_owes_no_minute() -> None:
     sent = messages(seconds=200)
     found = made(sent, "")
     assert found.revenue == []
-    assert judged(found, sent) == [True, True, True]
+    for watermark in (None, "1970-01-01T00:00:00.000Z", "2027-01-15T08:02:20.000Z"):
+        assert judged(found, sent, watermark) == [True, True, True]
 
 
-def test_a_shop_open_for_minutes_owes_the_first() -> None:
+def test_a_shop_without_customers_owes_nothing() -> None:
+    assert judged(made([], ""), [], None) == [True, True, True]
+
+
+def test_a_minute_is_owed_when_the_watermark_has_passed_it_by_the_time_that_orders_wait() -> None:
     sent = messages()
-    assert judged(made(sent, ""), sent) == [True, False, True]
+    assert judged(made(sent, ""), sent, "2027-01-15T08:04:00.000Z") == [True, True, True]
+    assert judged(made(sent, ""), sent, "2027-01-15T08:04:00.001Z") == [True, False, True]
+    assert judged(made(sent, "2027-01-15T08:00:00.000Z"), sent, "2027-01-15T08:04:00.001Z") == [True, True, True]
 
 
 @pytest.mark.parametrize("damage", ["missing", "twice", "other"])
@@ -105,3 +118,26 @@ def test_a_spree_that_is_not_flagged_is_found() -> None:
     sent = messages()
     found = made(sent, "2027-01-15T08:04:00.000Z")
     assert judged(found._replace(frauds=found.frauds[1:]), sent) == [True, True, False]
+
+
+def read(*rows: int) -> list[Progress]:
+    return [Progress(sink=str(number), rows_in=count) for number, count in enumerate(rows)]
+
+
+def test_the_demo_stops_once_when_every_sink_has_read_everything() -> None:
+    arrivals = Arrivals(10)
+    assert not arrivals.are_over(read(10, 9), 0.0)
+    assert arrivals.are_over(read(10, 11), 1.0)
+    assert not arrivals.are_over(read(10, 11), 2.0)
+
+
+def test_the_demo_waits_as_long_as_something_moves_and_not_for_ever() -> None:
+    arrivals = Arrivals(10)
+    for minute in range(9):
+        assert not arrivals.are_over(read(minute), 60.0 * minute)
+    assert not arrivals.are_over(read(8), 8 * 60.0 + 180.0)
+    assert arrivals.are_over(read(8), 8 * 60.0 + 181.0)
+
+
+def test_a_demo_without_messages_has_nothing_to_wait_for() -> None:
+    assert Arrivals(0).are_over([], 0.0)
