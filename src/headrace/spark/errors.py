@@ -5,6 +5,7 @@ from functools import wraps
 from typing import Final, ParamSpec, TypeVar
 
 from headrace.client.errors import ClientError, ClusterUnreachable
+from headrace.client.registry import RegistryUnreachable
 from headrace.config.setting import ConfigError
 
 P = ParamSpec("P")
@@ -35,7 +36,7 @@ class QueryError(Exception):
 
 
 class Unreachable(QueryError):  # noqa: N818 - named for the state found
-    """The cluster, or the part of it that a query needs, does not answer: nothing is wrong with the query."""
+    """The cluster, a part of it or a schema registry does not answer: nothing is wrong with the query."""
 
 
 _MARK: Final = f"{Unreachable.__module__}.{Unreachable.__qualname__}"
@@ -46,8 +47,9 @@ def is_unreachable(error: BaseException) -> bool:
     return isinstance(error, Unreachable) or _MARK in str(error)
 
 
-def _plain(error: ConfigError | ClientError) -> QueryError:
-    is_away = isinstance(error, ClusterUnreachable) or getattr(error, "code", "") in _PASSING
+def plain_error(error: ConfigError | ClientError) -> QueryError:
+    """The error for a user, without the way it came."""
+    is_away = isinstance(error, (ClusterUnreachable, RegistryUnreachable)) or getattr(error, "code", "") in _PASSING
     return Unreachable(str(error)) if is_away else QueryError(str(error))
 
 
@@ -59,7 +61,7 @@ def plainly(call: Callable[P, T]) -> Callable[P, T]:
         try:
             return call(*args, **kwargs)
         except (ConfigError, ClientError) as error:
-            raise _plain(error) from None
+            raise plain_error(error) from None
 
     return plain
 
@@ -69,4 +71,4 @@ def each_plainly(rows: Iterator[T]) -> Iterator[T]:
     try:
         yield from rows
     except (ConfigError, ClientError) as error:
-        raise _plain(error) from None
+        raise plain_error(error) from None
