@@ -241,8 +241,9 @@ class World:
 
     async def _serve(self, api_key: ApiKey, version: int, values: Mapping[str, Any]) -> Any:
         entity = through_the_wire(api_key, version, values)
+        client_id = values.get("client_id", "tests")
         info = RequestInfo(
-            api_key, version, "tests", "User:ANONYMOUS", "127.0.0.1", connection=values.get("connection", 0)
+            api_key, version, client_id, "User:ANONYMOUS", "127.0.0.1", connection=values.get("connection", 0)
         )
         try:
             answer: Any = await HANDLERS[api_key](self.context, entity, info)

@@ -11,6 +11,7 @@ from headrace.coordinator.classic import base
 from headrace.coordinator.expiry import expire, forget_topic
 from headrace.coordinator.loading import Phase
 from headrace.coordinator.partitions import OFFSETS_TOPIC, partition_of
+from headrace.coordinator.records import LARGEST_TEXT
 from headrace.coordinator.shard import Shard
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
@@ -74,6 +75,15 @@ def test_members_and_their_assignments_survive_a_kill(world: World) -> None:
     world.kill()
     assert heartbeat(world, joined) is ErrorCode.none
     assert sync(world, joined).assignment == b"mine"
+
+
+@pytest.mark.parametrize("letter", ["e", "\u20ac"])
+def test_a_member_whose_client_id_is_as_long_as_can_be_is_one_like_others(world: World, letter: str) -> None:
+    """Its id begins with that of its client, and has to fit where records and answers have it."""
+    joined = lone_member(world, client_id=letter * (LARGEST_TEXT // len(letter.encode())))
+    assert heartbeat(world, joined) is ErrorCode.none
+    world.kill()
+    assert heartbeat(world, joined) is ErrorCode.none
 
 
 def test_members_that_stay_silent_after_a_start_are_out(world: World) -> None:
