@@ -15,7 +15,7 @@ LONG = [sys.executable, "-m", "pytest", "-q", "-m", "long"]
 
 PARTS: dict[str, list[str]] = {
     "wild": [*WILD, "--seeds", "100000:102000", "--jobs", "2"],
-    "ablations": [*WILD, "--ablations"],
+    "ablations": [*WILD, "--ablations", "--jobs", "2"],
     "simulated": [*LONG, "tests/cluster/test_simulated_faults.py", "tests/unit"],
     "store": [*LONG, "tests/cluster/test_zookeeper_store.py", "tests/cluster/test_openapi.py"],
     "kill": [*LONG, "tests/faults/test_kill.py", "tests/faults/test_cluster_kill.py"],

@@ -17,6 +17,8 @@ from .mix import FAULTS, Mix, draw
 from .run import Outcome, run
 
 PROGRESS_SECONDS = 20.0
+TABLE_SEEDS = 20
+"""For each safeguard of the table, without it and with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,22 +162,26 @@ def _run_many(seeds: range, jobs: int, choice: Choice, summary: Path | None, sto
     return 1 if result["violating"] else 0
 
 
-def _fill_table(names: Sequence[str], most: int) -> int:
+def _fill_table(names: Sequence[str], count: int, jobs: int) -> int:
     """Switches safeguards off, one after another, and prints in how many seeds that is found, a row each; beside it the
-    same seeds with the safeguard in place.
+    same seeds with the safeguard in place. 0 where each is found and nothing is wrong with it in place.
     """
-    wrong = 0
+    began = time.monotonic()
+    wrong: list[str] = []
     _say("| safeguard | without it it does not hold that | found in | as | with it |\n|---|---|---|---|---|")
     for name in names:
-        seeds = range(min(most, ABLATIONS[name].most_seeds))
-        found = list(outcomes(seeds, Choice(without=name)))
-        hits = [each for each in found if each.violations]
-        false = [each for each in outcomes(seeds, Choice(like=name)) if each.violations]
-        kinds = Counter(kind for each in hits for kind in {text.partition(":")[0] for text in each.violations})
-        wrong += not hits or bool(false)
+        seeds = range(min(count, ABLATIONS[name].most_seeds))
+        hits, false = (
+            [told for told in outcomes(seeds, choice, jobs) if told.violations]
+            for choice in (Choice(without=name), Choice(like=name))
+        )
+        kinds = Counter(kind for told in hits for kind in {text.partition(":")[0] for text in told.violations})
         shown = ", ".join(kind for kind, _ in kinds.most_common(3)) or "-"
-        counts = f"{len(hits)} of {len(found)} | {shown} | {len(false)} of {len(found)}"
+        counts = f"{len(hits)} of {len(seeds)} | {shown} | {len(false)} of {len(seeds)}"
         _say(f"| `{name}` | {ABLATIONS[name].guards} | {counts} |")
+        wrong += [] if hits else [f"not found: {name}"]
+        wrong += [f"wrong with {name} in place: {Choice(like=name).command(told.seed)}" for told in false]
+    _say("\n".join(["", *wrong, f"{len(names)} safeguards in {time.monotonic() - began:.0f} s, {len(wrong)} wrong"]))
     return 1 if wrong else 0
 
 
@@ -188,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """0 where nothing is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.wild", description=__doc__)
     parser.add_argument("--seed", type=int, help="replay one run")
-    parser.add_argument("--seeds", type=_range, default=range(100), help="FROM:TO, many runs")
+    parser.add_argument("--seeds", type=_range, help="FROM:TO, many runs; 100 unless given")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
     parser.add_argument("--without", choices=sorted(ABLATIONS), help="switch a safeguard off")
     parser.add_argument("--like", choices=sorted(ABLATIONS), help="the runs of --without, with the safeguard in place")
@@ -200,10 +206,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ablations", action="store_true", help="fill the table: each safeguard switched off in turn")
     given = parser.parse_args(arguments)
     if given.ablations:
-        return _fill_table([given.without] if given.without else list(ABLATIONS), len(given.seeds))
+        names = [given.without] if given.without else list(ABLATIONS)
+        return _fill_table(names, len(given.seeds or range(TABLE_SEEDS)), given.jobs)
     only = None if given.faults is None else frozenset(filter(None, given.faults.split(",")))
     choice = Choice(without=given.without, like=given.like, faults=only)
     if given.seed is not None:
         outcome = play(given.seed, choice, verbose=given.verbose)
         return _show(outcome, choice.command(given.seed), given.history)
-    return _run_many(given.seeds, given.jobs, choice, given.summary, given.stop)
+    return _run_many(given.seeds or range(100), given.jobs, choice, given.summary, given.stop)

@@ -18,6 +18,7 @@ from headrace.testing.network import Hold
 from headrace.testing.store import NEVER
 from headrace.testing.tree import Snapshot
 
+from .bugs import Bugs
 from .ledger import Ledger
 from .mix import Mix
 
@@ -59,13 +60,14 @@ JUMPS_MS: Final = (-1_800_000, -60_000, -2_000, 2_000, 60_000, 1_800_000)
 class Faults:
     """Lets one thing after another go wrong, or right again."""
 
-    def __init__(self, cluster: SimulatedCluster, mix: Mix, ledger: Ledger) -> None:
+    def __init__(self, cluster: SimulatedCluster, mix: Mix, ledger: Ledger, bugs: Bugs) -> None:
         self.log: list[str] = []
         self.counts: dict[str, int] = {}
         self._cluster = cluster
         self._network = cluster.network
         self._mix = mix
         self._ledger = ledger
+        self._bugs = bugs
         self._rng = Random(f"faults {mix.seed}")
         self._held: list[Hold] = []
         self._under_way: set[asyncio.Task[None]] = set()
@@ -108,6 +110,7 @@ class Faults:
             "clock": self._jump,
             "store set back": self._set_store_back,
             "late commit": self._delay_commit,
+            "task failure": self._fail_task,
         }
 
     async def run(self) -> None:
@@ -189,7 +192,7 @@ class Faults:
     def _kill_on_answer(self, machine: Machine) -> str:
         """The worst moment: somebody has just been told that something is done."""
         api = self._rng.choice(self._answers)
-        everyone = self._rng.random() < 0.4
+        everyone = self._rng.random() < self._mix.all_die
 
         def strike() -> None:
             if self._is_over:
@@ -234,6 +237,9 @@ class Faults:
         if not machine.is_up or machine.is_paused or machine not in self._ready:
             return None
         machine.pause()
+        if self._mix.pause_seconds is not None:
+            seconds = self._rng.uniform(*self._mix.pause_seconds)
+            asyncio.get_running_loop().call_later(seconds, self._resume, machine)
         return f"pause {machine.name}"
 
     def _resume(self, machine: Machine) -> str | None:
@@ -303,6 +309,12 @@ class Faults:
             else:
                 self._ready.add(machine)
                 return
+
+    def _fail_task(self, _machine: Machine) -> str | None:
+        if len(self._ready) < len(self._names):
+            return None  # a start may fail, and says so
+        name = self._bugs.strike(self._rng)
+        return None if name is None else f"a background task fails: {name}"
 
     def _jump(self, machine: Machine) -> str:
         machine.set_clock(self._rng.choice(JUMPS_MS))

@@ -37,6 +37,7 @@ FAULTS: Final = {
     "clock": 4,
     "store set back": 3,
     "late commit": 6,
+    "task failure": 10,
 }
 """Kinds of faults, and how often each comes among those that a run has."""
 
@@ -64,7 +65,7 @@ DRAWN_APART: Final = ("flush setting", "renumbering")
 """Kinds of work that came later; drawn so that earlier seeds stay what they were. `renumbering`: an idempotent producer
 that does as librdkafka."""
 
-HELD_BACK: frozenset[str] = frozenset({"late commit"})
+HELD_BACK: frozenset[str] = frozenset({"late commit", "task failure"})
 """Faults that are not drawn by themselves, only when they are asked for."""
 
 
@@ -98,9 +99,15 @@ class Mix:
     """Seconds that every frame takes more, each way."""
     operator_pace: float | None = None
     """Seconds between two acts of an operator, at most; three times the pace of faults where it is not given."""
+    pause_seconds: tuple[float, float] | None = None
+    """How long machines are stopped that are; until a repair hits them where it is not given."""
+    new_producers: float = 0.04
+    """How often an idempotent producer begins anew, with another producer id, before it sends."""
     settings: dict[str, str] = field(default_factory=dict)
     answers: tuple[ApiKey, ...] = ()
     """Answers at whose moment machines die; empty for all that the work gets."""
+    all_die: float = 0.4
+    """How often it is all of them."""
 
     def does(self, work: str) -> bool:
         return work in self.work

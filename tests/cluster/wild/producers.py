@@ -14,8 +14,6 @@ from .clients import AGAIN, DELIVERY_SECONDS, MOST_IN_FLIGHT, NEVER_WRITTEN, OUT
 
 MOST_OF_ALL = 8
 """Batches in flight of one producer, to all partitions."""
-RESTARTED = 0.04
-"""How often a producer begins anew, with another producer id, before it sends."""
 KEYS = [f"k{number}" for number in range(6)]
 
 
@@ -73,7 +71,11 @@ class Producer:
         self, topic: str, topic_id: UUID, partition: int, values: Sequence[str], keys: Sequence[str]
     ) -> None:
         stream = self._streams.get((topic_id, partition))
-        if stream is None or stream.is_broken or (not stream.in_flight and self._rng.random() < RESTARTED):
+        if (
+            stream is None
+            or stream.is_broken
+            or (not stream.in_flight and self._rng.random() < self._scene.mix.new_producers)
+        ):
             self._stream_count += 1
             name = f"{self.name}/{self._stream_count}"
             stream = self._stream_class(self._client, name, topic, topic_id, partition, await self._producer_id())

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from tests.checker.violations import violations
 
 from ..clients import Failed
 from ..runs import replica_bytes
+from .bugs import Bugs
 from .clients import Client, Reader, Scene, shown
 from .faults import Faults
 from .groups import Member
@@ -62,7 +63,7 @@ class Outcome:
 class WildRun:
     """A cluster, its clients, and what they did."""
 
-    def __init__(self, mix: Mix) -> None:
+    def __init__(self, mix: Mix, bugs: Bugs) -> None:
         loop = asyncio.get_running_loop()
         self.mix = mix
         self.history = History(lambda: round(loop.time() - START, 4))
@@ -71,7 +72,7 @@ class WildRun:
             machine.settings["broker.rack"] = f"r{machine.id % 2}"
         self.history.note("terms", "info", stale_seconds=15.0 if LATE_NEWS & mix.faults.keys() else 0.5)
         self.ledger = Ledger(self.cluster, self.history, is_durable=_is_durable)
-        self.faults = Faults(self.cluster, mix, self.ledger)
+        self.faults = Faults(self.cluster, mix, self.ledger, bugs)
         self.scene = Scene(cluster=self.cluster, history=self.history, mix=mix)
         self.operator = Operator(self.scene)
         self._work: list[asyncio.Task[None]] = []
@@ -254,15 +255,17 @@ def run(mix: Mix, *, verbose: bool = False) -> Outcome:
     """Runs it, and says what is wrong."""
     outcome = Outcome(mix=mix)
     wild: list[WildRun] = []
+    bugs = Bugs()
 
     async def main() -> None:
-        wild.append(WildRun(mix))
+        wild.append(WildRun(mix, bugs))
         await wild[0].go()
         outcome.virtual_seconds = asyncio.get_running_loop().time() - START
 
     began = time.process_time()
     problems: list[str] = []
-    with _quiet(verbose), _feed_pages(mix.feed_page):
+    fallible = bugs.in_place() if "task failure" in mix.faults else nullcontext()
+    with _quiet(verbose), _feed_pages(mix.feed_page), fallible:
         try:
             _limit_seconds(MOST_SECONDS)
             run_virtual(main, mix.seed, longest=LONGEST_SECONDS)
