@@ -17,8 +17,6 @@ from .mix import FAULTS, Mix, draw
 from .run import Outcome, run
 
 PROGRESS_SECONDS = 20.0
-TABLE_SEEDS = 20
-"""For each safeguard of the table, without it and with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +160,7 @@ def _run_many(seeds: range, jobs: int, choice: Choice, summary: Path | None, sto
     return 1 if result["violating"] else 0
 
 
-def _fill_table(names: Sequence[str], count: int, jobs: int) -> int:
+def _fill_table(names: Sequence[str], given: range | None, jobs: int) -> int:
     """Switches safeguards off, one after another, and prints in how many seeds that is found, a row each; beside it the
     same seeds with the safeguard in place. 0 where each is found and nothing is wrong with it in place.
     """
@@ -170,7 +168,7 @@ def _fill_table(names: Sequence[str], count: int, jobs: int) -> int:
     wrong: list[str] = []
     _say("| safeguard | without it it does not hold that | found in | as | with it |\n|---|---|---|---|---|")
     for name in names:
-        seeds = range(min(count, ABLATIONS[name].most_seeds))
+        seeds = given or range(ABLATIONS[name].seeds)
         hits, false = (
             [told for told in outcomes(seeds, choice, jobs) if told.violations]
             for choice in (Choice(without=name), Choice(like=name))
@@ -207,7 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.ablations:
         names = [given.without] if given.without else list(ABLATIONS)
-        return _fill_table(names, len(given.seeds or range(TABLE_SEEDS)), given.jobs)
+        return _fill_table(names, given.seeds, given.jobs)
     only = None if given.faults is None else frozenset(filter(None, given.faults.split(",")))
     choice = Choice(without=given.without, like=given.like, faults=only)
     if given.seed is not None:
