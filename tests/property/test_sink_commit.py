@@ -16,15 +16,18 @@ from typing import Final
 
 import pytest
 
+from headrace.client.columnar.transaction import PreparedTransaction
 from headrace.spark import sink_commit
 from headrace.spark.sink_commit import (
     Claim,
     Command,
     CommitError,
     Decision,
+    Drop,
     Duty,
     End,
     Fence,
+    Identify,
     Inspect,
     ListOpen,
     Look,
@@ -37,13 +40,14 @@ from headrace.spark.sink_commit import (
     abort_steps,
     commit_steps,
     duty,
+    suffix_of,
     transactional_id,
 )
 
 QUERY: Final = "q"
 TASKS: Final = 3
 MOST_ATTEMPTS: Final = 3
-STEPS: Final = 300
+STEPS: Final = 400
 
 
 class SupersededError(Exception):
@@ -76,6 +80,8 @@ class Cluster:
         self.journal: list[Decision] = []
         self.owner = 0
         self.owner_run: str | None = None
+        self.leased: set[str] = set()
+        """Names that an attempt has for itself."""
         self._producer_ids = itertools.count(100)
 
     def init(self, name: str) -> tuple[int, int]:
@@ -116,12 +122,26 @@ class Cluster:
         slot.state = Phase.COMMITTED if commit else Phase.ABORTED
         return Outcome.COMMITTED if commit else Outcome.LOST
 
+    def free_name(self, run: str, _task: int, batch: int) -> str:
+        """A name that nobody has, and under which nothing is open."""
+        names = (transactional_id(QUERY, run, suffix_of(f"s{number}", batch)) for number in itertools.count())
+        return next(name for name in names if name not in self.leased and not self.is_open(name))
+
+    def is_open(self, name: str) -> bool:
+        return name in self.slots and self.slots[name].state is Phase.OPEN
+
+    def drop(self, one: PreparedTransaction) -> None:
+        slot = self.slots[one.transactional_id]
+        if slot.state is Phase.OPEN and slot.epoch == one.epoch:
+            slot.rows.clear()
+            slot.state = Phase.ABORTED
+
     def last_decision(self) -> Decision | None:
         return self.journal[-1] if self.journal else None
 
 
 def _name(one: Prepared) -> str:
-    return transactional_id(QUERY, one.run, one.partition, one.attempt)
+    return transactional_id(QUERY, one.run, one.suffix)
 
 
 @dataclass(eq=False)
@@ -164,7 +184,15 @@ class Driver:
             case Claim():
                 self._require_ownership()
                 self._answer(None)
-                self._carry_out(self.command)  # type: ignore[arg-type]
+                if isinstance(self.command, Fence):
+                    self._carry_out(self.command)
+            case Identify(names):
+                found = [(name, self.cluster.slots[name]) for name in names if self.cluster.is_open(name)]
+                self._answer([PreparedTransaction(name, one.producer_id, one.epoch, True) for name, one in found])
+            case Drop(dropped):
+                for transaction in dropped:
+                    self.cluster.drop(transaction)
+                self._answer(None)
             case Inspect(transactions):
                 self._answer([self.cluster.outcome(one) for one in transactions])
             case End(transactions, commit):
@@ -198,9 +226,9 @@ class Attempt:
     run: "Run"
     batch: int
     task: int
-    number: int
-    producer_id: int
-    epoch: int
+    name: str
+    producer: tuple[int, int] | None = None
+    """None until it has begun under the name that it took."""
 
 
 @dataclass(eq=False)
@@ -238,7 +266,7 @@ class Simulation:
         self.is_torn = False
         self.events: list[tuple[Callable[[], None], int]] = [
             (self.a_task_starts, 20),
-            (self.a_task_writes, 20),
+            (self.a_task_writes, 40),
             (self.the_driver_goes_on, 40),
             (self.the_command_fails, 2),
             (self.the_job_fails, 1),
@@ -274,18 +302,24 @@ class Simulation:
         if self.random.random() < 0.5 and duty(self.cluster.last_decision(), run.batch) is Duty.SKIP:
             self._reported(run, run.batch, task, None)
             return
-        producer_id, epoch = self.cluster.init(transactional_id(QUERY, run.name, task, number))
-        self.attempts.append(Attempt(run, run.batch, task, number, producer_id, epoch))
+        name = self.cluster.free_name(run.name, task, run.batch)
+        self.cluster.leased.add(name)
+        self.attempts.append(Attempt(run, run.batch, task, name))
 
     def a_task_writes(self) -> None:
-        """Its rows are in its transaction; its report arrives, or does not."""
+        """It begins, or its rows are in its transaction; its report arrives, or does not."""
         if not self.attempts:
             return
-        attempt = self.attempts.pop(self.random.randrange(len(self.attempts)))
-        name = transactional_id(QUERY, attempt.run.name, attempt.task, attempt.number)
-        accepted = self.cluster.write(name, attempt.epoch, (attempt.batch, attempt.task))
+        attempt = self.random.choice(self.attempts)
+        if attempt.producer is None:
+            attempt.producer = self.cluster.init(attempt.name)
+            return
+        self.attempts.remove(attempt)
+        accepted = self.cluster.write(attempt.name, attempt.producer[1], (attempt.batch, attempt.task))
+        self.cluster.leased.discard(attempt.name)
         if accepted and self.random.random() < 0.9:
-            prepared = Prepared(attempt.run.name, attempt.task, attempt.number, attempt.producer_id, attempt.epoch)
+            suffix = attempt.name.removeprefix(transactional_id(QUERY, attempt.run.name, ""))
+            prepared = Prepared(attempt.run.name, attempt.task, suffix, *attempt.producer)
             self._reported(attempt.run, attempt.batch, attempt.task, prepared)
 
     def _reported(self, run: Run, batch: int, task: int, prepared: Prepared | None) -> None:
@@ -306,6 +340,8 @@ class Simulation:
             self._failed(driver)
         elif driver.is_done and driver.is_commit:
             self.checkpoint = self.run.batch + 1
+            tidying = sink_commit.tidy_steps(QUERY, self.run.name, self.run.batch)
+            self.leftovers.append(Driver(tidying, False, self.cluster, owner=driver.owner))
             self.run.next_batch()
         elif driver.is_done:
             self.run = self._start()
@@ -427,8 +463,18 @@ def _sweep_without_claim(keep: set[str]) -> Steps:
     yield Fence(stale)
 
 
-def _without_run(query: str, run: str, partition: int, attempt: int) -> str:
-    return f"{query}-{partition}-{attempt}"
+def _without_run(query: str, run: str, suffix: str) -> str:
+    return f"{query}-{suffix}"
+
+
+def _named_by_task(self: Cluster, run: str, task: int, batch: int) -> str:
+    """As it is when an attempt looks whether a name is in use, and then begins."""
+    names = (transactional_id(QUERY, run, suffix_of(f"{task}.{number}", batch)) for number in itertools.count())
+    return next(name for name in names if not self.is_open(name))
+
+
+def _is_of_run(name: str, query: str, run: str, batch: int) -> bool:
+    return name.startswith(transactional_id(query, run, ""))
 
 
 def _nobody_is_shut_out(self: Driver) -> None:
@@ -442,6 +488,8 @@ SAFEGUARDS: Final[dict[str, list[tuple[object, str, object]]]] = {
     "the decision of an earlier run counts": [(THIS, "commit_steps", _decide_without_reading)],
     "the journal has one writer": [(Driver, "_require_ownership", _nobody_is_shut_out)],
     "a driver claims the journal before it sweeps": [(sink_commit, "sweep_steps", _sweep_without_claim)],
+    "attempts have ids of their own": [(Cluster, "free_name", _named_by_task)],
+    "what a batch left open is told from what the next one has begun": [(sink_commit, "is_of_batch", _is_of_run)],
     "runs have ids of their own": [
         (THIS, "transactional_id", _without_run),
         (sink_commit, "transactional_id", _without_run),

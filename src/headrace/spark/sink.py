@@ -34,6 +34,7 @@ from .sink_task import (
     write_plainly,
     write_unless_decided,
 )
+from .sink_upkeep import JOB_SECONDS, Upkeep
 
 log = logging.getLogger(__name__)
 
@@ -99,8 +100,9 @@ class SinkWriter(DataSourceArrowWriter):
         """Make the rows visible."""
         _warn_of_weakness(self._target)
         if self._target.is_exactly_once:
-            rewrite_torn = self._target.options.rewrite_torn
-            self._driver().commit(self._number, self._reports(messages), rewrite_torn=rewrite_torn)
+            driver, rewrite_torn = self._driver(), self._target.options.rewrite_torn
+            driver.commit(self._number, self._reports(messages), rewrite_torn=rewrite_torn)
+            _upkeep.begin(driver, JOB_SECONDS)
 
     @plainly
     def abort(self, messages: Messages) -> None:
@@ -152,6 +154,7 @@ class SinkStreamWriter(DataSourceStreamArrowWriter):
             _remember(self._target, reports[0])
             driver = _driver_of(self._target, reports[0].query)
             driver.commit(batchId, reports, rewrite_torn=self._target.options.rewrite_torn)
+            _upkeep.begin(driver)
 
     @plainly
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -233,4 +236,5 @@ def _driver_of(target: Target, query: str) -> SinkDriver:
     return driver
 
 
+_upkeep: Final = Upkeep()
 _drivers: dict[tuple[Cluster, str, str], SinkDriver] = {}

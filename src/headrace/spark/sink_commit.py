@@ -4,9 +4,9 @@ Each attempt of a task writes in a Kafka transaction of its own and leaves it op
 attempt of every task in its hands, first writes its decision to a journal (a compacted topic, one key per query) and
 then commits those transactions; every other transaction of the query is aborted. What makes this safe:
 
-1. Transactional ids hold query, run, task and attempt. No two runs, and no two attempts, can end each other's
-   transaction by accident; only a driver, carrying out a decision, and the broker's timeout end them. Spark's numbers
-   of attempts do not tell twins of a stage that is run again apart, so a task takes no id that has an open transaction.
+1. Transactional ids hold query, run and a slot that an attempt has for itself (see `sink_slots`). No two runs, and no
+   two attempts, can end each other's transaction by accident; only a driver, carrying out a decision, and the broker's
+   timeout end them.
 2. No transaction is committed before the decision that lists it is in the journal.
 3. The journal has one writer. A driver takes it over before it reads it, and from then on whatever an earlier driver
    still writes counts for nothing, by the order of the log. A driver reads back what it wrote before it acts on it.
@@ -29,9 +29,11 @@ from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from typing import Any, Final, NamedTuple
 
+from headrace.client.columnar.transaction import PreparedTransaction
 from headrace.client.errors import ClientError
 
 PREFIX: Final = "headrace-sink"
+_BATCHES_APART: Final = 2
 
 
 class CommitError(ClientError):
@@ -39,23 +41,35 @@ class CommitError(ClientError):
 
 
 class Prepared(NamedTuple):
-    """An open transaction that holds all rows of a task: the run, the task's number, its attempt, and the producer."""
+    """An open transaction that holds all rows of a task: the run, the task's number, the end of its transactional id,
+    and the producer."""
 
     run: str
     partition: int
-    attempt: int
+    suffix: str
     producer_id: int
     epoch: int
 
 
-def transactional_id(query: str, run: str, partition: int, attempt: int) -> str:
+def suffix_of(slot: str, batch: int) -> str:
+    """The end of a transactional id. Batches that follow each other differ in it: what is left open by one is told
+    from what the next one has begun."""
+    return f"{slot}-{batch % _BATCHES_APART}"
+
+
+def transactional_id(query: str, run: str, suffix: str) -> str:
     """The name an attempt writes under: nobody else has it, and later batches of the run use it again."""
-    return f"{id_prefix(query)}{run}-{partition}-{attempt}"
+    return f"{id_prefix(query)}{run}-{suffix}"
 
 
 def id_prefix(query: str) -> str:
     """What the transactional ids of all tasks of a query start with."""
     return f"{PREFIX}-{query}-"
+
+
+def is_of_batch(name: str, query: str, run: str, batch: int) -> bool:
+    """Whether an attempt of this batch of the run may have this name, and none of the batch after it."""
+    return name.startswith(transactional_id(query, run, "")) and name.endswith(suffix_of("", batch))
 
 
 class Report(NamedTuple):
@@ -66,6 +80,8 @@ class Report(NamedTuple):
     batch: int
     prepared: Prepared | None = None
     found_decided: bool = False
+    was_retried: bool = False
+    """Whether there was an attempt before this one."""
 
 
 class State(StrEnum):
@@ -107,10 +123,17 @@ def decision_of(fields: Mapping[str, Any]) -> Decision:
             batch=int(fields["batch"]),
             run=run,
             state=State(fields["state"]),
-            transactions=tuple(Prepared(run, *map(int, entry)) for entry in fields["transactions"]),
+            transactions=tuple(_prepared_of(run, entry) for entry in fields["transactions"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise not_a_decision(error) from error
+
+
+def _prepared_of(run: str, entry: Sequence[Any]) -> Prepared:
+    """Before there were slots, ids ended with the numbers of the task and of its attempt."""
+    partition, suffix, producer_id, epoch = entry
+    name = suffix if isinstance(suffix, str) else f"{partition}-{suffix}"
+    return Prepared(run, int(partition), name, int(producer_id), int(epoch))
 
 
 def not_a_decision(error: Exception) -> CommitError:
@@ -201,7 +224,19 @@ class Fence(NamedTuple):
     transactional_ids: Sequence[str]
 
 
-Command = Look | TakeOver | Record | Claim | Inspect | End | ListOpen | Fence
+class Identify(NamedTuple):
+    """Answer: which transactions are open under these ids."""
+
+    transactional_ids: Sequence[str]
+
+
+class Drop(NamedTuple):
+    """Abort these transactions, and no others that the same ids may have by now."""
+
+    transactions: Sequence[PreparedTransaction]
+
+
+Command = Look | TakeOver | Record | Claim | Inspect | End | ListOpen | Fence | Identify | Drop
 Steps = Generator[Command, Any, None]
 
 
@@ -241,7 +276,7 @@ def abort_steps(reports: Sequence[Report]) -> Steps:
     if was_decided and Outcome.LOST in outcomes:
         raise torn(Decision(batch=reports[0].batch, run=run, state=State.COMMITTING, transactions=tuple(own)), outcomes)
     if is_ours:
-        yield from sweep_steps(keep={transactional_id(query, one.run, one.partition, one.attempt) for one in decided})
+        yield from sweep_steps(keep={transactional_id(query, one.run, one.suffix) for one in decided})
 
 
 def _decide(batch: int, reports: Sequence[Report], own: Sequence[Prepared], rewrite_torn: bool) -> Steps:
@@ -287,6 +322,20 @@ def sweep_steps(keep: set[str]) -> Steps:
     if stale:
         yield Claim()
         yield Fence(stale)
+
+
+def tidy_steps(query: str, run: str, batch: int) -> Steps:
+    """Abort what attempts of a batch that is committed left open, while the next batch may be under way.
+
+    Attempts that lost may begin to write when their batch is long committed. The claim stands between looking and
+    ending: what was open before it was begun before any later batch but the next one could. Only that very transaction
+    is ended then, however long it takes: by that time the id may have the next but one.
+    """
+    stale = [name for name in (yield ListOpen()) if is_of_batch(name, query, run, batch)]
+    if stale:
+        found = yield Identify(stale)
+        yield Claim()
+        yield Drop(found)
 
 
 def _prepared(reports: Sequence[Report]) -> list[Prepared]:

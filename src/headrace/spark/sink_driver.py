@@ -1,9 +1,10 @@
 """The driver's part of an exactly-once write: carries out, against a cluster, what `sink_commit` decides."""
 
 import logging
+import threading
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from headrace.client.columnar.cluster import Cluster
 from headrace.client.columnar.prepared import (
@@ -22,8 +23,10 @@ from headrace.client.errors import ClientError
 from .sink_commit import (
     Claim,
     Command,
+    Drop,
     End,
     Fence,
+    Identify,
     Inspect,
     ListOpen,
     Look,
@@ -37,6 +40,7 @@ from .sink_commit import (
     commit_steps,
     id_prefix,
     sweep_steps,
+    tidy_steps,
     transactional_id,
     unfinished,
 )
@@ -45,9 +49,12 @@ from .sink_journal import Journal
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS: Final = 30.0
-"""How long a transaction that nobody will end may hold up readers, beside one that a retried task tells of at once."""
+"""How often a batch looks for transactions of runs that died, beside the first one and one that had a retried task."""
+KEEP_ALIVE_SECONDS: Final = 600.0
+"""How often the cluster is reminded of who has the journal."""
 
-_STATES: Final = {"Ongoing": Outcome.OPEN, "PrepareCommit": Outcome.COMMITTED, "CompleteCommit": Outcome.COMMITTED}
+_ONGOING: Final = "Ongoing"
+_STATES: Final = {_ONGOING: Outcome.OPEN, "PrepareCommit": Outcome.COMMITTED, "CompleteCommit": Outcome.COMMITTED}
 _COMMITS: Final = {
     Ending.DONE: Outcome.COMMITTED,
     Ending.CONTRARY: Outcome.LOST,
@@ -69,7 +76,7 @@ def outcome_of(found: Description | None, one: Prepared) -> Outcome:
 
 def is_sweep_due(reports: Sequence[Report], since_last: float) -> bool:
     """Whether to look for transactions that nobody will end: often only where a task was tried more than once."""
-    return since_last >= SWEEP_SECONDS or any(one.prepared is not None and one.prepared.attempt for one in reports)
+    return since_last >= SWEEP_SECONDS or any(one.was_retried for one in reports)
 
 
 class LongPatience(Patience):
@@ -91,6 +98,11 @@ class LongPatience(Patience):
         super().pause(error)
 
 
+class _Done(NamedTuple):
+    run: str
+    batch: int
+
+
 class SinkDriver:
     """Commits and aborts the batches of one query, or the one batch of a job."""
 
@@ -98,13 +110,36 @@ class SinkDriver:
         self._cluster = cluster
         self._query = query
         self._journal = journal
+        self._lock = threading.Lock()
         self._swept_at = -SWEEP_SECONDS
+        self._kept_alive_at = time.monotonic()
+        self._done: _Done | None = None
+        """The batch that is committed, and no later one."""
 
     def commit(self, batch: int, reports: Sequence[Report], *, rewrite_torn: bool = False) -> None:
         """Make the batch visible, once."""
-        self._carry_out(commit_steps(batch, reports, rewrite_torn=rewrite_torn))
-        if is_sweep_due(reports, time.monotonic() - self._swept_at):
-            self._sweep()
+        with self._lock:
+            self._done = None
+            self._carry_out(commit_steps(batch, reports, rewrite_torn=rewrite_torn))
+            self._done = _Done(reports[0].run, batch)
+            if is_sweep_due(reports, time.monotonic() - self._swept_at):
+                self._sweep()
+
+    def look_after(self) -> None:
+        """Between batches: end what attempts that lost left open, and stay known to the cluster.
+
+        `CommitError` when another driver has the query.
+        """
+        if not self._lock.acquire(blocking=False):
+            return  # a batch is just being ended
+        try:
+            if self._done is not None:
+                self._carry_out(tidy_steps(self._query, *self._done))
+            if time.monotonic() - self._kept_alive_at >= KEEP_ALIVE_SECONDS:
+                self._journal.keep_alive()
+                self._kept_alive_at = time.monotonic()
+        finally:
+            self._lock.release()
 
     def _sweep(self) -> None:
         """The batch is committed: what goes wrong here must not make anybody write it again."""
@@ -117,7 +152,8 @@ class SinkDriver:
 
     def abort(self, reports: Sequence[Report]) -> None:
         """Undo what is not decided."""
-        self._carry_out(abort_steps(reports))
+        with self._lock:
+            self._carry_out(abort_steps(reports))
 
     def _carry_out(self, steps: Steps) -> None:
         answer = None
@@ -146,6 +182,10 @@ class SinkDriver:
                 return open_transactions(self._cluster, id_prefix(self._query))
             case Fence(names):
                 return self._fence(names)
+            case Identify(names):
+                return self._open_under(names)
+            case Drop(transactions):
+                return end_transactions(self._cluster, transactions, commit=False)
 
     def _outcomes(self, transactions: Sequence[Prepared]) -> list[Outcome]:
         found = describe_transactions(self._cluster, map(self._name, transactions))
@@ -164,9 +204,17 @@ class SinkDriver:
         except ClientError as error:
             raise unfinished(error) from error
 
+    def _open_under(self, names: Sequence[str]) -> list[PreparedTransaction]:
+        found = describe_transactions(self._cluster, names).items()
+        return [
+            PreparedTransaction(name, one.producer_id, one.epoch, True)
+            for name, one in found
+            if one is not None and one.state == _ONGOING
+        ]
+
     def _fence(self, names: Sequence[str]) -> None:
         for name in names:
             fence(self._cluster, name)
 
     def _name(self, one: Prepared) -> str:
-        return transactional_id(self._query, one.run, one.partition, one.attempt)
+        return transactional_id(self._query, one.run, one.suffix)

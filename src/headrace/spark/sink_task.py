@@ -4,8 +4,9 @@ Worker processes live on from task to task, and with them what is expensive to h
 of plain writes, and what the journal said at the start of a run.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
+import itertools
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,17 +21,16 @@ from headrace.client.columnar.prepared import describe_transactions
 from headrace.client.columnar.writer import Writer
 from headrace.client.errors import ClientError, ClusterUnreachable
 
-from .sink_commit import Decision, Duty, Prepared, Report, duty, transactional_id
+from .sink_commit import Decision, Duty, Prepared, Report, duty, suffix_of, transactional_id
 from .sink_journal import TopicJournal
 from .sink_options import SinkOptions
+from .sink_slots import slots_of
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 _RUN: Final = "spark.jobGroup.id"
 """Local properties of a task; a stream has the id of its run as the group of its jobs."""
-_ONGOING: Final = "Ongoing"
-_STAGE: Final = 1000
-"""More than the attempts that Spark makes at a task before it gives a stage up."""
+_UNFINISHED: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,17 +59,12 @@ class Task:
     run: str
     batch: int
     partition: int
-    attempt: int
-    """What tells its transactional id from those of the task's other attempts."""
-    shares_ids: bool = False
-    """Whether other batches, and attempts that Spark numbers alike, have the same id."""
-
-    @property
-    def transactional_id(self) -> str:
-        return transactional_id(self.query, self.run, self.partition, self.attempt)
+    slot: str | None = None
+    """What tells its transactional id from those of all other attempts; None where it is to have one for a while."""
+    was_retried: bool = False
 
     def report(self, prepared: Prepared | None = None, *, found_decided: bool = False) -> Report:
-        return Report(self.query, self.run, self.batch, prepared, found_decided)
+        return Report(self.query, self.run, self.batch, prepared, found_decided, self.was_retried)
 
 
 def task_of_job(job: str) -> Task:
@@ -101,7 +96,7 @@ def task_of_stream() -> Task:
 
 def _of_one_job(context: TaskContext, query: str, batch: int, job: str) -> Task:
     """Not with the number of the attempt, which starts anew when Spark runs a stage again beside what is left of it."""
-    return Task(query=query, run=job, batch=batch, partition=context.partitionId(), attempt=context.taskAttemptId())
+    return replace(_of_stream(context, query, job, batch), slot=str(context.taskAttemptId()))
 
 
 def _of_stream(context: TaskContext, query: str, run: str, batch: int) -> Task:
@@ -110,8 +105,7 @@ def _of_stream(context: TaskContext, query: str, run: str, batch: int) -> Task:
         run=run,
         batch=batch,
         partition=context.partitionId(),
-        attempt=context.attemptNumber(),
-        shares_ids=True,
+        was_retried=context.attemptNumber() > 0,
     )
 
 
@@ -145,12 +139,29 @@ def write_in_transaction(target: Target, task: Task, batches: Iterable[pa.Record
     first = next(remaining, None)
     if first is None:
         return task.report()
-    task = _with_free_id(target.cluster(), task)
-    writer = Writer(target.cluster(), transactional_id=task.transactional_id)
+    with _slot(target.cluster(), task) as slot:
+        return _write_under(slot, target, task, itertools.chain([first], remaining))
+
+
+def _slot(cluster: Cluster, task: Task) -> AbstractContextManager[str]:
+    """What tells the attempt's transactional id from others, for as long as it writes."""
+    if task.slot is not None:
+        return nullcontext(task.slot)
+
+    def are_free(slots: Collection[str]) -> list[str]:
+        names = {transactional_id(task.query, task.run, suffix_of(slot, task.batch)): slot for slot in slots}
+        found = describe_transactions(cluster, names)
+        return [names[name] for name, one in found.items() if one is None or one.state not in _UNFINISHED]
+
+    return slots_of(task.query, task.run).lease(are_free)
+
+
+def _write_under(slot: str, target: Target, task: Task, batches: Iterable[pa.RecordBatch]) -> Report:
+    suffix = suffix_of(slot, task.batch)
+    writer = Writer(target.cluster(), transactional_id=transactional_id(task.query, task.run, suffix))
     writer.begin()
     try:
-        writer.write(first, target.options.topic)
-        for rows in remaining:
+        for rows in batches:
             writer.write(rows, target.options.topic)
         done = writer.prepare()
     except ClusterUnreachable:
@@ -159,44 +170,27 @@ def write_in_transaction(target: Target, task: Task, batches: Iterable[pa.Record
         with suppress(ClientError):
             writer.close()
         raise
-    return task.report(Prepared(task.run, task.partition, task.attempt, done.producer_id, done.epoch))
-
-
-def _with_free_id(cluster: Cluster, task: Task) -> Task:
-    """The task with an attempt's number under which no transaction is open.
-
-    When Spark runs a stage again (shuffle files were lost), it counts attempts from 0, while attempts of the first run
-    go on and may be the first to report. To begin under the id of such a one would abort what it has written, in the
-    worst case after the driver has decided to commit it. One that has written nothing yet can be fenced: it fails.
-    """
-    while task.shares_ids:
-        found = describe_transactions(cluster, [task.transactional_id])[task.transactional_id]
-        if found is None or found.state != _ONGOING:
-            break
-        task = replace(task, attempt=task.attempt + _STAGE)
-    return task
+    return task.report(Prepared(task.run, task.partition, suffix, done.producer_id, done.epoch))
 
 
 def write_unless_decided(target: Target, task: Task, batches: Iterable[pa.RecordBatch]) -> Report:
-    """The same, but for a batch that an earlier run of the query decided: its rows are in the topic."""
-    if duty(_decision_at_start(target, task), task.batch) is Duty.WRITE:
+    """The same, but for a batch that was decided, by an earlier run of the query or without this attempt."""
+    if duty(_last_decision(target, task), task.batch) is Duty.WRITE:
         return write_in_transaction(target, task, batches)
     for _ in batches:
         pass  # Spark ends a worker that leaves rows unread.
     return task.report(found_decided=True)
 
 
-def _decision_at_start(target: Target, task: Task) -> Decision | None:
-    """The last decision before this run. Later ones are of batches that its tasks have behind them."""
+def _last_decision(target: Target, task: Task) -> Decision | None:
     where = (target.cluster(), target.options.decisions_topic, task.query)
-    known = _decisions.get(where)
-    if known is None or known[0] != task.run:
-        known = _decisions[where] = (task.run, TopicJournal(*where).look()[1])
-    return known[1]
+    if where not in _journals:
+        _journals[where] = TopicJournal(*where)
+    return _journals[where].look()[1]
 
 
-_decisions: dict[tuple[Cluster, str, str], tuple[str, Decision | None]] = {}
-"""By journal: a batch that is written to two clusters under one name may be decided in one of them only."""
+_journals: dict[tuple[Cluster, str, str], TopicJournal] = {}
+"""Read so far by earlier tasks: a batch that is written to two clusters may be decided in one of them only."""
 
 
 def _rows(target: Target, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -4,17 +4,19 @@ import itertools
 import logging
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
+from headrace.client.columnar.writer import Writer
 from headrace.client.errors import ClientError
 from headrace.config.setting import ConfigError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
-from headrace.spark import sink, sink_task
+from headrace.spark import sink, sink_slots, sink_task
 from headrace.spark.errors import QueryError
 from headrace.spark.sink import SinkMessage, make_stream_writer, make_writer
 from headrace.testing import Broker
@@ -51,10 +53,19 @@ class FakeContext:
         return self._properties.get(name)
 
 
+class NoUpkeep:
+    """Drivers that nobody looks after."""
+
+    def begin(self, *_: Any) -> None:
+        pass
+
+
 @pytest.fixture(autouse=True)
-def _a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def _a_new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing is remembered from test to test."""
-    for module, name in ((sink, "_lacks"), (sink, "_drivers"), (sink, "_latest"), (sink_task, "_decisions")):
+    monkeypatch.setattr(sink_slots, "_root", lambda: tmp_path)
+    monkeypatch.setattr(sink, "_upkeep", NoUpkeep())
+    for module, name in ((sink, "_lacks"), (sink, "_drivers"), (sink, "_latest"), (sink_task, "_journals")):
         monkeypatch.setattr(module, name, {})
     monkeypatch.setattr(sink, "_warned", set())
 
@@ -202,10 +213,9 @@ class Spark:
         assert isinstance(message, SinkMessage)
         return message
 
-    def states(self) -> dict[str, str]:
-        """Of the transactions of tasks, by what tells them apart."""
-        found = self.coordinator.entries.items()
-        return {name.removeprefix("headrace-sink-q-"): one.state for name, one in found if name.count("-") > 3}
+    def states(self) -> list[str]:
+        """Of the transactions of tasks."""
+        return sorted(one.state for name, one in self.coordinator.entries.items() if name.count("-") > 3)
 
     @property
     def rows(self) -> list[bytes | None]:
@@ -222,9 +232,9 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spark]:
 def test_a_batch_is_committed_with_all_its_tasks(spark: Spark) -> None:
     writer = spark.stream()
     messages = [spark.task(writer, iter([batch("a")]), 0), spark.task(writer, iter([batch("b")]), 1)]
-    assert spark.states() == {"r1-0-0": OPEN, "r1-1-0": OPEN}
+    assert spark.states() == [OPEN, OPEN]
     spark.stream().commit(messages, 0)
-    assert spark.states() == {"r1-0-0": COMMITTED, "r1-1-0": COMMITTED}
+    assert spark.states() == [COMMITTED, COMMITTED]
     assert spark.rows == [b"a", b"b"]
 
 
@@ -232,7 +242,7 @@ def test_a_task_without_rows_opens_nothing(spark: Spark) -> None:
     writer = spark.stream()
     message = spark.task(writer, iter([batch()]))
     writer.commit([message], 0)
-    assert spark.states() == {}
+    assert spark.states() == []
 
 
 def test_a_batch_that_an_earlier_run_decided_is_not_written_again(spark: Spark) -> None:
@@ -246,27 +256,51 @@ def test_a_batch_that_an_earlier_run_decided_is_not_written_again(spark: Spark) 
     later = spark.task(writer, iter([batch("b")]), batch=5, run="r2")
     writer.commit([later], 5)
     assert spark.rows == [b"a", b"b"]
-    assert spark.states() == {"r1-0-0": COMMITTED, "r2-0-0": COMMITTED}
+    assert spark.states() == [COMMITTED, COMMITTED]
 
 
 def test_a_task_that_fails_aborts_what_it_wrote(spark: Spark) -> None:
     with pytest.raises(RuntimeError, match="upstream"):
         spark.task(spark.stream(), _failing(batch("a" * 1000), batch("b" * 9_000_000)))
-    assert spark.states() == {"r1-0-0": ABORTED}
+    assert spark.states() == [ABORTED]
 
 
 def test_a_stage_that_is_run_again_leaves_alone_what_its_first_run_wrote(spark: Spark) -> None:
     writer = spark.stream()
     first = spark.task(writer, iter([batch("a")]))
-    again = spark.task(writer, iter([batch("a")]))
-    assert spark.states() == {"r1-0-0": OPEN, "r1-0-1000": OPEN}
+    spark.task(writer, iter([batch("a")]))
+    assert spark.states() == [OPEN, OPEN]
     writer.commit([first], 0)
-    assert spark.states() == {"r1-0-0": COMMITTED, "r1-0-1000": EMPTY}
-    assert again.report is not None
-    assert again.report.prepared is not None
-    later = spark.task(writer, iter([batch("b")]), batch=1)
-    writer.commit([later], 1)
-    assert spark.states() == {"r1-0-0": COMMITTED, "r1-0-1000": EMPTY}
+    assert spark.states() == [COMMITTED, EMPTY]
+    assert spark.rows == [b"a", b"a"]
+
+
+def test_transactional_ids_are_as_many_as_tasks_however_many_batches_there_are(spark: Spark) -> None:
+    writer = spark.stream()
+    for number in range(20):
+        messages = [spark.task(writer, iter([batch("a")]), task, batch=number) for task in range(3)]
+        assert spark.states().count(OPEN) == 3
+        writer.commit(messages, number)
+    assert spark.states() == [COMMITTED] * 6
+
+
+def test_a_twin_that_pauses_before_it_begins_leaves_what_was_decided_alone(
+    spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, decided = Writer.begin, []
+
+    def pause(writer: Writer) -> None:
+        monkeypatch.setattr(Writer, "begin", begin)
+        decided.append(spark.task(spark.stream(), iter([batch("a")])))
+        spark.coordinator.errors = {ApiKey.END_TXN: [ErrorCode.transactional_id_authorization_failed]}
+        with pytest.raises(QueryError, match="is decided, and could not be committed"):
+            spark.stream().commit(decided, 0)
+        begin(writer)
+
+    monkeypatch.setattr(Writer, "begin", pause)
+    spark.task(spark.stream(), iter([batch("a")]))
+    spark.stream().commit(decided, 0)
+    assert spark.states() == [COMMITTED, EMPTY]
 
 
 def test_attempts_of_a_job_that_spark_numbers_alike_have_transactions_of_their_own(
@@ -276,9 +310,9 @@ def test_attempts_of_a_job_that_spark_numbers_alike_have_transactions_of_their_o
     monkeypatch.setattr(sink_task, "_context", FakeContext)
     first = shipped(writer).write(iter([batch("a")]))
     shipped(writer).write(iter([batch("a")]))
-    assert list(spark.states().values()) == [OPEN, OPEN]
+    assert spark.states() == [OPEN, OPEN]
     shipped(writer).commit([first])
-    assert list(spark.states().values()) == [COMMITTED, EMPTY]
+    assert spark.states() == [COMMITTED, EMPTY]
 
 
 def test_a_stopped_query_leaves_nothing_open_even_where_no_task_reported(spark: Spark) -> None:
@@ -286,7 +320,7 @@ def test_a_stopped_query_leaves_nothing_open_even_where_no_task_reported(spark: 
     writer.commit([spark.task(writer, iter([batch("a")]))], 0)
     spark.task(writer, iter([batch("b")]), batch=1)
     spark.stream().abort([None], 1)
-    assert spark.states() == {"r1-0-0": EMPTY}
+    assert spark.states() == [COMMITTED, EMPTY]
     spark.stream(checkpointLocation="/other").abort([None], 0)
 
 
@@ -295,7 +329,7 @@ def test_a_job_is_committed_without_a_topic_of_decisions(spark: Spark, monkeypat
     monkeypatch.setattr(sink_task, "_context", FakeContext)
     message = shipped(writer).write(iter([batch("a")]))
     shipped(writer).commit([message])
-    assert set(spark.states().values()) == {COMMITTED}
+    assert set(spark.states()) == {COMMITTED}
     assert spark.script.logs[0].values == [b"a"]
 
 
@@ -304,14 +338,24 @@ def test_a_version_of_a_series_is_written_once(spark: Spark) -> None:
         writer = make_writer(spark.given(txnAppId="counts", txnVersion=str(version)), ROWS, False)
         writer.commit([spark.task(writer, iter([batch(row)]), run=run)])
     assert spark.rows == [b"a", b"b"]
-    assert set(spark.states().values()) == {COMMITTED}
+    assert set(spark.states()) == {COMMITTED}
 
 
 def test_a_version_that_is_written_twice_in_one_run_is_visible_once(spark: Spark) -> None:
     for partition in range(2):
         writer = make_writer(spark.given(txnAppId="counts", txnVersion="3"), ROWS, False)
         writer.commit([spark.task(writer, iter([batch("a")]), partition)])
-    assert sorted(spark.states().values()) == [ABORTED, COMMITTED]
+    assert spark.states() == [COMMITTED]
+    assert spark.rows == [b"a"]
+
+
+def test_an_attempt_that_starts_when_its_batch_is_decided_opens_nothing(spark: Spark) -> None:
+    writer = spark.stream()
+    writer.commit([spark.task(writer, iter([batch("a")]))], 0)
+    late = spark.task(writer, iter([batch("a")]), attempt=1)
+    assert late.report is not None
+    assert late.report.found_decided
+    assert spark.states() == [COMMITTED]
 
 
 def test_a_version_that_one_of_two_clusters_has_is_still_written_to_the_other(

@@ -6,11 +6,15 @@ from typing import Any
 import pytest
 
 from headrace.client.columnar.prepared import Description
+from headrace.client.columnar.transaction import PreparedTransaction
 from headrace.spark.sink_commit import (
+    Claim,
     CommitError,
     Decision,
+    Drop,
     Duty,
     End,
+    Identify,
     Inspect,
     ListOpen,
     Look,
@@ -27,15 +31,18 @@ from headrace.spark.sink_commit import (
     decision_of,
     duty,
     id_prefix,
+    is_of_batch,
+    suffix_of,
+    tidy_steps,
     transactional_id,
     verdict,
 )
 from headrace.spark.sink_driver import SWEEP_SECONDS, is_sweep_due, outcome_of
 
 OPEN, COMMITTED, LOST = Outcome.OPEN, Outcome.COMMITTED, Outcome.LOST
-ONE = Prepared("r2", 0, 0, 10, 3)
-TWO = Prepared("r2", 1, 0, 11, 3)
-OLD = Prepared("r1", 0, 0, 5, 0)
+ONE = Prepared("r2", 0, "s-1", 10, 3)
+TWO = Prepared("r2", 1, "t-1", 11, 3)
+OLD = Prepared("r1", 0, "s-1", 5, 0)
 REPORTS = [Report("q", "r2", 7, ONE), Report("q", "r2", 7, TWO)]
 DECIDED = Decision(batch=7, run="r1", state=State.COMMITTING, transactions=(OLD,))
 
@@ -159,7 +166,7 @@ def test_an_empty_batch_decides_nothing() -> None:
 
 def test_an_abort_spares_what_was_decided() -> None:
     mine = Decision(batch=7, run="r2", state=State.COMMITTING, transactions=(ONE,))
-    commands = played(abort_steps(REPORTS), ("r2", mine), mine, [LOST], [transactional_id("q", "r2", 0, 0)])
+    commands = played(abort_steps(REPORTS), ("r2", mine), mine, [LOST], [transactional_id("q", "r2", "s-1")])
     assert commands == [Look(), TakeOver("r2"), End([TWO], commit=False), ListOpen(), None]
 
 
@@ -193,6 +200,11 @@ def test_a_decision_is_read_as_it_was_written() -> None:
     assert decision_of(json.loads(json.dumps(written.fields()))) == written
 
 
+def test_a_decision_of_a_time_without_slots_has_its_ids() -> None:
+    fields = {"batch": 7, "run": "r1", "state": "committing", "transactions": [[3, 1, 10, 2]]}
+    assert decision_of(fields).transactions == (Prepared("r1", 3, "3-1", 10, 2),)
+
+
 @pytest.mark.parametrize("fields", [{}, [], {"batch": 1, "run": "r", "state": "?", "transactions": []}])
 def test_what_is_not_a_decision_is_refused(fields: Any) -> None:
     with pytest.raises(CommitError, match="not a decision"):
@@ -200,8 +212,30 @@ def test_what_is_not_a_decision_is_refused(fields: Any) -> None:
 
 
 def test_transactional_ids_of_a_query_share_their_beginning() -> None:
-    assert transactional_id("q", "r", 3, 1).startswith(id_prefix("q"))
-    assert not transactional_id("q2", "r", 3, 1).startswith(id_prefix("q"))
+    assert transactional_id("q", "r", "s-1").startswith(id_prefix("q"))
+    assert not transactional_id("q2", "r", "s-1").startswith(id_prefix("q"))
+
+
+def test_ids_of_a_batch_are_told_from_those_of_the_next_one_and_of_other_runs() -> None:
+    name = transactional_id("q", "r2", suffix_of("s", 7))
+    assert is_of_batch(name, "q", "r2", 7)
+    assert not is_of_batch(name, "q", "r2", 8)
+    assert not is_of_batch(name, "q", "r1", 7)
+
+
+def test_what_a_committed_batch_left_open_is_ended_and_nothing_else() -> None:
+    late, following, other = (
+        transactional_id("q", run, suffix_of("s", batch)) for run, batch in (("r2", 7), ("r2", 8), ("r1", 7))
+    )
+    found = [PreparedTransaction(late, 10, 3, True)]
+    assert played(tidy_steps("q", "r2", 7), [late, following, other], found, None, None) == [
+        ListOpen(),
+        Identify([late]),
+        Claim(),
+        Drop(found),
+        None,
+    ]
+    assert played(tidy_steps("q", "r2", 7), [following, other]) == [ListOpen(), None]
 
 
 @pytest.mark.parametrize(
@@ -223,4 +257,4 @@ def test_a_transaction_stands_where_its_coordinator_says(found: Description | No
 def test_leftovers_are_looked_for_after_a_retry_and_now_and_then() -> None:
     assert is_sweep_due(REPORTS, SWEEP_SECONDS)
     assert not is_sweep_due(REPORTS, 0)
-    assert is_sweep_due([Report("q", "r2", 7, ONE._replace(attempt=1))], 0)
+    assert is_sweep_due([Report("q", "r2", 7, ONE, was_retried=True)], 0)

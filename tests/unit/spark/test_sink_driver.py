@@ -9,7 +9,17 @@ from headrace.client.columnar.model import UnknownTopic
 from headrace.client.errors import ClientError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
-from headrace.spark.sink_commit import CommitError, Decision, Prepared, Report, State, transactional_id
+from headrace.spark import sink_driver
+from headrace.spark.sink_commit import (
+    PREFIX,
+    CommitError,
+    Decision,
+    Prepared,
+    Report,
+    State,
+    suffix_of,
+    transactional_id,
+)
 from headrace.spark.sink_driver import SinkDriver
 from headrace.spark.sink_journal import JobJournal, TopicJournal, require_journal
 from headrace.testing import Broker
@@ -50,15 +60,16 @@ def written(coordinator: ScriptedCoordinator, run: str, batch: int, tasks: int =
     """What tasks report that have written their rows."""
     reports = []
     for task in range(tasks):
-        prepared = coordinator.open(transactional_id(QUERY, run, task, attempt))
-        one = Prepared(run, task, attempt, prepared.producer_id, prepared.epoch)
-        reports.append(Report(QUERY, run, batch, one))
+        suffix = suffix_of(f"{task}.{attempt}", batch)
+        prepared = coordinator.open(transactional_id(QUERY, run, suffix))
+        one = Prepared(run, task, suffix, prepared.producer_id, prepared.epoch)
+        reports.append(Report(QUERY, run, batch, one, was_retried=attempt > 0))
     return reports
 
 
 def states(coordinator: ScriptedCoordinator, run: str) -> set[str]:
     """The states of the transactions of a run's tasks."""
-    prefix = transactional_id(QUERY, run, 0, 0)[:-3]
+    prefix = transactional_id(QUERY, run, "")
     return {entry.state for name, entry in coordinator.entries.items() if name.startswith(prefix)}
 
 
@@ -95,8 +106,64 @@ def test_a_batch_that_was_not_decided_is_aborted_and_written_by_the_next_run(
 def test_only_the_attempts_that_reported_are_committed(cluster: Cluster, coordinator: ScriptedCoordinator) -> None:
     written(coordinator, "r1", 0, attempt=0)
     driver(cluster).commit(0, written(coordinator, "r1", 0, attempt=1))
-    by_attempt = {name[-1]: entry.state for name, entry in coordinator.entries.items() if "-r1-" in name}
+    by_attempt = {name[-3]: entry.state for name, entry in coordinator.entries.items() if "-r1-" in name}
     assert by_attempt == {"0": EMPTY, "1": COMMITTED}
+
+
+def test_what_an_attempt_opens_after_its_batch_is_committed_does_not_hold_readers(
+    cluster: Cluster, coordinator: ScriptedCoordinator
+) -> None:
+    one = driver(cluster)
+    one.commit(4, written(coordinator, "r1", 4))
+    (late,) = written(coordinator, "r1", 4, tasks=1, attempt=9)
+    following = written(coordinator, "r1", 5)
+    one.look_after()
+    assert late.prepared is not None
+    assert coordinator.entries[transactional_id(QUERY, "r1", late.prepared.suffix)].state == ABORTED
+    one.commit(5, following)
+    assert states(coordinator, "r1") == {ABORTED, COMMITTED}
+
+
+def test_a_driver_that_was_paused_ends_nothing_of_a_batch_that_another_process_has_begun(
+    cluster: Cluster, coordinator: ScriptedCoordinator
+) -> None:
+    paused = driver(cluster)
+    paused.commit(4, written(coordinator, "r1", 4))
+    driver(cluster).commit(5, written(coordinator, "r1", 5))
+    written(coordinator, "r1", 6)
+    with pytest.raises(CommitError, match="started a second time"):
+        paused.look_after()
+    assert OPEN in states(coordinator, "r1")
+
+
+def test_only_the_very_transaction_that_was_seen_is_ended(cluster: Cluster, coordinator: ScriptedCoordinator) -> None:
+    one = driver(cluster)
+    one.commit(4, written(coordinator, "r1", 4))
+    seen = written(coordinator, "r1", 4, tasks=1, attempt=9)
+    claim = one._journal.claim
+
+    def pause() -> None:
+        claim()
+        for report in seen:
+            assert report.prepared is not None
+            coordinator.open(transactional_id(QUERY, "r1", report.prepared.suffix))
+
+    one._journal.claim = pause  # type: ignore[method-assign]
+    one.look_after()
+    assert states(coordinator, "r1") == {COMMITTED, OPEN}
+
+
+def test_a_query_between_batches_stays_known_to_the_cluster(
+    cluster: Cluster, coordinator: ScriptedCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = driver(cluster)
+    one.commit(0, written(coordinator, "r1", 0))
+    one.look_after()
+    before = coordinator.entries[f"{PREFIX}-{QUERY}"].epoch
+    monkeypatch.setattr(sink_driver, "KEEP_ALIVE_SECONDS", 0.0)
+    one.look_after()
+    assert coordinator.entries[f"{PREFIX}-{QUERY}"].epoch == before + 1
+    one.commit(1, written(coordinator, "r1", 1))
 
 
 def test_a_failed_job_leaves_nothing_open(cluster: Cluster, coordinator: ScriptedCoordinator) -> None:
@@ -104,7 +171,7 @@ def test_a_failed_job_leaves_nothing_open(cluster: Cluster, coordinator: Scripte
     one.commit(0, written(coordinator, "r1", 0))
     reports = written(coordinator, "r1", 1)
     one.abort(reports[:1])
-    assert states(coordinator, "r1") == {ABORTED, EMPTY}
+    assert states(coordinator, "r1") == {COMMITTED, ABORTED, EMPTY}
 
 
 def test_a_driver_whose_query_runs_elsewhere_decides_nothing(
@@ -115,12 +182,12 @@ def test_a_driver_whose_query_runs_elsewhere_decides_nothing(
     driver(cluster).commit(1, written(coordinator, "r2", 1))
     with pytest.raises(CommitError, match="started a second time"):
         old.commit(1, written(coordinator, "r1", 1))
-    assert COMMITTED not in states(coordinator, "r1")
+    assert states(coordinator, "r1") == {COMMITTED, OPEN}
 
 
 def test_a_transaction_that_timed_out_fails_the_batch_whole(cluster: Cluster, coordinator: ScriptedCoordinator) -> None:
     reports = written(coordinator, "r1", 0)
-    coordinator.time_out(transactional_id(QUERY, "r1", 1, 0))
+    coordinator.time_out(transactional_id(QUERY, "r1", "1.0-0"))
     with pytest.raises(CommitError, match="tasks 1 were aborted"):
         driver(cluster).commit(0, reports)
     assert states(coordinator, "r1") == {ABORTED}

@@ -47,7 +47,7 @@ def query() -> str:
 
 
 def decision(batch: int, run: str, state: State = State.COMMITTED) -> Decision:
-    transactions = (Prepared(run, 0, 0, 7, 1),) if state is State.COMMITTING else ()
+    transactions = (Prepared(run, 0, "0-0", 7, 1),) if state is State.COMMITTING else ()
     return Decision(batch=batch, run=run, state=state, transactions=transactions)
 
 

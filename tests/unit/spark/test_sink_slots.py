@@ -1,0 +1,83 @@
+"""A slot is one attempt's alone while it writes, and another's after it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+from headrace.spark.sink_slots import Slots
+
+HOLDER = """
+import sys
+from pathlib import Path
+from headrace.spark.sink_slots import Slots
+with Slots(Path(sys.argv[1])).lease(list) as slot:
+    print(slot, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_attempts_at_the_same_time_have_slots_of_their_own(tmp_path: Path) -> None:
+    slots = Slots(tmp_path)
+    with slots.lease(list) as one, slots.lease(list) as other:
+        assert one != other
+
+
+def test_a_slot_is_used_again(tmp_path: Path) -> None:
+    slots = Slots(tmp_path / "made" / "when needed")
+    with slots.lease(list) as first:
+        pass
+    with slots.lease(list) as second:
+        assert second == first
+
+
+def test_a_slot_with_an_open_transaction_is_passed_over(tmp_path: Path) -> None:
+    slots = Slots(tmp_path)
+    with slots.lease(list) as first:
+        pass
+    with slots.lease(lambda _: []) as second:
+        assert second != first
+
+
+def test_a_slot_that_was_taken_and_left_open_between_two_looks_is_passed_over(tmp_path: Path) -> None:
+    slots = Slots(tmp_path)
+    with slots.lease(list) as first:
+        pass
+    looks = []
+
+    def are_free(known: Collection[str]) -> list[str]:
+        looks.append(known)
+        return list(known) if len(looks) == 1 else []
+
+    with slots.lease(are_free) as second:
+        assert second != first
+    assert len(looks) == 2
+
+
+def test_a_process_that_is_paused_keeps_its_slot_and_one_that_dies_loses_it(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout is not None
+        theirs = holder.stdout.readline().strip()
+        os.kill(holder.pid, signal.SIGSTOP)
+        with Slots(tmp_path).lease(list) as ours:
+            assert ours != theirs
+        (tmp_path / ours).unlink()
+    finally:
+        holder.kill()
+        holder.communicate()
+    with Slots(tmp_path).lease(list) as ours:
+        assert ours == theirs
+
+
+def test_where_no_file_can_be_made_each_attempt_has_a_slot_that_nobody_uses_again(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    slots = Slots(tmp_path / "file" / "directory")
+    with slots.lease(list) as first:
+        pass
+    with slots.lease(list) as second:
+        assert second != first
