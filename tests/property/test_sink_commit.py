@@ -16,12 +16,14 @@ from typing import Final
 
 import pytest
 
+from headrace.client.columnar.model import Range
 from headrace.client.columnar.transaction import PreparedTransaction
 from headrace.spark import sink_commit
 from headrace.spark.sink_commit import (
     Claim,
     Command,
     CommitError,
+    Copy,
     Decision,
     Drop,
     Duty,
@@ -32,6 +34,7 @@ from headrace.spark.sink_commit import (
     ListOpen,
     Look,
     Outcome,
+    Part,
     Prepared,
     Record,
     Report,
@@ -127,6 +130,13 @@ class Cluster:
         names = (transactional_id(QUERY, run, suffix_of(f"s{number}", batch)) for number in itertools.count())
         return next(name for name in names if name not in self.leased and not self.is_open(name))
 
+    def copied(self, batch: int, part: Part) -> tuple[Part, ...]:
+        name = self.free_name(part.prepared.run, part.prepared.partition, batch)
+        producer_id, epoch = self.init(name)
+        self.write(name, epoch, (batch, part.prepared.partition))
+        suffix = name.removeprefix(transactional_id(QUERY, part.prepared.run, ""))
+        return (part._replace(prepared=Prepared(*part.prepared[:2], suffix, producer_id, epoch)),)
+
     def is_open(self, name: str) -> bool:
         return name in self.slots and self.slots[name].state is Phase.OPEN
 
@@ -186,6 +196,8 @@ class Driver:
                 self._answer(None)
                 if isinstance(self.command, Fence):
                     self._carry_out(self.command)
+            case Copy(batch, part):
+                self._answer(self.cluster.copied(batch, part))
             case Identify(names):
                 found = [(name, self.cluster.slots[name]) for name in names if self.cluster.is_open(name)]
                 self._answer([PreparedTransaction(name, one.producer_id, one.epoch, True) for name, one in found])
@@ -326,7 +338,8 @@ class Simulation:
         """Spark takes the report of the first attempt, if it still cares, and commits once it has all of them."""
         if run is not self.run or run.batch != batch or run.driver is not None or task in run.reports:
             return
-        run.reports[task] = Report(QUERY, run.name, batch, prepared, found_decided=prepared is None)
+        parts = () if prepared is None else (Part(prepared, (Range("t", task, batch, batch + 1),)),)
+        run.reports[task] = Report(QUERY, run.name, batch, parts, found_decided=prepared is None)
         if len(run.reports) == TASKS:
             reports = [run.reports[number] for number in range(TASKS)]
             run.driver = Driver(_commit_and_sweep(batch, reports), True, self.cluster)
@@ -430,11 +443,11 @@ def test_a_batch_is_torn_only_by_a_timeout_between_decision_and_commit() -> None
 
 def _abort_whatever_was_decided(reports: Sequence[Report]) -> Steps:
     yield TakeOver(reports[0].run)
-    yield End([report.prepared for report in reports if report.prepared is not None], commit=False)
+    yield End([part.prepared for report in reports for part in report.parts], commit=False)
 
 
 def _commit_before_deciding(batch: int, reports: Sequence[Report]) -> Steps:
-    own = [report.prepared for report in reports if report.prepared is not None]
+    own = [part.prepared for report in reports for part in report.parts]
     steps, answer = sink_commit.commit_steps(batch, reports), None
     while True:
         try:

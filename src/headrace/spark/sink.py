@@ -30,7 +30,7 @@ from .sink_task import (
     task_of_job,
     task_of_series,
     task_of_stream,
-    write_in_transaction,
+    write_in_transactions,
     write_plainly,
     write_unless_decided,
 )
@@ -91,7 +91,7 @@ class SinkWriter(DataSourceArrowWriter):
             write_plainly(self._target, iterator)
             return SinkMessage()
         if self._target.options.version is None:
-            return SinkMessage(write_in_transaction(self._target, task_of_job(self._job), iterator))
+            return SinkMessage(write_in_transactions(self._target, task_of_job(self._job), iterator))
         task = task_of_series(self._series, self._number, self._job)
         return SinkMessage(write_unless_decided(self._target, task, iterator))
 
@@ -173,7 +173,7 @@ def _reports(messages: Messages) -> list[Report]:
 
 def _remember(target: Target, report: Report) -> None:
     if target.options.checkpoint is not None:
-        _latest[target.options.checkpoint] = report._replace(prepared=None)
+        _latest[target.options.checkpoint] = report._replace(parts=())
 
 
 def _remembered(target: Target) -> list[Report]:

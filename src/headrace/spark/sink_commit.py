@@ -16,10 +16,10 @@ then commits those transactions; every other transaction of the query is aborted
    is committing once; of a commit and an abort the first wins and the other one is told.
 
 What remains is time: an open transaction is aborted by the broker after `transaction.timeout.ms`. Before the decision
-that costs nothing but the work, since the batch is written again. If it happens between the decision and the commit
-(the driver died in that moment, or the cluster was out of reach, for longer than the timeout), either nothing of the
-batch was committed, and the decision is revoked, or a part of it was: then the batch is torn, and the query says so and
-stops.
+its records, which stay in the log, are copied into another one, so that a batch may take as long as it likes. If it
+happens between the decision and the commit (the driver died in that moment, or the cluster was out of reach, for longer
+than the timeout), either nothing of the batch was committed, and the decision is revoked, or a part of it was: then the
+batch is torn, and the query says so and stops.
 
 No input or output here: the functions yield what to do and are sent what came of it.
 """
@@ -29,11 +29,14 @@ from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from typing import Any, Final, NamedTuple
 
+from headrace.client.columnar.model import Range
 from headrace.client.columnar.transaction import PreparedTransaction
 from headrace.client.errors import ClientError
 
 PREFIX: Final = "headrace-sink"
 _BATCHES_APART: Final = 2
+_COPIES: Final = 4
+"""Looks at the transactions of a batch before it is decided."""
 
 
 class CommitError(ClientError):
@@ -41,7 +44,7 @@ class CommitError(ClientError):
 
 
 class Prepared(NamedTuple):
-    """An open transaction that holds all rows of a task: the run, the task's number, the end of its transactional id,
+    """An open transaction that holds rows of a task: the run, the task's number, the end of its transactional id,
     and the producer."""
 
     run: str
@@ -72,13 +75,20 @@ def is_of_batch(name: str, query: str, run: str, batch: int) -> bool:
     return name.startswith(transactional_id(query, run, "")) and name.endswith(suffix_of("", batch))
 
 
+class Part(NamedTuple):
+    """A transaction, and where its records are; None where that is not known of all."""
+
+    prepared: Prepared
+    ranges: tuple[Range, ...] | None = None
+
+
 class Report(NamedTuple):
-    """What an attempt of a task did. Without `prepared` it wrote nothing: no rows, or the batch was decided already."""
+    """What an attempt of a task did. Without `parts` it wrote nothing: no rows, or the batch was decided already."""
 
     query: str
     run: str
     batch: int
-    prepared: Prepared | None = None
+    parts: tuple[Part, ...] = ()
     found_decided: bool = False
     was_retried: bool = False
     """Whether there was an attempt before this one."""
@@ -230,13 +240,20 @@ class Identify(NamedTuple):
     transactional_ids: Sequence[str]
 
 
+class Copy(NamedTuple):
+    """Write the records of a transaction that was aborted again; answer: the parts that have them."""
+
+    batch: int
+    part: Part
+
+
 class Drop(NamedTuple):
     """Abort these transactions, and no others that the same ids may have by now."""
 
     transactions: Sequence[PreparedTransaction]
 
 
-Command = Look | TakeOver | Record | Claim | Inspect | End | ListOpen | Fence | Identify | Drop
+Command = Look | TakeOver | Record | Claim | Inspect | End | ListOpen | Fence | Identify | Drop | Copy
 Steps = Generator[Command, Any, None]
 
 
@@ -285,19 +302,34 @@ def _decide(batch: int, reports: Sequence[Report], own: Sequence[Prepared], rewr
         raise revoked(batch)
     if not own:
         return
-    outcomes = yield Inspect(own)
-    if not _all_open(outcomes):
-        yield End(own, commit=False)
-        raise expired(batch, [one for one, outcome in zip(own, outcomes, strict=True) if outcome is not Outcome.OPEN])
-    decision = Decision(batch=batch, run=reports[0].run, state=State.COMMITTING, transactions=tuple(own))
+    parts = yield from _all_open(batch, [part for report in reports for part in report.parts])
+    own = tuple(part.prepared for part in parts)
+    decision = Decision(batch=batch, run=reports[0].run, state=State.COMMITTING, transactions=own)
     yield Record(decision)
-    ended = yield from _carry_out(decision, outcomes, rewrite_torn)
+    ended = yield from _carry_out(decision, [Outcome.OPEN] * len(own), rewrite_torn)
     if ended.state is State.REVOKED:
         raise revoked(batch)
 
 
-def _all_open(outcomes: Iterable[Outcome]) -> bool:
-    return all(outcome is Outcome.OPEN for outcome in outcomes)
+def _all_open(batch: int, parts: list[Part]) -> Generator[Command, Any, list[Part]]:
+    """The parts of a batch, all of them open: those that the cluster aborted, because the batch took longer than a
+    transaction may, are written again.
+
+    Nothing of the batch is decided, so nobody has committed them. Copying is fast beside what tasks may do, but while
+    it goes on others may be aborted.
+    """
+    for _ in range(_COPIES):
+        outcomes = yield Inspect([part.prepared for part in parts])
+        lost = [part for part, outcome in zip(parts, outcomes, strict=True) if outcome is not Outcome.OPEN]
+        if not lost:
+            return parts
+        parts = [part for part in parts if part not in lost]
+        if any(part.ranges is None for part in lost):
+            break
+        for part in lost:
+            parts += yield Copy(batch, part)
+    yield End([part.prepared for part in parts], commit=False)
+    raise expired(batch, [part.prepared for part in lost])
 
 
 def _carry_out(
@@ -339,7 +371,7 @@ def tidy_steps(query: str, run: str, batch: int) -> Steps:
 
 
 def _prepared(reports: Sequence[Report]) -> list[Prepared]:
-    return [report.prepared for report in reports if report.prepared is not None]
+    return [part.prepared for report in reports for part in report.parts]
 
 
 def behind(last: Decision, batch: int) -> CommitError:
@@ -352,9 +384,18 @@ def behind(last: Decision, batch: int) -> CommitError:
 def expired(batch: int, lost: Sequence[Prepared]) -> CommitError:
     return CommitError(
         f"batch {batch} cannot be committed: the transactions of its tasks {_tasks(lost)} were aborted by the cluster "
-        "before all tasks were done. Nothing of the batch is visible; start again to have it written. "
-        "Where batches take long, raise kafka.transaction.timeout.ms (and the brokers' transaction.max.timeout.ms), "
-        "or make them smaller"
+        "before all tasks were done, and could not be written again in time. Nothing of the batch is visible; start "
+        "again to have it written. Raise kafka.transaction.timeout.ms (and the brokers' transaction.max.timeout.ms), "
+        "or make batches smaller"
+    )
+
+
+def not_there(batch: int, lost: Prepared) -> CommitError:
+    return CommitError(
+        f"batch {batch} cannot be committed: it took longer than transaction.timeout.ms, so the cluster aborted the "
+        f"transactions of its task {lost.partition}, and their records are no longer in the log to be written again "
+        "(retention, or cleanup.policy=compact). Nothing of the batch is visible; start again to have it written. "
+        "Raise kafka.transaction.timeout.ms (and the brokers' transaction.max.timeout.ms), or make batches smaller"
     )
 
 
@@ -387,6 +428,6 @@ def torn(decision: Decision, outcomes: Sequence[Outcome]) -> CommitError:
 
 
 def _tasks(transactions: Sequence[Prepared]) -> str:
-    numbers = sorted(one.partition for one in transactions)
+    numbers = sorted({one.partition for one in transactions})
     shown = ", ".join(map(str, numbers[:10]))
     return shown if len(numbers) <= 10 else f"{shown} and {len(numbers) - 10} more"

@@ -23,6 +23,7 @@ from headrace.client.errors import ClientError
 from .sink_commit import (
     Claim,
     Command,
+    Copy,
     Drop,
     End,
     Fence,
@@ -31,6 +32,7 @@ from .sink_commit import (
     ListOpen,
     Look,
     Outcome,
+    Part,
     Prepared,
     Record,
     Report,
@@ -45,6 +47,7 @@ from .sink_commit import (
     unfinished,
 )
 from .sink_journal import Journal
+from .sink_parts import Origin, copy_part
 
 log = logging.getLogger(__name__)
 
@@ -184,6 +187,8 @@ class SinkDriver:
                 return self._fence(names)
             case Identify(names):
                 return self._open_under(names)
+            case Copy(batch, part):
+                return self._copy(batch, part)
             case Drop(transactions):
                 return end_transactions(self._cluster, transactions, commit=False)
 
@@ -203,6 +208,12 @@ class SinkDriver:
             return end_transactions(self._cluster, prepared, commit=True, patience=patience)
         except ClientError as error:
             raise unfinished(error) from error
+
+    def _copy(self, batch: int, part: Part) -> tuple[Part, ...]:
+        run, partition = part.prepared.run, part.prepared.partition
+        log.warning("batch %d takes longer than transaction.timeout.ms: rows of task %d are copied", batch, partition)
+        origin = Origin(self._query, run, batch, partition, reuses_ids=False)
+        return copy_part(self._cluster, origin, part)
 
     def _open_under(self, names: Sequence[str]) -> list[PreparedTransaction]:
         found = describe_transactions(self._cluster, names).items()

@@ -20,7 +20,7 @@ from typing import Final
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 AreFree = Callable[[Collection[str]], list[str]]
-"""Which of these slots have no open transaction."""
+"""Which of these names have no open transaction."""
 
 
 class Slots:
@@ -30,39 +30,39 @@ class Slots:
         self._directory = directory
 
     @contextmanager
-    def lease(self, are_free: AreFree) -> Iterator[str]:
-        """A slot with no open transaction, which nobody else has until the block ends."""
-        slot, fd = self._taken(are_free)
+    def lease(self, ending: str, are_free: AreFree) -> Iterator[str]:
+        """A slot and the ending, under which nothing is open, and which nobody else has until the block ends."""
+        name, fd = self._taken(ending, are_free)
         try:
-            yield slot
+            yield name
         finally:
             if fd is not None:
                 os.close(fd)
 
-    def _taken(self, are_free: AreFree) -> tuple[str, int | None]:
+    def _taken(self, ending: str, are_free: AreFree) -> tuple[str, int | None]:
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return self._used_before(are_free) or self._new()
+            return self._used_before(ending, are_free) or self._new(ending)
         except OSError:
-            return uuid.uuid4().hex, None  # a name that is not used again needs no file
+            return uuid.uuid4().hex + ending, None  # a name that is not used again needs no file
 
-    def _used_before(self, are_free: AreFree) -> tuple[str, int] | None:
-        known = os.listdir(self._directory)
-        for slot in are_free(known) if known else ():
-            fd = self._locked(slot, os.O_RDWR)
+    def _used_before(self, ending: str, are_free: AreFree) -> tuple[str, int] | None:
+        known = {slot + ending: slot for slot in os.listdir(self._directory)}
+        for name in are_free(known) if known else ():
+            fd = self._locked(known[name], os.O_RDWR)
             if fd is None:
                 continue
-            if are_free([slot]):  # asked again: only who has the lock begins, so from now on it stays so
-                return slot, fd
+            if are_free([name]):  # asked again: only who has the lock begins, so from now on it stays so
+                return name, fd
             os.close(fd)
         return None
 
-    def _new(self) -> tuple[str, int]:
+    def _new(self, ending: str) -> tuple[str, int]:
         while True:
             slot = uuid.uuid4().hex
             fd = self._locked(slot, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             if fd is not None:
-                return slot, fd
+                return slot + ending, fd
 
     def _locked(self, slot: str, flags: int) -> int | None:
         try:

@@ -4,9 +4,8 @@ Worker processes live on from task to task, and with them what is expensive to h
 of plain writes, and what the journal said at the start of a run.
 """
 
-import itertools
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,20 +16,18 @@ from pyspark import TaskContext
 from headrace.client.columnar.administration import require_topic
 from headrace.client.columnar.cluster import Cluster, shared_cluster
 from headrace.client.columnar.model import UnknownTopic
-from headrace.client.columnar.prepared import describe_transactions
 from headrace.client.columnar.writer import Writer
-from headrace.client.errors import ClientError, ClusterUnreachable
+from headrace.client.errors import ClientError
 
-from .sink_commit import Decision, Duty, Prepared, Report, duty, suffix_of, transactional_id
+from .sink_commit import Decision, Duty, Part, Report, duty
 from .sink_journal import TopicJournal
 from .sink_options import SinkOptions
-from .sink_slots import slots_of
+from .sink_parts import Origin, PartsWriter
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 _RUN: Final = "spark.jobGroup.id"
 """Local properties of a task; a stream has the id of its run as the group of its jobs."""
-_UNFINISHED: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +56,16 @@ class Task:
     run: str
     batch: int
     partition: int
-    slot: str | None = None
-    """What tells its transactional id from those of all other attempts; None where it is to have one for a while."""
+    reuses_ids: bool = True
+    """Whether later batches of the same run use its transactional ids again."""
     was_retried: bool = False
 
-    def report(self, prepared: Prepared | None = None, *, found_decided: bool = False) -> Report:
-        return Report(self.query, self.run, self.batch, prepared, found_decided, self.was_retried)
+    def report(self, parts: tuple[Part, ...] = (), *, found_decided: bool = False) -> Report:
+        return Report(self.query, self.run, self.batch, parts, found_decided, self.was_retried)
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.query, self.run, self.batch, self.partition, self.reuses_ids)
 
 
 def task_of_job(job: str) -> Task:
@@ -95,8 +96,7 @@ def task_of_stream() -> Task:
 
 
 def _of_one_job(context: TaskContext, query: str, batch: int, job: str) -> Task:
-    """Not with the number of the attempt, which starts anew when Spark runs a stage again beside what is left of it."""
-    return replace(_of_stream(context, query, job, batch), slot=str(context.taskAttemptId()))
+    return replace(_of_stream(context, query, job, batch), reuses_ids=False)
 
 
 def _of_stream(context: TaskContext, query: str, run: str, batch: int) -> Task:
@@ -133,50 +133,16 @@ _idle_writers: dict[Cluster, Writer] = {}
 """Kept for the next task: a producer id for each would be remembered by brokers for a day. One that failed is not."""
 
 
-def write_in_transaction(target: Target, task: Task, batches: Iterable[pa.RecordBatch]) -> Report:
-    """Write all rows in a transaction of this attempt, and leave it open for the driver to end."""
-    remaining = _rows(target, batches)
-    first = next(remaining, None)
-    if first is None:
-        return task.report()
-    with _slot(target.cluster(), task) as slot:
-        return _write_under(slot, target, task, itertools.chain([first], remaining))
-
-
-def _slot(cluster: Cluster, task: Task) -> AbstractContextManager[str]:
-    """What tells the attempt's transactional id from others, for as long as it writes."""
-    if task.slot is not None:
-        return nullcontext(task.slot)
-
-    def are_free(slots: Collection[str]) -> list[str]:
-        names = {transactional_id(task.query, task.run, suffix_of(slot, task.batch)): slot for slot in slots}
-        found = describe_transactions(cluster, names)
-        return [names[name] for name, one in found.items() if one is None or one.state not in _UNFINISHED]
-
-    return slots_of(task.query, task.run).lease(are_free)
-
-
-def _write_under(slot: str, target: Target, task: Task, batches: Iterable[pa.RecordBatch]) -> Report:
-    suffix = suffix_of(slot, task.batch)
-    writer = Writer(target.cluster(), transactional_id=transactional_id(task.query, task.run, suffix))
-    writer.begin()
-    try:
-        for rows in batches:
-            writer.write(rows, target.options.topic)
-        done = writer.prepare()
-    except ClusterUnreachable:
-        raise  # Nobody is there to abort it: the cluster does, or the driver.
-    except BaseException:
-        with suppress(ClientError):
-            writer.close()
-        raise
-    return task.report(Prepared(task.run, task.partition, suffix, done.producer_id, done.epoch))
+def write_in_transactions(target: Target, task: Task, batches: Iterable[pa.RecordBatch]) -> Report:
+    """Write all rows in transactions of this attempt, and leave them open for the driver to end."""
+    writer = PartsWriter(target.cluster(), task.origin, target.options.topic)
+    return task.report(writer.write_all(_rows(target, batches)))
 
 
 def write_unless_decided(target: Target, task: Task, batches: Iterable[pa.RecordBatch]) -> Report:
     """The same, but for a batch that was decided, by an earlier run of the query or without this attempt."""
     if duty(_last_decision(target, task), task.batch) is Duty.WRITE:
-        return write_in_transaction(target, task, batches)
+        return write_in_transactions(target, task, batches)
     for _ in batches:
         pass  # Spark ends a worker that leaves rows unread.
     return task.report(found_decided=True)

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+from headrace.client.columnar.model import Range
 from headrace.client.columnar.prepared import Description
 from headrace.client.columnar.transaction import PreparedTransaction
 from headrace.spark.sink_commit import (
     Claim,
     CommitError,
+    Copy,
     Decision,
     Drop,
     Duty,
@@ -19,6 +21,7 @@ from headrace.spark.sink_commit import (
     ListOpen,
     Look,
     Outcome,
+    Part,
     Prepared,
     Record,
     Report,
@@ -43,7 +46,7 @@ OPEN, COMMITTED, LOST = Outcome.OPEN, Outcome.COMMITTED, Outcome.LOST
 ONE = Prepared("r2", 0, "s-1", 10, 3)
 TWO = Prepared("r2", 1, "t-1", 11, 3)
 OLD = Prepared("r1", 0, "s-1", 5, 0)
-REPORTS = [Report("q", "r2", 7, ONE), Report("q", "r2", 7, TWO)]
+REPORTS = [Report("q", "r2", 7, (Part(ONE),)), Report("q", "r2", 7, (Part(TWO),))]
 DECIDED = Decision(batch=7, run="r1", state=State.COMMITTING, transactions=(OLD,))
 
 
@@ -141,9 +144,27 @@ def test_a_decision_whose_transactions_are_all_lost_is_revoked_and_the_batch_wri
 
 def test_a_transaction_that_ended_too_early_fails_the_batch_before_it_is_decided() -> None:
     steps = commit_steps(7, REPORTS)
-    assert played(steps, None, [OPEN, LOST])[-1] == End([ONE, TWO], commit=False)
+    assert played(steps, None, [OPEN, LOST])[-1] == End([ONE], commit=False)
     with pytest.raises(CommitError, match=r"tasks 1 were aborted .* kafka.transaction.timeout.ms"):
-        steps.send([LOST, LOST])
+        steps.send([LOST])
+
+
+def test_a_transaction_that_ended_too_early_is_copied_before_the_batch_is_decided() -> None:
+    kept, lost = Part(ONE, ()), Part(TWO, (Range("t", 0, 5, 9),))
+    copy, later = Part(TWO._replace(suffix="u-1"), lost.ranges), Part(ONE._replace(suffix="v-1"), ())
+    steps = commit_steps(7, [Report("q", "r2", 7, (kept, lost))])
+    inspected = [Inspect([ONE, copy.prepared]), Copy(7, kept), Inspect([copy.prepared, later.prepared])]
+    decided = Decision(batch=7, run="r2", state=State.COMMITTING, transactions=(copy.prepared, later.prepared))
+    answers = [None, [OPEN, LOST], (copy,), [LOST, OPEN], (later,), [OPEN, OPEN]]
+    assert played(steps, *answers)[2:] == [Copy(7, lost), *inspected, Record(decided)]
+
+
+def test_a_batch_whose_transactions_end_faster_than_they_are_copied_fails_before_it_is_decided() -> None:
+    part = Part(ONE, ())
+    steps = commit_steps(7, [Report("q", "r2", 7, (part,))])
+    assert played(steps, None, *[[LOST], (part,)] * 4)[-1] == End([ONE], commit=False)
+    with pytest.raises(CommitError, match="could not be written again in time"):
+        steps.send([LOST])
 
 
 def test_a_torn_batch_stops_the_query_and_says_what_is_missing() -> None:
@@ -257,4 +278,4 @@ def test_a_transaction_stands_where_its_coordinator_says(found: Description | No
 def test_leftovers_are_looked_for_after_a_retry_and_now_and_then() -> None:
     assert is_sweep_due(REPORTS, SWEEP_SECONDS)
     assert not is_sweep_due(REPORTS, 0)
-    assert is_sweep_due([Report("q", "r2", 7, ONE, was_retried=True)], 0)
+    assert is_sweep_due([Report("q", "r2", 7, (Part(ONE),), was_retried=True)], 0)

@@ -14,6 +14,7 @@ from headrace.spark.sink_commit import (
     PREFIX,
     CommitError,
     Decision,
+    Part,
     Prepared,
     Report,
     State,
@@ -63,7 +64,7 @@ def written(coordinator: ScriptedCoordinator, run: str, batch: int, tasks: int =
         suffix = suffix_of(f"{task}.{attempt}", batch)
         prepared = coordinator.open(transactional_id(QUERY, run, suffix))
         one = Prepared(run, task, suffix, prepared.producer_id, prepared.epoch)
-        reports.append(Report(QUERY, run, batch, one, was_retried=attempt > 0))
+        reports.append(Report(QUERY, run, batch, (Part(one),), was_retried=attempt > 0))
     return reports
 
 
@@ -118,8 +119,7 @@ def test_what_an_attempt_opens_after_its_batch_is_committed_does_not_hold_reader
     (late,) = written(coordinator, "r1", 4, tasks=1, attempt=9)
     following = written(coordinator, "r1", 5)
     one.look_after()
-    assert late.prepared is not None
-    assert coordinator.entries[transactional_id(QUERY, "r1", late.prepared.suffix)].state == ABORTED
+    assert coordinator.entries[transactional_id(QUERY, "r1", late.parts[0].prepared.suffix)].state == ABORTED
     one.commit(5, following)
     assert states(coordinator, "r1") == {ABORTED, COMMITTED}
 
@@ -145,8 +145,7 @@ def test_only_the_very_transaction_that_was_seen_is_ended(cluster: Cluster, coor
     def pause() -> None:
         claim()
         for report in seen:
-            assert report.prepared is not None
-            coordinator.open(transactional_id(QUERY, "r1", report.prepared.suffix))
+            coordinator.open(transactional_id(QUERY, "r1", report.parts[0].prepared.suffix))
 
     one._journal.claim = pause  # type: ignore[method-assign]
     one.look_after()

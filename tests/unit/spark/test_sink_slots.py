@@ -13,7 +13,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from headrace.spark.sink_slots import Slots
-with Slots(Path(sys.argv[1])).lease(list) as slot:
+with Slots(Path(sys.argv[1])).lease("-0", list) as slot:
     print(slot, flush=True)
     sys.stdin.read()
 """
@@ -21,29 +21,29 @@ with Slots(Path(sys.argv[1])).lease(list) as slot:
 
 def test_attempts_at_the_same_time_have_slots_of_their_own(tmp_path: Path) -> None:
     slots = Slots(tmp_path)
-    with slots.lease(list) as one, slots.lease(list) as other:
+    with slots.lease("-0", list) as one, slots.lease("-0", list) as other:
         assert one != other
 
 
 def test_a_slot_is_used_again(tmp_path: Path) -> None:
     slots = Slots(tmp_path / "made" / "when needed")
-    with slots.lease(list) as first:
+    with slots.lease("-0", list) as first:
         pass
-    with slots.lease(list) as second:
+    with slots.lease("-0", list) as second:
         assert second == first
 
 
 def test_a_slot_with_an_open_transaction_is_passed_over(tmp_path: Path) -> None:
     slots = Slots(tmp_path)
-    with slots.lease(list) as first:
+    with slots.lease("-0", list) as first:
         pass
-    with slots.lease(lambda _: []) as second:
+    with slots.lease("-0", lambda _: []) as second:
         assert second != first
 
 
 def test_a_slot_that_was_taken_and_left_open_between_two_looks_is_passed_over(tmp_path: Path) -> None:
     slots = Slots(tmp_path)
-    with slots.lease(list) as first:
+    with slots.lease("-0", list) as first:
         pass
     looks = []
 
@@ -51,7 +51,7 @@ def test_a_slot_that_was_taken_and_left_open_between_two_looks_is_passed_over(tm
         looks.append(known)
         return list(known) if len(looks) == 1 else []
 
-    with slots.lease(are_free) as second:
+    with slots.lease("-0", are_free) as second:
         assert second != first
     assert len(looks) == 2
 
@@ -64,20 +64,20 @@ def test_a_process_that_is_paused_keeps_its_slot_and_one_that_dies_loses_it(tmp_
         assert holder.stdout is not None
         theirs = holder.stdout.readline().strip()
         os.kill(holder.pid, signal.SIGSTOP)
-        with Slots(tmp_path).lease(list) as ours:
+        with Slots(tmp_path).lease("-0", list) as ours:
             assert ours != theirs
-        (tmp_path / ours).unlink()
+        (tmp_path / ours.removesuffix("-0")).unlink()
     finally:
         holder.kill()
         holder.communicate()
-    with Slots(tmp_path).lease(list) as ours:
+    with Slots(tmp_path).lease("-0", list) as ours:
         assert ours == theirs
 
 
 def test_where_no_file_can_be_made_each_attempt_has_a_slot_that_nobody_uses_again(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     slots = Slots(tmp_path / "file" / "directory")
-    with slots.lease(list) as first:
+    with slots.lease("-0", list) as first:
         pass
-    with slots.lease(list) as second:
+    with slots.lease("-0", list) as second:
         assert second != first

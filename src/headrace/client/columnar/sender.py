@@ -26,6 +26,23 @@ Request = list[tuple[PartitionQueue, Batch]]
 """The batches of one request under way."""
 
 
+@dataclass(slots=True)
+class Places:
+    """Offsets of records that were written, as ranges from the first up to, not including, the last; not known of all
+    when a broker recognised a batch that was sent twice and did not say where it is."""
+
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+    are_known: bool = True
+
+    def add(self, base_offset: int, count: int) -> None:
+        if base_offset < 0:
+            self.are_known = False
+        elif self.ranges and self.ranges[-1][1] == base_offset:
+            self.ranges[-1] = (self.ranges[-1][0], base_offset + count)
+        else:
+            self.ranges.append((base_offset, base_offset + count))
+
+
 @dataclass(slots=True, kw_only=True)
 class _Leg:
     """The connection to one leader, and what is under way on it."""
@@ -48,6 +65,8 @@ class Sender:
         self.queued_bytes = 0
         self.written: dict[TopicPartition, int] = defaultdict(int)
         """Records that are acknowledged, by partition."""
+        self.places: dict[TopicPartition, Places] = defaultdict(Places)
+        """Where those of a transaction are."""
 
     def add(self, where: TopicPartition, encoded: EncodedBatch, producer: Producer) -> None:
         """Take a batch to be sent; `producer` counts for the first batch of a partition."""
@@ -196,13 +215,15 @@ class Sender:
         for queue, batch in leg.requests.popleft():
             partition = found.get(queue.where)
             code = ErrorCode.unknown_server_error if partition is None else partition.error_code
-            self._judge(queue, batch, code, getattr(partition, "error_message", None))
+            if meaning_of(code, queue, batch) is Meaning.WRITTEN:
+                self._acknowledge([(queue, batch)])
+                if self._transaction is not None:
+                    self.places[queue.where].add(getattr(partition, "base_offset", -1), batch.count)
+            else:
+                self._judge(queue, batch, code, getattr(partition, "error_message", None))
 
     def _judge(self, queue: PartitionQueue, batch: Batch, code: ErrorCode, message: str | None) -> None:
         meaning = meaning_of(code, queue, batch)
-        if meaning is Meaning.WRITTEN:
-            self._acknowledge([(queue, batch)])
-            return
         queue.failed()
         if meaning is Meaning.FENCED:
             raise ClientError(f"{_named(queue)}: {WHY_FENCED}", FENCED)

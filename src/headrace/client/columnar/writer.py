@@ -17,7 +17,7 @@ import pyarrow as pa
 from ..errors import ClientError, ClusterUnreachable
 from .cluster import Cluster
 from .encode import encode_rows
-from .model import TopicPartition
+from .model import Range, TopicPartition
 from .producing import FENCED, NOBODY, Producer
 from .rows import Router, batches_of, by_topic, checked, highest_partition, joined, pieces
 from .sender import Sender
@@ -88,6 +88,20 @@ class Writer:
         return dict(self._sender.written)
 
     @property
+    def producer(self) -> Producer:
+        """Who writes, as brokers know it; nobody before the first transaction or the first rows."""
+        return self._producer or NOBODY
+
+    @property
+    def places(self) -> list[Range] | None:
+        """Where the acknowledged records of the transaction are, in the order of their partitions; None where that is
+        not known of all."""
+        places = self._sender.places
+        if not all(one.are_known for one in places.values()):
+            return None
+        return [Range(*where, *found) for where, one in sorted(places.items()) for found in one.ranges]
+
+    @property
     def is_transactional(self) -> bool:
         """Whether rows are written in transactions, each begun with `begin`."""
         return self._transaction is not None
@@ -115,6 +129,7 @@ class Writer:
         transaction = self._require_transaction()
         if transaction.begin():
             self._sender.drop()
+        self._sender.places.clear()
         self._producer = transaction.producer
 
     def commit(self) -> None:
