@@ -33,6 +33,12 @@ class Sizes:
         self._clock = clock
         self._known: dict[TopicPartition, _Known] = {}
 
+    def remembered(self, begin: Offsets, end: Offsets) -> dict[TopicPartition, float] | None:
+        """The same without a new sample, however old the last one is; None where a partition has none."""
+        ahead = [where for where, stop in end.items() if begin.get(where, 0) < stop]
+        known = {where: self._known[where].per_record for where in ahead if where in self._known}
+        return known if len(known) == len(ahead) else None
+
     def estimate(self, begin: Offsets, end: Offsets) -> dict[TopicPartition, float]:
         """Bytes per record of each partition that has records between `begin` and `end`."""
         return {

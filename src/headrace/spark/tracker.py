@@ -20,6 +20,7 @@ from .sizes import Sizes
 
 _LONGEST_WAIT: Final = 0.05
 _DISCOVERY_SECONDS: Final = 1.0
+_MUCH: Final = 8
 
 Clock = Callable[[], float]
 
@@ -235,9 +236,15 @@ class Tracker:
         if trigger.max_records is not None:
             limits.append(Limit(trigger.max_records, records_between(begin, end)))
         if trigger.max_bytes is not None and self._sizes is not None:
-            per_record = self._sizes.estimate(begin, end)
-            limits.append(Limit(trigger.max_bytes, total_bytes(begin, end, per_record)))
+            limits += self._limit_of_bytes(self._sizes, begin, end, trigger.max_bytes)
         return limits
+
+    def _limit_of_bytes(self, sizes: Sizes, begin: Offsets, end: Offsets, most: int) -> list[Limit]:
+        """No new sample is taken where records had to have grown much for the limit to matter."""
+        remembered = sizes.remembered(begin, end)
+        if remembered is not None and total_bytes(begin, end, remembered) * _MUCH <= most:
+            return []
+        return [Limit(most, total_bytes(begin, end, sizes.estimate(begin, end)))]
 
     def _report(self, losses: list[str]) -> None:
         loss.report(losses, fail=self._options.fail_on_data_loss)

@@ -122,6 +122,17 @@ def test_a_trigger_limits_bytes_by_a_sample_that_lasts_a_while() -> None:
     assert query.samples == 2
 
 
+def test_a_stream_that_stays_far_below_its_limit_is_sampled_once() -> None:
+    query = Query({"t": [FakeLog(0, 10)]})
+    for latest in range(10, 100, 10):
+        query.logs.by_topic["t"][0].latest = latest
+        assert query.later({A: latest - 10}, Trigger(max_bytes=10_000), seconds=10) == {A: latest}
+    assert query.samples == 1
+    query.logs.by_topic["t"][0].latest = 1000
+    assert query.later({A: 100}, Trigger(max_bytes=5_000), seconds=10) == {A: 600}
+    assert query.samples == 2
+
+
 def test_a_front_without_records_is_looked_past_to_know_their_size() -> None:
     def compacted(wanted: Range) -> Sample:
         records = max(0, wanted.end - max(wanted.start, 400))

@@ -30,6 +30,9 @@ _ANY: Final = ""
 """Stands for topics that are not known by name."""
 _GROUP_NAMES: Final = ("group", "kafka.group.id")
 _ISOLATION: Final = "kafka.isolation.level"
+_LIMITS: Final = ("maxbytespertrigger", "maxoffsetspertrigger")
+_BYTES_PER_BATCH: Final = "256m"
+"""A first batch over all of a large topic would show no progress for hours, and be begun anew after a failure."""
 _NESTED: Final = ("struct", "array", "map")
 _BAD: Final = "bad"
 _UNRESOLVED: Final = re.compile(r"\[UNRESOLVED_COLUMN.*?name `(\w+)`", re.DOTALL)
@@ -159,6 +162,8 @@ def source_settings(source: Source, bootstrap: str, group: str) -> dict[str, str
         defaults["group"] = group
     if _ISOLATION not in given:
         defaults[_ISOLATION] = "read_committed"
+    if given.isdisjoint(_LIMITS):
+        defaults["maxBytesPerTrigger"] = _BYTES_PER_BATCH
     options = without_dead_letters(source.options) if source.dead_letter_topic else dict(source.options)
     if "headers" in (source.metadata or ()):
         options = {name: value for name, value in options.items() if name.lower() != "includeheaders"}

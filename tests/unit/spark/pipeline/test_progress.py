@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from headrace.spark.formats.bad import BAD_FIELD
-from headrace.spark.options import parse
+from headrace.spark.options import Trigger, parse
 from headrace.spark.pipeline.building import consumer_groups, kept_columns, source_settings
 from headrace.spark.pipeline.document import Place
 from headrace.spark.pipeline.model import Source
@@ -160,3 +160,9 @@ def test_headers_are_read_where_they_are_asked_for_or_letters_need_them() -> Non
     settings = source_settings(letters, "b:1", "g")
     assert settings["includeHeaders"] == "true"
     assert "deadLetterTopic" not in settings
+
+
+def test_a_batch_of_a_pipeline_is_bounded_unless_the_source_says_how() -> None:
+    assert parse(source_settings(source("orders", "orders"), "b:1", "g")).trigger == Trigger(max_bytes=256 << 20)
+    settings = source_settings(source("orders", "orders", maxOffsetsPerTrigger="9"), "b:1", "g")
+    assert parse(settings).trigger == Trigger(max_records=9)
