@@ -219,7 +219,7 @@ class Healing:
     async def settle(self) -> None:
         """No transaction hangs: the last stable offset of every partition reaches its high watermark.
 
-        Where what the coordinator knew was destroyed an operator has to end those that are left.
+        Where what the coordinator knew, or a marker that it wrote, was destroyed an operator has to end what is left.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -228,9 +228,10 @@ class Healing:
             if loop.time() > began + HEAL_SECONDS:
                 self._history.complain(f"hanging transaction: {[_described(each) for each in hanging]}")
                 break
-            if loop.time() > began + OPERATOR_SECONDS and self._ledger.has_lost(TRANSACTIONS):
+            if loop.time() > began + OPERATOR_SECONDS:
                 for each in hanging:
-                    await self._abort(client, each)
+                    if self._ledger.has_lost(TRANSACTIONS) or self._ledger.has_lost(each.topic):
+                        await self._abort(client, each)
             await asyncio.sleep(0.5)
         client.close()
 
