@@ -26,11 +26,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from math import inf
 
-from .facts import Facts, Partition, Poll, Request, is_promised
+from .facts import Facts, Partition, Place, Poll, Request, is_promised
 from .history import Event
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
+_LONGEST_READ_SECONDS = 5.0
+"""What is copied was read at most that long before it is first sent."""
 
 
 def violations(events: Iterable[Event]) -> list[str]:
@@ -322,10 +324,19 @@ class _Transactions:
             if not self._is_committed(name) or end.began < lost_at:
                 continue
             for topic, partition, start, after in end["consumed"]:
+                if not self._is_still_there((topic, partition), name, end):
+                    continue
                 for offset in range(start, after):
                     other = taken.setdefault((end["group"], topic, partition, offset), name)
                     if other != name:
                         yield f"copied twice: {topic}-{partition} at {offset} by {other} and {name}"
+
+    def _is_still_there(self, place: Place, name: str, end: Request) -> bool:
+        """Whether what a transaction has consumed was not lost since, so that others now have its offsets."""
+        source = self._facts.partitions.get(place)
+        sends = self._facts.transactions.get(name, ())
+        began = min((send.began for send in sends), default=end.began)
+        return source is None or source.is_current(began - _LONGEST_READ_SECONDS)
 
     def _is_committed(self, name: str) -> bool:
         outcome = self._outcome(name)

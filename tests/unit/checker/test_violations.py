@@ -237,6 +237,13 @@ def test_no_record_is_consumed_by_two_committed_transactions(history: History) -
     assert kinds(history) == {"copied twice"}
 
 
+def test_other_records_have_the_offsets_of_those_that_were_lost(history: History) -> None:
+    for name in ("x", "y"):
+        history.invoke("end", transaction=name, commit=True, group="g", consumed=[[TOPIC, 0, 3, 5]]).ok()
+        history.note("loss", "info", topic=TOPIC, partition=0)
+    assert kinds(history) == set()
+
+
 def test_an_acknowledged_commit_of_a_group_is_remembered(history: History) -> None:
     history.invoke("commit", group="g", topic=TOPIC, partition=0, offset=5).ok()
     history.invoke("commit", group="g", topic=TOPIC, partition=0, offset=7)
