@@ -193,7 +193,7 @@ ABLATIONS: Mapping[str, Ablation] = {
             "pace": 1.0,
             "rounds": 25,
         },
-        seeds=150,
+        seeds=40,
     ),
     "truncation_by_epoch": Ablation(
         guards="followers cut what their leader does not have, by leader epoch",
