@@ -200,6 +200,21 @@ def test_a_deleted_topic_can_be_passed_over_and_found_again(stream: Stream, topi
     assert stream.values() == list(range(25))
 
 
+def test_a_topic_made_anew_while_the_query_was_down_is_not_taken_for_the_old_one(
+    stream: Stream, topics: Topics
+) -> None:
+    topic = topics.create()
+    topics.fill(topic, _numbers(0, 10))
+    stream.run(subscribe=topic)
+    topics.delete(topic)
+    topics.create_as(topic)
+    topics.fill(topic, _numbers(10, 30))
+    with pytest.raises(Exception, match=rf"topic '{topic}' was deleted and made anew.*failOnDataLoss to false"):
+        stream.run(subscribe=topic)
+    stream.run(subscribe=topic, failOnDataLoss="false")
+    assert stream.values() == list(range(30))
+
+
 def test_offsets_that_expired_while_the_query_was_down(stream: Stream, topics: Topics) -> None:
     topic = topics.create()
     topics.fill(topic, _numbers(0, 10))

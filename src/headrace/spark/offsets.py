@@ -1,12 +1,15 @@
-"""Where a query stands in its topics, and how that is written: `{"orders": {"0": 42, "1": 7}}`.
+"""Where a query stands in its topics, and how that is written: `{"": {"orders": ID}, "orders": {"0": 42, "1": 7}}`.
 
-An offset is that of the next record to read, as Kafka counts. Spark keeps these texts in the checkpoint and compares
-them as text, so the same offsets are always written alike: topics by name, partitions by number.
+An offset is that of the next record to read, as Kafka counts. It says nothing of another topic of the same name, so the
+ids of the topics, where brokers give them any, are written under a name that no topic has. Spark keeps these texts in
+the checkpoint and compares them as text, so the same offsets are always written alike: topics by name, partitions by
+number.
 """
 
+import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from headrace.client.columnar.model import EARLIEST, LATEST, TopicPartition
 from headrace.config.names import shown
@@ -15,10 +18,14 @@ from headrace.config.setting import MAX_INT, MAX_LONG, ConfigError
 Offsets = dict[TopicPartition, int]
 """The next offset to read of each partition."""
 
-SparkOffsets = dict[str, dict[str, int]]
-"""The same as Spark hands it around and writes it to the checkpoint."""
+TopicIds = dict[str, bytes]
+"""The ids of topics."""
 
-NOT_STARTED: Final[SparkOffsets] = {"": {"not started": 0}}
+SparkOffsets = dict[str, dict[str, Any]]
+"""Both as Spark hands them around and writes them to the checkpoint."""
+
+_NO_TOPIC: Final = ""
+NOT_STARTED: Final[SparkOffsets] = {_NO_TOPIC: {"not started": 0}}
 """Where a query is before it has been decided, and written down, where it starts; no topic has an empty name."""
 
 _OFFSETS_LIKE: Final = '{"topicA": {"0": 23, "1": -1}, "topicB": {"0": -2}}'
@@ -26,21 +33,35 @@ _TIMES_LIKE: Final = '{"topicA": {"0": 1700000000000}}'
 _PARTITIONS_LIKE: Final = '{"topicA": [0, 1], "topicB": [2, 4]}'
 
 
-def to_spark(offsets: Mapping[TopicPartition, int]) -> SparkOffsets:
-    """The offsets as Spark keeps them, always in the same order."""
+def to_spark(offsets: Mapping[TopicPartition, int], ids: Mapping[str, bytes] | None = None) -> SparkOffsets:
+    """The offsets as Spark keeps them, always in the same order, with the ids of their topics."""
     written: SparkOffsets = {}
+    if ids:
+        written[_NO_TOPIC] = {topic: _id_text(ids[topic]) for topic in sorted(ids)}
     for topic, partition in sorted(offsets):
         written.setdefault(topic, {})[str(partition)] = offsets[TopicPartition(topic, partition)]
     return written
 
 
-def from_spark(written: Mapping[str, Mapping[str, int]]) -> Offsets:
+def from_spark(written: Mapping[str, Mapping[str, Any]]) -> Offsets:
     """The offsets that `to_spark` wrote."""
     return {
-        TopicPartition(topic, int(partition)): offset
+        TopicPartition(topic, int(partition)): int(offset)
         for topic, partitions in written.items()
+        if topic != _NO_TOPIC
         for partition, offset in partitions.items()
     }
+
+
+def ids_from_spark(written: Mapping[str, Mapping[str, Any]]) -> TopicIds:
+    """The ids of topics that `to_spark` wrote; none in what was written before there were ids in it."""
+    texts = written.get(_NO_TOPIC, {})
+    return {topic: base64.urlsafe_b64decode(text + "==") for topic, text in texts.items() if isinstance(text, str)}
+
+
+def _id_text(topic_id: bytes) -> str:
+    """As Kafka's own tools show it."""
+    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
 
 
 def named(partitions: Iterable[TopicPartition]) -> str:

@@ -4,7 +4,7 @@ The rules are those of Spark's own Kafka connector, so that a query that moves o
 keeps one promise: the ranges of consecutive batches, however they are limited and split, hold every offset once.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -73,6 +73,22 @@ def lost(start: Offsets, end: Offsets) -> list[str]:
         f"{named([where])} went back from offset {start[where]} to {end[where]}: it was truncated or made anew"
         for where in back
     ]
+
+
+def replaced(before: Mapping[str, bytes], now: Mapping[str, bytes | None]) -> list[str]:
+    """Topics that were deleted and made anew: those whose id is another one. One without an id, then or now, counts
+    as the same."""
+    return [topic for topic, topic_id in sorted(before.items()) if now.get(topic) not in (None, topic_id)]
+
+
+def made_anew(topics: Iterable[str]) -> list[str]:
+    """The loss of topics that were replaced, in words."""
+    return [f"topic '{topic}' was deleted and made anew since the query read it" for topic in sorted(topics)]
+
+
+def without(offsets: Offsets, topics: Collection[str]) -> Offsets:
+    """The offsets of other topics."""
+    return {where: offset for where, offset in offsets.items() if where.topic not in topics}
 
 
 def step(start: Offsets, end: Offsets, earliest: Offsets) -> Step:

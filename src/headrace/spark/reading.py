@@ -4,13 +4,21 @@ What is here travels to the executors, pickled, so it holds settings and no conn
 process, which keeps them from one micro-batch to the next.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from headrace.client.columnar.model import OffsetsGone, Range, TopicPartition, UnknownPartition, UnknownTopic
+from headrace.client.columnar.model import (
+    OffsetsGone,
+    Range,
+    TopicPartition,
+    TopicReplaced,
+    UnknownPartition,
+    UnknownTopic,
+)
 
 from . import loss
 from .errors import each_plainly
@@ -22,10 +30,12 @@ OnLoss = Callable[[str], None]
 
 
 class RangeTask(InputPartition):
-    """One task: ranges of offsets, each of another partition."""
+    """One task: ranges of offsets, each of another partition, of topics whose ids may be known."""
 
-    def __init__(self, wanted: Sequence[Range]) -> None:
+    def __init__(self, wanted: Sequence[Range], topic_ids: Mapping[str, bytes] | None = None) -> None:
         super().__init__([tuple(one) for one in wanted])
+        topics = {one.topic for one in wanted}
+        self.topic_ids = {topic: one for topic, one in (topic_ids or {}).items() if topic in topics}
 
     @property
     def wanted(self) -> list[Range]:
@@ -45,19 +55,25 @@ class Rows:
         """The rows of one task, or none for the task that Spark makes up where there is nothing to read."""
         if not isinstance(task, RangeTask):
             return iter(())
-        batches = read(self._fetch, task.wanted, self._on_loss)
+        batches = read(partial(self._fetch, topic_ids=task.topic_ids), task.wanted, self._on_loss)
         if self.decoder is not None:
             batches = map(self.decoder.decode, batches)
         return each_plainly(batch.select(self.columns) for batch in batches)
 
-    def _fetch(self, wanted: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+    def _fetch(self, wanted: Sequence[Range], topic_ids: Mapping[str, bytes]) -> Iterator[pa.RecordBatch]:
         # Spark imports the source to find its name and its columns; only tasks need the compiled loops.
         from headrace.client.columnar.cluster import shared_cluster
         from headrace.client.columnar.reader import read_ranges
 
         cluster = shared_cluster(self.options.client)
         with_headers = self.options.with_headers or (self.decoder is not None and self.decoder.needs_headers)
-        return read_ranges(cluster, wanted, with_headers=with_headers, read_committed=self.options.read_committed)
+        return read_ranges(
+            cluster,
+            wanted,
+            with_headers=with_headers,
+            read_committed=self.options.read_committed,
+            topic_ids=topic_ids,
+        )
 
     def _on_loss(self, message: str) -> None:
         loss.report([message], fail=self.options.fail_on_data_loss)
@@ -79,7 +95,7 @@ def read(fetch: Fetch, ranges: Sequence[Range], on_loss: OnLoss) -> Iterator[pa.
                 left[where] = left[where]._replace(start=end)
                 yield batch
             return
-        except UnknownTopic as error:
+        except (UnknownTopic, TopicReplaced) as error:
             on_loss(error.message)
             left = {where: one for where, one in left.items() if where.topic != error.topic}
         except UnknownPartition as error:

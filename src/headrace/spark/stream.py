@@ -25,7 +25,7 @@ from headrace.client.columnar.cluster import shared_cluster
 from headrace.client.columnar.model import EARLIEST, Range
 
 from .errors import plainly
-from .offsets import NOT_STARTED, SparkOffsets, from_spark, to_spark
+from .offsets import NOT_STARTED, Offsets, SparkOffsets, from_spark, ids_from_spark, to_spark
 from .options import AtEnd, SourceOptions, Trigger
 from .planning import gathered, split
 from .progress import Progress
@@ -52,7 +52,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> SparkOffsets:  # noqa: N802 - Spark's name
         """Where a new query starts, if that is the same whenever it is asked."""
         if self._rows.options.starting == AtEnd(EARLIEST):
-            return to_spark(self._tracked().initial())
+            return self._written(self._tracked().initial())
         return NOT_STARTED
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -76,12 +76,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next micro-batch ends. All before `start` is finished, which the group hears of."""
         tracker = self._tracked()
         if start == NOT_STARTED:
-            return to_spark(tracker.initial())
+            return self._written(tracker.initial())
         begin = from_spark(start)
-        end = tracker.latest(begin, limited(self._rows.options.trigger, limit))
+        end = tracker.latest(begin, limited(self._rows.options.trigger, limit), ids_from_spark(start))
         if self._progress is not None:
             self._progress.finished(begin)
-        return to_spark(end)
+        return self._written(end)
 
     def reportLatestOffset(self) -> SparkOffsets | None:  # noqa: N802 - Spark's name
         """The ends of the topics, for the query's progress."""
@@ -92,11 +92,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a micro-batch."""
         if start == NOT_STARTED:
             return []
-        ranges = self._tracked().ranges(from_spark(start), from_spark(end))
-        splitting = self._rows.options.splitting
+        ids, splitting = ids_from_spark(end), self._rows.options.splitting
+        ranges = self._tracked().ranges(from_spark(start), from_spark(end), ids)
         if splitting.is_asked_for:
-            return [RangeTask([wanted]) for wanted in split(ranges, splitting)]
-        return [RangeTask(wanted) for wanted in gathered(ranges, _FEW_RECORDS)]
+            return [RangeTask([wanted], ids) for wanted in split(ranges, splitting)]
+        return [RangeTask(wanted, ids) for wanted in gathered(ranges, _FEW_RECORDS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
@@ -104,6 +104,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: SparkOffsets) -> None:
         """Nothing to do: what is finished shows in the next `latestOffset`, which comes sooner and always."""
+
+    def _written(self, offsets: Offsets) -> SparkOffsets:
+        return to_spark(offsets, self._tracked().ids(offsets))
 
     def _tracked(self) -> Tracker:
         if self._tracker is None:

@@ -6,21 +6,34 @@ quiet; new partitions are looked for once a second.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from headrace.client.columnar.model import EARLIEST, LATEST, Range, TopicPartition
 
 from . import loss
 from .logs import Found, Logs, assigned, ends, ends_left, resolve, still_assigned
-from .offsets import Offsets, named
+from .offsets import Offsets, TopicIds, named
 from .options import AtEnd, AtOffsets, SourceOptions, Trigger
-from .planning import Limit, bounded, lost, records_between, step, total_bytes, unsettled
+from .planning import (
+    Limit,
+    bounded,
+    lost,
+    made_anew,
+    records_between,
+    replaced,
+    step,
+    total_bytes,
+    unsettled,
+    without,
+)
 from .sizes import Sizes
 
 _LONGEST_WAIT: Final = 0.05
 _DISCOVERY_SECONDS: Final = 1.0
 _MUCH: Final = 8
+
+NO_IDS: Final[Mapping[str, bytes]] = {}
 
 Clock = Callable[[], float]
 
@@ -89,6 +102,7 @@ class Tracker:
             partitions = assigned(self._logs, self._options)
             start = resolve(self._logs, position, partitions, self._options, starting=True)
             self._initial = self._within_the_logs(start) if isinstance(position, AtOffsets) else start
+            self._present()
         return self._initial
 
     def _within_the_logs(self, start: Offsets) -> Offsets:
@@ -111,15 +125,16 @@ class Tracker:
         """Read no further than the logs go now."""
         self.seen = self._target = self._look()
 
-    def latest(self, start: Offsets, trigger: Trigger | None) -> Offsets:
-        """Where the micro-batch from `start` ends: as far as the logs go, or as far as `trigger` lets it.
+    def latest(self, start: Offsets, trigger: Trigger | None, ids: Mapping[str, bytes] = NO_IDS) -> Offsets:
+        """Where the micro-batch from `start`, which is of the topics of these ids, ends: as far as the logs go, or as
+        far as `trigger` lets it.
 
         `start` itself if there is nothing to read, or too little yet.
         """
-        end = self._without_anew(start, self._ends(start))
-        losses = lost(start, end)
+        end = self._without_anew(start, self._ends(start), ids)
+        losses = made_anew(self._anew) + lost(without(start, self._anew), end)
         self._report(losses)
-        self._cut = self._cut_since(start, end)
+        self._cut = self._cut_since(start, end, ids)
         if trigger is not None:
             begin = start | self._begin(start, end)
             if not losses and self._is_too_early(begin, end, trigger):
@@ -128,17 +143,31 @@ class Tracker:
         self._planned = end
         return end
 
-    def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
-        """What to read from `start` to `end`, which may have been planned by an earlier run of the query."""
+    def ids(self, offsets: Offsets) -> TopicIds:
+        """The ids of the topics of these offsets, as last seen."""
+        known = self._seen_ids
+        return {topic: one for topic in {where.topic for where in offsets} if (one := known.get(topic)) is not None}
+
+    def ranges(self, start: Offsets, end: Offsets, ids: Mapping[str, bytes] = NO_IDS) -> list[Range]:
+        """What to read from `start` to `end`, which may have been planned by an earlier run of the query, of the topics
+        of these ids."""
         losses: list[str] = []
         if end != self._planned:
             self._cut = set()
             if start == self._initial:  # partitions that were added since are found later, as any new one
                 start = {where: offset for where, offset in start.items() if where in end}
-            end, losses = self._as_far_as_there_is(end)
+            there = self._surely(end)
+            others = replaced(ids, self._seen_ids)
+            start, end = without(start, others), without(end, others)
+            losses = made_anew(others) + _cut_short(end, there)
+            end = {where: min(stop, there[where]) for where, stop in end.items() if where in there}
         ranges, more = step(start, end, self._begin(start, end))
         self._report(losses + more)
         return ranges
+
+    @property
+    def _seen_ids(self) -> Mapping[str, bytes | None]:
+        return self._found.ids if self._found is not None else {}
 
     def _ends(self, start: Offsets) -> Offsets:
         if self._target is not None:
@@ -186,40 +215,38 @@ class Tracker:
             self._anew |= {topic for topic, id_ in self._found.ids.items() if before.get(topic, id_) != id_}
         return self._found.partitions
 
-    def _without_anew(self, start: Offsets, end: Offsets) -> Offsets:
-        """`end` without the topics that were made anew since `start`.
+    def _without_anew(self, start: Offsets, end: Offsets, ids: Mapping[str, bytes]) -> Offsets:
+        """`end` without the topics that were made anew since `start`, of which `ids` may be the ids.
 
         Offsets of the old topic say nothing of the new one, however far it has come. It is left out of one micro-batch
         and then found like any new topic, so that it is read from its beginning.
         """
+        self._anew |= set(replaced(ids, self._seen_ids))
         self._anew &= {where.topic for where in start}
-        return {where: stop for where, stop in end.items() if where.topic not in self._anew}
+        return without(end, self._anew)
 
-    def _cut_since(self, start: Offsets, end: Offsets) -> set[TopicPartition]:
-        """The partitions that were truncated behind where this run of the query had read them to.
+    def _cut_since(self, start: Offsets, end: Offsets, read: Mapping[str, bytes]) -> set[TopicPartition]:
+        """The partitions that were truncated behind where the query had read them to.
 
-        The topic is the one that it was, so what is left of its log has been read, and the query goes on at its end. A
-        run that has just started cannot tell such a log from that of a topic made anew, which it would have to read.
+        The topic is the one that it was, by the id it had when it was read or because this run has read it, so what is
+        left of its log has been read, and the query goes on at its end. Without an id, a run that has just started
+        cannot tell such a log from that of a topic made anew, which it would have to read.
         """
-        if self._found is None or not self._options.retries:
+        if not self._options.retries:
             return set()  # the topics were not looked at again since their ends seemed to be lost
-        ids, planned = self._found.ids, self._planned or {}
-        back = {where for where, stop in end.items() if start.get(where, -1) > stop}
-        return {where for where in back if planned.get(where) == start[where] and ids.get(where.topic) is not None}
+        planned = self._planned or {}
+        present = {topic: one for topic, one in self._seen_ids.items() if one is not None}
+        back = {where for where, stop in end.items() if start.get(where, -1) > stop and where.topic in present}
+        return {
+            where
+            for where in back
+            if planned.get(where) == start[where] or read.get(where.topic) == present[where.topic]
+        }
 
     def _begin(self, start: Offsets, end: Offsets) -> Offsets:
         """Where to read partitions from that have no place in `start`, or none that their logs still have."""
         anew = unsettled(start, end) - self._cut
         return ends_left(self._logs, anew, EARLIEST) | {where: end[where] for where in self._cut & end.keys()}
-
-    def _as_far_as_there_is(self, end: Offsets) -> tuple[Offsets, list[str]]:
-        there = self._surely(end)
-        losses = [
-            f"{named([where])} ends at offset {there[where]}, before {stop} where a micro-batch was planned to end"
-            for where, stop in sorted(end.items())
-            if where in there and there[where] < stop
-        ]
-        return {where: min(stop, there[where]) for where, stop in end.items() if where in there}, losses
 
     def _is_too_early(self, begin: Offsets, end: Offsets, trigger: Trigger) -> bool:
         if trigger.min_records is None or self._target is not None:
@@ -248,3 +275,12 @@ class Tracker:
 
     def _report(self, losses: list[str]) -> None:
         loss.report(losses, fail=self._options.fail_on_data_loss)
+
+
+def _cut_short(end: Offsets, there: Offsets) -> list[str]:
+    """What is missing of a micro-batch that was planned up to `end`, in words."""
+    return [
+        f"{named([where])} ends at offset {there[where]}, before {stop} where a micro-batch was planned to end"
+        for where, stop in sorted(end.items())
+        if where in there and there[where] < stop
+    ]

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from headrace.client.admin import Admin
 from headrace.client.columnar.cluster import Cluster
-from headrace.client.columnar.model import SCHEMA, SCHEMA_WITH_HEADERS, OffsetsGone, Range, UnknownTopic
+from headrace.client.columnar.model import SCHEMA, SCHEMA_WITH_HEADERS, OffsetsGone, Range, TopicReplaced, UnknownTopic
 from headrace.client.columnar.reader import read_ranges
 from headrace.client.errors import ClientError, ClusterUnreachable
 from headrace.protocol.api import ApiKey
@@ -160,6 +160,24 @@ def test_a_topic_made_anew_while_it_is_read_is_not_taken_for_the_old_one(broker:
         fill(broker, "reborn", 1, 2000)
         with pytest.raises(OffsetsGone):
             list(batches)
+
+
+def test_the_topic_of_an_id_is_read_and_no_other_of_its_name(broker: Broker) -> None:
+    wanted = [Range("replaced", 0, 0, 10)]
+    fill(broker, "replaced", 1, 10)
+    with Cluster({"bootstrap.servers": broker.bootstrap, **FAST}) as cluster:
+        old = cluster.describe(["replaced"])["replaced"].id
+        assert old is not None
+        assert values(list(read_ranges(cluster, wanted, topic_ids={"replaced": old})), 0) == expected(0, 0, 10)
+        Admin(broker.bootstrap).delete_topics(["replaced"])
+        fill(broker, "replaced", 1, 10)
+        with Cluster({"bootstrap.servers": broker.bootstrap, **FAST}) as other:
+            new = other.describe(["replaced"])["replaced"].id
+            with pytest.raises(TopicReplaced, match="'replaced' was deleted and made anew"):
+                list(read_ranges(other, wanted, topic_ids={"replaced": old}))
+        assert new is not None
+        assert cluster.describe(["replaced"])["replaced"].id == old, "it remembers the old one"
+        assert values(list(read_ranges(cluster, wanted, topic_ids={"replaced": new})), 0) == expected(0, 0, 10)
 
 
 def test_a_broker_that_restarts_is_read_on_from(tmp_path_factory: pytest.TempPathFactory) -> None:

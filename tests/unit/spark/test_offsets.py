@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from headrace.client.columnar.model import TopicPartition
 from headrace.config.setting import ConfigError
-from headrace.spark.offsets import from_spark, named, parse_offsets, parse_partitions, parse_times, to_spark
+from headrace.spark.offsets import (
+    NOT_STARTED,
+    from_spark,
+    ids_from_spark,
+    named,
+    parse_offsets,
+    parse_partitions,
+    parse_times,
+    to_spark,
+)
 
 _PARTITIONS = st.builds(TopicPartition, st.text("ab-.1", min_size=1, max_size=3), st.integers(0, 20))
 
@@ -20,6 +29,21 @@ def test_the_same_offsets_are_always_the_same_text(offsets: dict[TopicPartition,
     text = json.dumps(to_spark(offsets))
     assert json.dumps(to_spark(dict(items))) == text
     assert from_spark(json.loads(text)) == offsets
+
+
+@given(st.dictionaries(st.text("ab-.1", min_size=1, max_size=3), st.binary(min_size=16, max_size=16)), st.randoms())
+def test_the_ids_of_topics_are_kept_beside_the_offsets(ids: dict[str, bytes], shuffle: st.DataObject) -> None:
+    items = list(ids.items())
+    shuffle.shuffle(items)  # type: ignore[attr-defined]
+    offsets = {TopicPartition(topic, 0): 7 for topic in ids}
+    text = json.dumps(to_spark(offsets, ids))
+    assert json.dumps(to_spark(offsets, dict(items))) == text
+    assert ids_from_spark(json.loads(text)) == ids
+    assert from_spark(json.loads(text)) == offsets
+
+
+def test_what_was_written_without_ids_has_none() -> None:
+    assert ids_from_spark({"a": {"0": 3}}) == ids_from_spark(NOT_STARTED) == {}
 
 
 def test_partitions_stand_in_the_order_of_their_numbers() -> None:

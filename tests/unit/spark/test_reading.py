@@ -6,7 +6,14 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pytest
 
-from headrace.client.columnar.model import OffsetsGone, Range, TopicPartition, UnknownPartition, UnknownTopic
+from headrace.client.columnar.model import (
+    OffsetsGone,
+    Range,
+    TopicPartition,
+    TopicReplaced,
+    UnknownPartition,
+    UnknownTopic,
+)
 from headrace.spark.loss import DataLost, report
 from headrace.spark.reading import RangeTask, read
 
@@ -106,6 +113,19 @@ def test_a_topic_made_anew_while_it_is_read_is_a_loss() -> None:
 
     assert _offsets(read(fetch, [OF_A], _ignore)) == [0]
     with pytest.raises(DataLost, match="offset 1 of 't'"):
+        _offsets(read(fetch, [OF_A], _fail))
+
+
+def test_a_topic_that_is_another_one_fails_the_task_or_is_passed_over() -> None:
+    logs = Logs(u=(0, 9))
+
+    def fetch(wanted: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+        if any(one.topic == A.topic for one in wanted):
+            raise TopicReplaced(A.topic)
+        yield from logs.fetch(wanted)
+
+    assert _offsets(read(fetch, [OF_A, OF_B], _ignore), B) == [0, 1, 2, 3]
+    with pytest.raises(DataLost, match="topic 't' was deleted and made anew"):
         _offsets(read(fetch, [OF_A], _fail))
 
 

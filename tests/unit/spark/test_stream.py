@@ -9,12 +9,16 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from headrace.client.columnar.model import OffsetsGone, Range, TopicPartition
+from headrace.spark.errors import QueryError
 from headrace.spark.offsets import NOT_STARTED
 from headrace.spark.options import Trigger, parse
 from headrace.spark.reading import RangeTask, Rows
 from headrace.spark.stream import StreamReader, limited
 
 from .fakes import FakeLog, FakeLogs
+
+IDS = {"": {"t": "dA"}}
+"""The id of the topic, as offsets have it."""
 
 
 class Cluster(FakeLogs):
@@ -47,8 +51,8 @@ def test_a_query_reads_from_the_earliest_to_the_end(cluster: Cluster) -> None:
     reader = _reader(startingOffsets="earliest")
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
-    assert (start, end) == ({"t": {"0": 0, "1": 0}}, {"t": {"0": 7, "1": 3}})
-    assert reader.reportLatestOffset() == end
+    assert (start, end) == ({**IDS, "t": {"0": 0, "1": 0}}, {**IDS, "t": {"0": 7, "1": 3}})
+    assert reader.reportLatestOffset() == {"t": {"0": 7, "1": 3}}
     assert _tasks(reader, start, end) == [[("t", 0, 0, 7), ("t", 1, 0, 3)]]
 
 
@@ -56,7 +60,7 @@ def test_a_query_from_the_latest_first_writes_down_where_it_starts(cluster: Clus
     reader = _reader()
     assert reader.initialOffset() == NOT_STARTED
     start = reader.latestOffset(NOT_STARTED, ReadAllAvailable())
-    assert start == {"t": {"0": 7, "1": 3}}
+    assert start == {**IDS, "t": {"0": 7, "1": 3}}
     assert reader.partitions(NOT_STARTED, start) == []
 
 
@@ -68,6 +72,25 @@ def test_a_first_micro_batch_that_was_cut_short_still_reads_nothing_and_the_next
     assert reader.partitions(reader.initialOffset(), start) == []
     end = reader.latestOffset(start, ReadAllAvailable())
     assert _tasks(reader, start, end) == [[("t", 0, 5, 7)]]
+
+
+def test_a_query_that_is_started_again_knows_its_topics_by_their_ids(cluster: Cluster) -> None:
+    start = _reader(startingOffsets="earliest").initialOffset()
+    end = _reader().latestOffset(start, ReadAllAvailable())
+    task = _reader().partitions(start, end)[0]
+    assert isinstance(task, RangeTask)
+    assert pickle.loads(pickle.dumps(task)).topic_ids == {"t": b"t"}
+    cluster.create("t", FakeLog(0, 100), FakeLog(0, 100))
+    with pytest.raises(QueryError, match="topic 't' was deleted and made anew"):
+        _reader().latestOffset(end, ReadAllAvailable())
+    with pytest.raises(QueryError, match="topic 't' was deleted and made anew"):
+        _reader().partitions(start, end)
+
+
+def test_a_checkpoint_without_ids_is_read(cluster: Cluster) -> None:
+    start = {"t": {"0": 5, "1": 3}}
+    assert _reader().latestOffset(start, ReadAllAvailable()) == {**IDS, "t": {"0": 7, "1": 3}}
+    assert _tasks(_reader(), start, {"t": {"0": 7, "1": 3}}) == [[("t", 0, 5, 7)]]
 
 
 def test_many_records_are_read_by_a_task_for_each_partition(cluster: Cluster) -> None:

@@ -254,6 +254,14 @@ def test_what_is_there_after_offsets_went_back_is_read() -> None:
     assert query.tracker.ranges({A: 5}, {A: 4}) == [Range("t", 0, 1, 4)]
 
 
+def test_a_log_that_was_truncated_while_the_query_was_down_is_not_read_again() -> None:
+    query = Query({"t": [FakeLog(0, 4), FakeLog(0, 3)]}, fail_on_data_loss=False)
+    start = {A: 5, B: 3}
+    end = query.tracker.latest(start, ALL, {"t": b"t"})
+    assert end == {A: 4, B: 3}
+    assert query.tracker.ranges(start, end, {"t": b"t"}) == []
+
+
 def test_a_log_that_was_truncated_under_a_running_query_is_not_read_again() -> None:
     query = Query({"t": [FakeLog(0, 5), FakeLog(0, 3)]}, fail_on_data_loss=False)
     assert query.later({A: 0, B: 0}) == {A: 5, B: 3}
@@ -297,8 +305,52 @@ def test_a_topic_made_anew_fails_the_query() -> None:
     query = Query({"t": [FakeLog(0, 5)]})
     query.later({A: 5})
     query.logs.create("t", FakeLog(0, 100))
-    with pytest.raises(DataLost, match="t-0 is gone"):
+    with pytest.raises(DataLost, match="topic 't' was deleted and made anew"):
         query.later({A: 5})
+
+
+@pytest.mark.parametrize("length", [3, 5, 100])
+def test_a_topic_made_anew_while_the_query_was_down_fails_it_however_long_it_is(length: int) -> None:
+    query = Query({"t": [FakeLog(0, 5)]}, retries=1)
+    end = query.later({A: 0})
+    ids = query.tracker.ids(end)
+    query.logs.create("t", FakeLog(0, length))
+    query.restart()
+    with pytest.raises(DataLost, match="topic 't' was deleted and made anew"):
+        query.tracker.latest(end, ALL, ids)
+
+
+@pytest.mark.parametrize("length", [3, 5, 100])
+def test_a_topic_made_anew_while_the_query_was_down_is_read_from_its_beginning(length: int) -> None:
+    query = Query({"t": [FakeLog(0, 5)], "u": [FakeLog(0, 5)]}, fail_on_data_loss=False)
+    other = TopicPartition("u", 0)
+    end = query.later({A: 0, other: 0})
+    ids = query.tracker.ids(end)
+    query.logs.create("t", FakeLog(0, length))
+    query.restart()
+    without = query.tracker.latest(end, ALL, ids)
+    assert without == {other: 5}
+    assert query.tracker.ranges(end, without, query.tracker.ids(without)) == []
+    found = query.tracker.latest(without, ALL, query.tracker.ids(without))
+    assert query.tracker.ranges(without, found, query.tracker.ids(found)) == [Range("t", 0, 0, length)]
+    assert query.tracker.latest(found, ALL, query.tracker.ids(found)) == found
+
+
+def test_a_query_of_a_time_without_ids_goes_on_and_knows_them_from_then_on() -> None:
+    query = Query({"t": [FakeLog(0, 9)]})
+    end = query.tracker.latest({A: 5}, ALL)
+    assert query.tracker.ranges({A: 5}, end, query.tracker.ids(end)) == [Range("t", 0, 5, 9)]
+    assert query.tracker.ids(end) == {"t": b"t"}
+
+
+def test_a_micro_batch_planned_of_a_topic_that_was_made_anew_is_not_read_from_the_new_one() -> None:
+    query = Query({"t": [FakeLog(0, 9)], "u": [FakeLog(0, 9)]})
+    other = TopicPartition("u", 0)
+    start, end = {A: 2, other: 2}, {A: 7, other: 7}
+    with pytest.raises(DataLost, match="topic 't' was deleted and made anew"):
+        query.tracker.ranges(start, end, {"t": b"another", "u": b"u"})
+    query = Query({"t": [FakeLog(0, 9)], "u": [FakeLog(0, 9)]}, fail_on_data_loss=False)
+    assert query.tracker.ranges(start, end, {"t": b"another", "u": b"u"}) == [Range("u", 0, 2, 7)]
 
 
 def test_a_micro_batch_planned_by_an_earlier_run_is_read_as_it_was_planned() -> None:

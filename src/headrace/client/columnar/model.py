@@ -63,6 +63,14 @@ class UnknownPartition(ClientError):  # noqa: N818 - named for the state found
         self.where = where
 
 
+class TopicReplaced(ClientError):  # noqa: N818 - named for the state found
+    """There is a topic of this name, but not the one that was asked for."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic '{topic}' was deleted and made anew", "INCONSISTENT_TOPIC_ID")
+        self.topic = topic
+
+
 class OffsetsGone(ClientError):  # noqa: N818 - named for the state found
     """Offsets that were asked for are not in the log: deleted by retention, or never there after the topic was
     made anew. `earliest` and `latest` are what the partition has now.

@@ -7,7 +7,7 @@ time; one thread takes their answers as they come. What is held in memory is one
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from select import POLLIN, poll
 from typing import Final
@@ -23,28 +23,37 @@ from headrace.protocol.fetch import FIRST_WITH_IDS
 from headrace.protocol.fetched import FetchAnswer, PartitionRecords, parse_fetch
 
 from ..errors import ClientError
-from .cluster import Cluster
+from .cluster import Cluster, Place
 from .decode import Decoder
 from .fetching import PartitionRead, Step, end_of_batches, fetch_request, judge
-from .model import EARLIEST, LATEST, OffsetsGone, Range, TopicPartition
+from .model import EARLIEST, LATEST, OffsetsGone, Range, TopicPartition, TopicReplaced
 from .retry import Patience, TryAgain, error_code, refused, translated_call, unreachable
 
 _OPEN_TRANSACTION: Final = "a transaction before the end of the range is still open"
 
 
 def read_ranges(
-    cluster: Cluster, ranges: Sequence[Range], *, with_headers: bool = False, read_committed: bool = False
+    cluster: Cluster,
+    ranges: Sequence[Range],
+    *,
+    with_headers: bool = False,
+    read_committed: bool = False,
+    topic_ids: Mapping[str, bytes] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """All records of the ranges, as batches of `SCHEMA` or `SCHEMA_WITH_HEADERS`.
 
     A batch holds records of one partition, and those of a partition come in their order. Batches of several
     partitions come as their brokers send them. Raises `OffsetsGone` when the log does not have all of a range (any
-    more), `UnknownTopic`, and `ClusterUnreachable` when leaders stay away for `default.api.timeout.ms`.
+    more), `UnknownTopic`, and `ClusterUnreachable` when leaders stay away for `default.api.timeout.ms`; `TopicReplaced`
+    for a topic whose id is not the one of `topic_ids`, where that has one.
     """
     for wanted in ranges:
         if not 0 <= wanted.start <= wanted.end:
             raise ValueError(f"{wanted} does not run from an offset to a later one")
-    return _Reading(cluster, ranges, with_headers=with_headers, read_committed=read_committed).run()
+    reading = _Reading(
+        cluster, ranges, with_headers=with_headers, read_committed=read_committed, topic_ids=topic_ids or {}
+    )
+    return reading.run()
 
 
 class _Job:
@@ -72,8 +81,17 @@ class _Leg:
 class _Reading:
     """One call of `read_ranges`."""
 
-    def __init__(self, cluster: Cluster, ranges: Sequence[Range], *, with_headers: bool, read_committed: bool) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        ranges: Sequence[Range],
+        *,
+        with_headers: bool,
+        read_committed: bool,
+        topic_ids: Mapping[str, bytes],
+    ) -> None:
         self._cluster = cluster
+        self._topic_ids = topic_ids
         self._settings = cluster.settings
         self._with_headers = with_headers
         self._read_committed = read_committed
@@ -136,7 +154,7 @@ class _Reading:
     def _locate(self, state: PartitionRead) -> int | None:
         """The broker to ask; None while there is none."""
         try:
-            place = translated_call(lambda: self._cluster.locate(state.where))
+            place = translated_call(lambda: self._place(state.where))
         except TryAgain as again:
             self._postpone(state, again.error)
             return None
@@ -145,6 +163,18 @@ class _Reading:
         state.topic_id = place.topic_id
         state.epoch = place.epoch
         return place.node if state.replica is None else state.replica
+
+    def _place(self, where: TopicPartition) -> Place:
+        """Who leads a partition of the very topic that is wanted; what is remembered may be of another one."""
+        wanted = self._topic_ids.get(where.topic)
+        place = self._cluster.locate(where)
+        if wanted in (None, place.topic_id) or place.topic_id is None:
+            return place
+        self._cluster.forget_leaders([where.topic])
+        place = self._cluster.locate(where)
+        if place.topic_id != wanted:
+            raise TopicReplaced(where.topic)
+        return place
 
     def _ask(self, node: int, states: list[PartitionRead]) -> None:
         try:

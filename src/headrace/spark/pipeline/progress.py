@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from ..offsets import Offsets, from_spark
 from .building import ROWS_IN, ROWS_OUT
 from .reach import Outage
 
@@ -121,14 +122,9 @@ def _source_lag(source: Mapping[str, Any]) -> int | None:
     return sum(max(offset - end.get(where, 0), 0) for where, offset in latest.items())
 
 
-def _offsets(text: Any) -> dict[tuple[str, str], int] | None:
-    """Offsets by topic and partition, from the text or the value that Spark's report has."""
+def _offsets(text: Any) -> Offsets | None:
+    """Offsets by partition, from the text or the value that Spark's report has."""
     try:
-        written = json.loads(text) if isinstance(text, str) else text
-        return {
-            (topic, partition): int(offset)
-            for topic, partitions in written.items()
-            for partition, offset in partitions.items()
-        }
+        return from_spark(json.loads(text) if isinstance(text, str) else text)
     except (ValueError, AttributeError, TypeError):
         return None
