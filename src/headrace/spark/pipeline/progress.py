@@ -33,7 +33,7 @@ class Progress:
     dropped_late: int = 0
     restarts: int = 0
     last_progress: str | None = None
-    """When Spark last reported, which it does every ten seconds where there is nothing to do."""
+    """When the last batch ended; Spark reports every ten seconds also where there is nothing to do."""
     problem: str | None = None
     since: str | None = None
 
@@ -54,7 +54,7 @@ class Progress:
             watermark=(report.get("eventTime") or {}).get("watermark") or self.watermark,
             state_rows=sum(int(one.get("numRowsTotal") or 0) for one in state),
             dropped_late=self.dropped_late + sum(int(one.get("numRowsDroppedByWatermark") or 0) for one in state),
-            last_progress=report.get("timestamp"),
+            last_progress=_ended(report),
             problem=None,
             since=None,
         )
@@ -77,6 +77,12 @@ class Progress:
 def moment(seconds: float) -> str:
     """A time since 1970, as Spark writes it in its reports."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _ended(report: Mapping[str, Any]) -> str | None:
+    """When the batch of a report ended."""
+    start, took = report.get("timestamp"), (report.get("durationMs") or {}).get("triggerExecution") or 0
+    return None if start is None else moment(datetime.fromisoformat(start).timestamp() + took / 1000)
 
 
 def _rows_out(report: Mapping[str, Any], sink: str) -> int:
