@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from headrace.client.columnar.model import TopicPartition
+
 from ..offsets import Offsets, from_spark
 from .building import ROWS_IN, ROWS_OUT
 from .reach import Outage
@@ -64,6 +66,10 @@ class Progress:
         speed = self.rows_per_second if state == "running" else 0.0
         return replace(self, state=state, rows_per_second=speed, problem=None, since=None)
 
+    def behind_by(self, lag: int) -> "Progress":
+        """This, as far behind as is known now."""
+        return replace(self, lag=lag)
+
     def cut_off(self, outage: Outage) -> "Progress":
         """This, while no broker answers: how far behind it is, nobody knows."""
         since = moment(outage.since)
@@ -116,16 +122,25 @@ def _by_name(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def lag_of(report: Mapping[str, Any]) -> int | None:
-    """Records that are in the topics and not yet read, over all sources; None if no source tells."""
+    """Records that were in the topics and not yet read when the batch began; None if no source tells."""
     known = [one for source in report.get("sources") or [] if (one := _source_lag(source)) is not None]
     return sum(known) if known else None
 
 
 def _source_lag(source: Mapping[str, Any]) -> int | None:
     latest, end = _offsets(source.get("latestOffset")), _offsets(source.get("endOffset"))
-    if latest is None or end is None:
-        return None
-    return sum(max(offset - end.get(where, 0), 0) for where, offset in latest.items())
+    return None if latest is None or end is None else behind(end, latest)
+
+
+def positions_of(report: Mapping[str, Any]) -> list[Offsets]:
+    """Up to where each source that tells has read."""
+    found = [_offsets(source.get("endOffset")) for source in report.get("sources") or []]
+    return [one for one in found if one]
+
+
+def behind(position: Offsets, ends: Mapping[TopicPartition, int]) -> int:
+    """How many records a position is behind the ends of its topics."""
+    return sum(max(end - position.get(where, 0), 0) for where, end in ends.items())
 
 
 def _offsets(text: Any) -> Offsets | None:

@@ -108,7 +108,7 @@ def run_with(spark: Any, declaration: Declaration, places: Places, wishes: Wishe
         if not wishes.stop.is_set():
             view.started(declaration, places, wishes.spark)
         reach = None if is_connect else reach_of(declaration, wishes.bootstrap, stack)
-        watch(queries, wishes.stop, view.progress, outage=lambda: None if reach is None else reach.outage)
+        watch(queries, wishes.stop, view.progress, brokers=reach)
         if wishes.stop.is_set():
             view.phase("stopping when the current batches are done")
     return in_order_of(declaration, [sink for query in queries for sink in query.ended()])
