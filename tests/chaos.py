@@ -24,6 +24,7 @@ PARTS: dict[str, list[str]] = {
     "links": [*LONG, "tests/faults/test_cluster_links.py"],
     "transactions": [*LONG, "tests/faults/test_transactions_kill.py"],
     "spark-source": [*LONG, "tests/spark/test_source_failover.py"],
+    "spark-evolution": [*LONG, "tests/spark/test_evolution.py"],
     "spark-sink": [*LONG, "tests/spark/test_sink_failover.py", "tests/spark/test_sink_restarts.py"],
     "spark-stages": [*LONG, "tests/spark/test_sink_stages.py"],
     "spark-pipelines": [*LONG, "tests/spark/test_pipeline_process.py", "tests/spark/test_pipeline_restarts.py"],

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.testing import Broker
+from tests.gateways import GatewayProcess
 
 from .topics import Topics
 
@@ -45,6 +46,13 @@ def broker() -> Iterator[Broker]:
     """A broker whose logs are cut by hand only, so that tests decide when records expire."""
     with Broker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def registry(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a gateway, which is a schema registry."""
+    with GatewayProcess(broker.bootstrap, tmp_path_factory.mktemp("gateway") / "log") as gateway:
+        yield gateway.url
 
 
 @pytest.fixture
