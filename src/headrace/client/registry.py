@@ -108,6 +108,7 @@ class SchemaRegistry:
         self._by_id: dict[tuple[int, str], RegisteredSchema] = {}
         self._unknown: dict[tuple[int, str], float] = {}
         self._versions: dict[tuple[str, int], RegisteredSchema] = {}
+        self._ids: dict[tuple[str, RegisteredSchema, bool], int] = {}
         self._next = 0
 
     @property
@@ -143,13 +144,18 @@ class SchemaRegistry:
 
     def register(self, subject: str, schema: RegisteredSchema, *, normalize: bool = False) -> int:
         """The id of a schema, which is then the subject's; RegistryRefusal if it is not compatible."""
-        where = f"/subjects/{quote(subject, safe='')}/versions?normalize={str(normalize).lower()}"
-        return self._id(self._ask("POST", where, _body(schema)))
+        return self._id_of(f"/subjects/{quote(subject, safe='')}/versions", schema, normalize)
 
     def lookup(self, subject: str, schema: RegisteredSchema, *, normalize: bool = False) -> int:
         """The id that a schema has in a subject; NotRegistered if it has none."""
-        where = f"/subjects/{quote(subject, safe='')}?normalize={str(normalize).lower()}"
-        return self._id(self._ask("POST", where, _body(schema)))
+        return self._id_of(f"/subjects/{quote(subject, safe='')}", schema, normalize)
+
+    def _id_of(self, where: str, schema: RegisteredSchema, normalize: bool) -> int:
+        key = (where, schema, normalize)
+        if key not in self._ids:
+            answer = self._ask("POST", f"{where}?normalize={str(normalize).lower()}", _body(schema))
+            self._ids[key] = self._id(answer)
+        return self._ids[key]
 
     def _schema(self, answer: Mapping[str, Any], schema_id: Any, subject: str = "") -> RegisteredSchema:
         try:

@@ -19,6 +19,7 @@ from headrace.client.columnar.prepared import lack_of_transactions
 from headrace.config.setting import ConfigError
 
 from .errors import plainly
+from .formats.writing import ValueEncoder, encoder_for
 from .sink_columns import written_columns
 from .sink_commit import PREFIX, Report
 from .sink_driver import SinkDriver
@@ -187,12 +188,20 @@ _latest: dict[str, Report] = {}
 
 def _target(options: Mapping[str, str], schema: Any) -> Target:
     parsed = parse_sink_options(options)
-    columns = written_columns(schema, parsed.topic)
+    columns = written_columns(schema, parsed.topic, is_encoded=parsed.encoding is not None)
     cluster = shared_cluster(parsed.client)
     if parsed.topic is not None:
         require_topic_to_write(cluster, parsed.topic)
     weakness = _weakness(cluster, parsed)
-    return Target(options=parsed, columns=tuple(columns), weakness=weakness)
+    return Target(options=parsed, columns=tuple(columns), weakness=weakness, encoder=_encoder(cluster, parsed, schema))
+
+
+def _encoder(cluster: Cluster, options: SinkOptions, schema: Any) -> ValueEncoder | None:
+    if options.encoding is None:
+        return None
+    if options.encoding.dead_letter_topic:
+        require_topic_to_write(cluster, options.encoding.dead_letter_topic)
+    return encoder_for(options.encoding, schema["value"].dataType)
 
 
 def _weakness(cluster: Cluster, options: SinkOptions) -> str | None:

@@ -46,21 +46,21 @@ COLUMNS: Final = {
 """What is written. Other columns are left out, as Spark's Kafka sink does, so that what was read can be written."""
 
 
-def written_columns(schema: Any, topic: str | None) -> list[str]:
+def written_columns(schema: Any, topic: str | None, *, is_encoded: bool = False) -> list[str]:
     """The names of the columns to write, in their order; `ConfigError` where a column is missing or of a wrong type.
 
-    `topic` is the option, which wins over the column.
+    `topic` is the option, which wins over the column. Where the value is encoded, its type is not judged here.
     """
     types = {field.name: field.dataType for field in schema.fields}
     if "value" not in types:
         raise ConfigError(
             f"there is no column value to write; the columns are {_named(types)}. "
-            "Name one so, or write all columns with to_json(struct(*)) AS value"
+            f"Name one so, or write all columns with {'struct(*)' if is_encoded else 'to_json(struct(*))'} AS value"
         )
     if topic is None and "topic" not in types:
         raise ConfigError("nothing says where to write: set option topic, or have a column topic")
     for name, column in COLUMNS.items():
-        if name in types and not column.fits(types[name]):
+        if name in types and not column.fits(types[name]) and not (is_encoded and name == "value"):
             raise ConfigError(
                 f"column {name} is {types[name].simpleString()}; a topic takes {column.accepted} there: {column.hint}"
             )

@@ -13,6 +13,7 @@ from headrace.config.names import shown
 from headrace.config.setting import MAX_LONG, ConfigError
 
 from .clientoptions import BOOTSTRAP_NAMES, PREFIX, bootstrap_servers, check_settings
+from .formats.writing import ENCODING_OPTIONS, EncodingOptions, read_encoding
 from .options import nearest_option
 from .units import whole_number
 
@@ -25,6 +26,7 @@ OPTIONS: Final[dict[str, str]] = {
     "decisionsTopic": "where exactly-once streams keep their decisions; it is made when it is not there",
     "txnAppId": "batch writes only: a name under which each txnVersion is written once, as in foreachBatch",
     "txnVersion": "batch writes only: a number that grows from one write to the next, such as the id of a micro-batch",
+    **ENCODING_OPTIONS,
 }
 """What can be said, beside the client's own settings as `kafka.<name>`."""
 
@@ -73,6 +75,8 @@ class SinkOptions:
     checkpoint: str | None = None
     """Where the query keeps its own state, if it was said with the query: no other query has the same."""
     version: "AppVersion | None" = None
+    encoding: EncodingOptions | None = None
+    """How values are made of their columns; None where they are written as they are."""
 
     @property
     def weakness(self) -> str | None:
@@ -95,6 +99,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         decisions_topic=options.get("decisionstopic") or DECISIONS_TOPIC,
         checkpoint=options.get("checkpointlocation"),
         version=_version(options),
+        encoding=read_encoding(options),
     )
     if parsed.delivery is Delivery.EXACTLY_ONCE and parsed.weakness is not None:
         raise ConfigError(f"option delivery=exactly-once needs acknowledged writes: remove {parsed.weakness}")

@@ -19,6 +19,7 @@ from headrace.client.columnar.model import UnknownTopic
 from headrace.client.columnar.writer import Writer
 from headrace.client.errors import ClientError
 
+from .formats.writing import ValueEncoder
 from .sink_commit import Decision, Duty, Part, Report, duty
 from .sink_journal import TopicJournal
 from .sink_options import SinkOptions
@@ -38,10 +39,17 @@ class Target:
     columns: tuple[str, ...]
     weakness: str | None
     """Why rows are written at least once only; None where they are written exactly once."""
+    encoder: ValueEncoder | None = None
+    """What makes bytes of the column value; None where it is bytes or text already."""
 
     @property
     def is_exactly_once(self) -> bool:
         return self.weakness is None
+
+    @property
+    def common_topic(self) -> str | None:
+        """The topic of all rows; None where each says its own, since those that cannot be encoded go to another."""
+        return None if self.encoder is not None and self.encoder.dead_letter_topic else self.options.topic
 
     def cluster(self) -> Cluster:
         """The cluster, as this process knows it."""
@@ -123,7 +131,7 @@ def write_plainly(target: Target, batches: Iterable[pa.RecordBatch]) -> None:
     with ExitStack() as on_failure:
         on_failure.enter_context(writer)
         for rows in _rows(target, batches):
-            writer.write(rows, target.options.topic)
+            writer.write(rows, target.common_topic)
         writer.flush()
         on_failure.pop_all()
     _idle_writers[cluster] = writer
@@ -135,7 +143,7 @@ _idle_writers: dict[Cluster, Writer] = {}
 
 def write_in_transactions(target: Target, task: Task, batches: Iterable[pa.RecordBatch]) -> Report:
     """Write all rows in transactions of this attempt, and leave them open for the driver to end."""
-    writer = PartsWriter(target.cluster(), task.origin, target.options.topic)
+    writer = PartsWriter(target.cluster(), task.origin, target.common_topic)
     return task.report(writer.write_all(_rows(target, batches)))
 
 
@@ -171,7 +179,23 @@ def _rows(target: Target, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Reco
             for name in named - known:
                 require_topic_to_write(cluster, name)
             known |= named
-        yield batch.select(target.columns)
+        rows = batch.select(target.columns)
+        yield from (rows,) if target.encoder is None else _encoded(target.encoder, rows, target.options.topic)
+
+
+def _encoded(encoder: ValueEncoder, rows: pa.RecordBatch, topic: str | None) -> Iterator[pa.RecordBatch]:
+    """The rows with their values in bytes, and letters of those that cannot be encoded, which are written once too."""
+    encoded = encoder.encode(rows)
+    if not encoder.dead_letter_topic or topic is None:
+        yield encoded.rows
+    else:
+        yield _to(encoded.rows, topic)
+    if encoded.letters is not None:
+        yield _to(encoded.letters, encoder.dead_letter_topic)
+
+
+def _to(rows: pa.RecordBatch, topic: str) -> pa.RecordBatch:
+    return rows.append_column("topic", pa.repeat(pa.scalar(topic), len(rows)))
 
 
 def require_topic_to_write(cluster: Cluster, topic: str) -> None:

@@ -4,8 +4,8 @@ The steps follow the writer's schema, which is what the bytes are made of; where
 by Avro's rules of schema resolution. A step is four integers: what to do, the node it fills, and two arguments. A
 union is a SWITCH over a table of steps to go on with; each branch ends with a JUMP behind the union. An array is an
 ARRAY step, the steps of one element, and a NEXT that goes back to them; a map is an array whose elements start with
-their key. What the reader does not have is passed over, records that are inside of themselves by a CALL of steps that
-end with a RETURN; what the writer does not have is a constant, the default.
+their key. What the reader does not have is passed over, records by a CALL of steps that end with a RETURN, as they may
+be inside of themselves; what the writer does not have is a constant, the default.
 
 Where the two cannot be resolved stands a FAIL with the reason: a record that comes there is bad, others are not.
 Logical types give numbers their meaning, so that different ones are not resolved, but for times in other units.
@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from pyspark.sql import types as t
 
-from headrace.registry.schemas.avro import AvroModel, Enum, Field, Fixed, Items, Named, Names, Node, Record, Union
+from headrace.registry.schemas.avro import AvroModel, Enum, Field, Fixed, Items, Named, Node, Record, Union
 from headrace.registry.schemas.avro_compat import PROMOTIONS
 
 from .avro_columns import Place, columns_of, is_default_of, logical_type, resolved, takes_no_bytes
@@ -225,6 +225,8 @@ class _Program:
         if not (_is_alike(reader, writer) or _is_promoted(reader, writer)):
             raise _Unresolvable(f"the writer's {_shown(writer)} cannot be read as {_shown(reader)}")
         _check_meaning(reader, writer)
+        if column.form is Form.DECIMAL and writer.kind == "string":
+            raise _Unresolvable("the writer's string is no decimal")
         if writer.kind == "null":
             return
         if isinstance(writer, Enum) and isinstance(reader, Enum):
@@ -260,7 +262,7 @@ class _Program:
         if isinstance(writer, Union):
             self._switch(writer, lambda branch: self._pass(branch, path))
         elif isinstance(writer, Record):
-            self._pass_record(writer, path)
+            self.calls.setdefault(writer.name, []).append(self.emit(CALL))
         elif isinstance(writer, Items):
             self._pass_items(writer, path)
         elif isinstance(writer, Fixed):
@@ -268,16 +270,6 @@ class _Program:
         elif writer.kind != "null":
             code, size = _PASSED[writer.kind]
             self.emit(code, None, size)
-
-    def _pass_record(self, writer: Record, path: str) -> None:
-        if _holds(writer, writer.name, self._writer):
-            self.calls.setdefault(writer.name, []).append(self.emit(CALL))
-        else:
-            self._pass_fields(writer, path)
-
-    def _pass_fields(self, writer: Record, path: str) -> None:
-        for one in writer.fields:
-            self._pass(one.type, f"{path}.{one.name}")
 
     def add_called(self) -> None:
         """Add the steps that are called, which may call others."""
@@ -288,7 +280,8 @@ class _Program:
             entry = len(self.steps)
             record = self._writer[name]
             assert isinstance(record, Record)
-            self._pass_fields(record, name)
+            for one in record.fields:
+                self._pass(one.type, f"{name}.{one.name}")
             self.emit(RETURN)
             self.calls[name].insert(0, entry)
         for entry, *callers in self.calls.values():
@@ -353,20 +346,6 @@ class _Program:
     def _constant_text(self, column: Column, text: bytes) -> None:
         self.emit(WIDE_CONSTANT, column, -1 - len(self.texts), len(text))
         self.texts += text
-
-
-def _holds(node: Node, name: str, names: Names, inside: frozenset[str] = frozenset()) -> bool:
-    """Whether a record of this name can be inside of a type."""
-    node = resolved(node, names)
-    if isinstance(node, Record):
-        if name in inside and node.name == name:
-            return True
-        if node.name in inside:
-            return False
-        return any(_holds(one.type, name, names, inside | {node.name}) for one in node.fields)
-    if isinstance(node, Union):
-        return any(_holds(branch, name, names, inside) for branch in node.branches)
-    return isinstance(node, Items) and _holds(node.of, name, names, inside)
 
 
 def _is_same(reader: Node, writer: Node) -> bool:

@@ -41,7 +41,7 @@ OPTION_NAMES: Final[frozenset[str]] = _COMMON | frozenset(_USED_BY)
 """Every option that this package reads, as documented; they are taken in any case."""
 
 _DEAD_LETTER: Final = "deadLetterTopic"
-_SCHEMA_FILES: Final = (".json", ".ddl", ".sql", ".avsc")
+_SCHEMA_FILES: Final = (".json", ".ddl", ".sql", ".avsc", ".proto")
 _PATH_STARTS: Final = ("/", "./", "../", "~", "file:")
 _KAFKA: Final = "kafka."
 
@@ -207,9 +207,12 @@ def _schema(given: Mapping[str, str], chosen: str, has_registry: bool) -> str:
             f"format={chosen} needs the option schema: {_SCHEMA_WORDS[chosen]}; "
             "or schema.registry.url, to have it from there"
         )
-    if not _is_path(text):
-        return text
-    return _read("schema", text, lambda path: path.read_text("utf-8"))
+    return text_or_file("schema", text)
+
+
+def text_or_file(name: str, text: str) -> str:
+    """An option's text, or what is in the file that it names."""
+    return _read(name, text, lambda path: path.read_text("utf-8")) if _is_path(text) else text
 
 
 def _is_path(text: str) -> bool:

@@ -17,6 +17,7 @@ from pyspark.sql import types as t
 
 from headrace.client.registry import NotRegistered, RegisteredSchema, SchemaRegistry, shared_registry
 from headrace.registry.errors import InvalidSchemaError
+from headrace.registry.names import beside
 from headrace.registry.schemas.model import Dependency
 
 from .arrow_types import arrow_type
@@ -48,21 +49,23 @@ class Unreadable(Exception):  # noqa: N818 - named for what the values are
     """Why nothing that was written with a schema can be read."""
 
 
-def dependencies(registry: SchemaRegistry, schema: RegisteredSchema) -> list[Dependency]:
-    """What a schema refers to, also by way of others, each before those that refer to it."""
+def dependencies(registry: SchemaRegistry, schema: RegisteredSchema, subject: str) -> list[Dependency]:
+    """What a schema refers to, also by way of others, each before those that refer to it; in the context of the subject
+    unless another is named.
+    """
     found: dict[str, Dependency] = {}
     visiting: set[tuple[str, int]] = set()
 
-    def visit(one: RegisteredSchema) -> None:
+    def visit(one: RegisteredSchema, parent: str) -> None:
         for reference in one.references:
-            place = (reference.subject, reference.version)
+            place = (beside(parent, reference.subject), reference.version)
             if reference.name not in found and place not in visiting:
                 visiting.add(place)
                 target = registry.version(*place)
-                visit(target)
+                visit(target, place[0])
                 found[reference.name] = Dependency(name=reference.name, text=target.text)
 
-    visit(schema)
+    visit(schema, subject)
     return list(found.values())
 
 
@@ -146,9 +149,12 @@ class RegisteredCodec:
         if schema.type != wanted:
             raise Unreadable(f"the schema id {schema_id} is of type {schema.type}, not {wanted}")
         try:
-            return self._writers_codec(schema, dependencies(registry, schema), head.indexes)
-        except (InvalidSchemaError, NotRegistered, OptionError) as error:
+            needed = dependencies(registry, schema, self._options.context)
+            codec = self._writers_codec(schema, needed, head.indexes)
+            codec.check()
+        except (InvalidSchemaError, NotRegistered, OptionError, RecursionError) as error:
             raise Unreadable(f"the schema id {schema_id} cannot be used: {error}") from error
+        return codec
 
     def _writers_codec(self, schema: RegisteredSchema, needed: list[Dependency], indexes: tuple[int, ...]) -> Reader:
         if self._options.format == "avro":

@@ -37,7 +37,7 @@ def _version(registry: SchemaRegistry, subject: str, version: str) -> Registered
 
 
 def _given(options: FormatOptions, registry: SchemaRegistry, schema: RegisteredSchema) -> FormatOptions:
-    needed = dependencies(registry, schema)
+    needed = dependencies(registry, schema, options.subject)
     if options.format == "avro":
         from headrace.registry.schemas.avro import Avro
 

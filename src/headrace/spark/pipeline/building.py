@@ -117,7 +117,8 @@ def _require_writable(rows: Any, sink: Sink) -> None:
     """Let everybody who has a say in what a sink can write have it before the query starts."""
     match sink.output:
         case ToTopic() as output:
-            written_columns(records(rows, output).schema, output.options.get("topic"))
+            is_encoded = "format" in output.options
+            written_columns(records(rows, output).schema, output.options.get("topic"), is_encoded=is_encoded)
         case ToFiles() as output:
             missing = [name for name in output.partition_by if name not in rows.columns]
             if missing:
@@ -258,7 +259,10 @@ def records(rows: Any, output: ToTopic) -> Any:
         return rows
     made = rows.selectExpr(*(f"{expression} AS `{column}`" for column, expression in output.columns.items()))
     kinds = {field.name: field.dataType.typeName() for field in made.schema.fields}
-    return made.selectExpr(*(_record_column(name, kind) for name, kind in kinds.items()))
+    whole = ("value",) if "format" in output.options else ()
+    return made.selectExpr(
+        *(f"`{name}`" if name in whole else _record_column(name, kind) for name, kind in kinds.items())
+    )
 
 
 def _record_column(name: str, kind: str) -> str:

@@ -11,7 +11,7 @@ from .graph import Tables, in_order
 from .model import Declaration, Source, Trigger
 from .sinks import read_sink
 from .steps import check_watermarks, read_step
-from .values import read_restart, read_trigger, read_watermark
+from .values import beside, read_restart, read_trigger, read_watermark
 from .vocabulary import (
     METADATA,
     SUBSCRIPTIONS,
@@ -98,7 +98,7 @@ def _source(name: str, section: Section, directory: Path) -> Source:
     for key in given:
         if key in _TOPICS:
             options[_TOPICS[key]] = ",".join(section.texts(key))
-    options |= {key: _path(options[key], directory) for key in _FILES if key in options}
+    options |= {key: beside(options[key], directory) for key in _FILES if key in options}
     metadata = _metadata(section)
     if is_sound := len(section.problems.found) == before:
         section.judged_by(verdict := wrong_with_source(options))
@@ -122,9 +122,3 @@ def _metadata(section: Section) -> tuple[str, ...] | None:
         if name not in METADATA:
             section.wrong("metadata", f"a record has no column '{shown(name)}'; it has {', '.join(METADATA)}")
     return tuple(names)
-
-
-def _path(text: str, directory: Path) -> str:
-    """The path of a file beside the pipeline's, if there is one of this name; else the text as it is."""
-    beside = directory.resolve() / text.strip()
-    return str(beside) if "\n" not in text.strip() and len(text) < 255 and beside.is_file() else text

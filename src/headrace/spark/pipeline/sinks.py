@@ -7,8 +7,8 @@ from typing import Final
 from .document import Section
 from .graph import Tables
 from .model import Output, Sink, ToConsole, ToFiles, ToFunction, ToTopic
-from .values import read_function, read_trigger
-from .vocabulary import file_options, is_client_setting, sink_options, wrong_with_sink
+from .values import beside, read_function, read_trigger
+from .vocabulary import ENCODED, file_options, is_client_setting, sink_options, wrong_with_sink
 
 MODES: Final = ("append", "update", "complete")
 COLUMNS: Final = ("key", "value", "headers", "partition", "timestamp")
@@ -46,15 +46,20 @@ def _table(name: str, section: Section, tables: Tables) -> str | None:
     return None
 
 
-def _to_topic(section: Section, _directory: Path) -> Output:
+def _to_topic(section: Section, directory: Path) -> Output:
     before = len(section.problems.found)
     section.allow([*_COMMON, *COLUMNS, "format", *sink_options()], is_client_setting)
     columns = {column: expression for column in COLUMNS if (expression := section.text(column))}
-    if section.choice("format", ("json",), "") == "json":
+    chosen = section.choice("format", ("json", *ENCODED), "")
+    if chosen == "json":
         if "value" in columns:
             section.wrong("value", "'format: json' makes the value of all columns; leave out 'value' or 'format'")
         columns["value"] = "to_json(struct(*))"
+    elif chosen:
+        columns.setdefault("value", "struct(*)")
     options = {**section.options(but=(*_COMMON, *COLUMNS, "format")), "topic": section.required("topic", "revenue")}
+    options |= {"schema": beside(options["schema"], directory)} if "schema" in options else {}
+    options |= {"format": chosen} if chosen in ENCODED else {}
     if len(section.problems.found) == before:
         section.judged_by(wrong_with_sink(options))
     return ToTopic(columns=columns, options=options)

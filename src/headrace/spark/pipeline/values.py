@@ -17,6 +17,12 @@ _CAUSES: Final = ("unreachable", "any")
 _ENDING: Final = ("availablenow", "once")
 
 
+def beside(text: str, directory: Path) -> str:
+    """The path of a file beside the pipeline's, if there is one of this name; else the text as it is."""
+    place = directory.resolve() / text.strip()
+    return str(place) if "\n" not in text.strip() and len(text) < 255 and place.is_file() else text
+
+
 def is_interval(text: str) -> bool:
     """Whether Spark takes the text as a length of time, such as `1 minute 30 seconds`."""
     return _INTERVAL.fullmatch(text.strip().lower()) is not None

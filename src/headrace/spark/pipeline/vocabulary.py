@@ -14,6 +14,8 @@ from ..sink_options import parse_sink_options
 METADATA: Final = ("key", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 """The columns of a record beside its value."""
 SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
+ENCODED: Final = ("avro", "json-schema", "protobuf")
+"""Formats of a sink that a schema registry knows the schemas of."""
 _CLIENT_PREFIX: Final = "kafka."
 _OF_BATCHES: Final = ("txnAppId", "txnVersion")
 _OF_BAD_RECORDS: Final = ("badrecords", "deadlettertopic", "includeheaders")
@@ -68,7 +70,7 @@ def wrong_with_sink(options: Mapping[str, str]) -> str | None:
     """What the sink would refuse, or None."""
     try:
         parse_sink_options({**_ANY_BROKER, **options})
-    except ConfigError as error:
+    except (ConfigError, OptionError) as error:
         return str(error)
     return None
 

@@ -206,6 +206,7 @@ def test_values_are_promoted(written: Any, wanted: Any, value: Any, expected: An
             Decimal("1.00"),
             "another scale",
         ),
+        ("string", {"type": "bytes", "logicalType": "decimal", "precision": 9}, "12", "is no decimal"),
     ],
 )
 def test_what_cannot_be_resolved_is_bad_and_says_why(written: Any, wanted: Any, value: Any, said: str) -> None:
@@ -248,6 +249,15 @@ def test_a_recursive_field_that_the_reader_does_not_have_is_passed_over() -> Non
     assert one(writer, record(b="string"), {"t": deep, "b": "x"}) == {"b": "x"}
     endless = b"\2\2" * 5000
     assert "nested" in read(writer, record(b="string"), [endless]).errors[0]
+
+
+def test_records_that_are_passed_over_are_compiled_once_however_often_they_are_named() -> None:
+    inner: Any = "int"
+    for depth in range(30):
+        named = inner if isinstance(inner, str) else inner["name"]
+        inner = fields({"name": "a", "type": inner}, {"name": "b", "type": named}, name=f"N{depth}")
+    writer = record(deep=["null", inner], b="int")
+    assert one(writer, record(b="int"), {"deep": None, "b": 7}) == {"b": 7}
 
 
 def test_the_columns_are_the_readers_whoever_wrote() -> None:

@@ -15,6 +15,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from headrace.client.registry import RegistryUnreachable
 from headrace.spark.formats import OptionError, check_options, decoder_for
 from headrace.spark.formats import registered as registered_module
+from headrace.spark.source import HeadraceSource
 from tests.unit.registry.serving import in_memory, serving
 
 from . import messages as m
@@ -183,6 +184,29 @@ def test_a_subject_that_cannot_be_used_is_refused_when_the_query_is_planned(
     with pytest.raises(OptionError) as caught:
         decoder_for({"format": "avro", "schema.registry.url": url, **options})
     assert said in str(caught.value)
+
+
+def test_a_query_keeps_the_schema_that_its_columns_were_taken_from(client: SchemaRegistryClient, url: str) -> None:
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "kept", "format": "avro"}
+    client.register_schema("kept-value", Schema(record(("a", "int")), "AVRO"))
+    source = HeadraceSource({**options, "schema.registry.url": url})
+    columns = source.schema()
+    client.register_schema("kept-value", Schema(record(("a", "int"), ("b", "string"), b={"default": ""}), "AVRO"))
+    source.reader(columns)
+    pickle.loads(pickle.dumps(source)).streamReader(columns)
+    assert HeadraceSource({**options, "schema.registry.url": url}).schema() != columns
+
+
+def test_a_schema_that_is_nested_deeply_is_passed_over_or_makes_records_bad(
+    client: SchemaRegistryClient, url: str
+) -> None:
+    deep: Any = "int"
+    for _ in range(400):
+        deep = {"type": "array", "items": deep}
+    number = client.register_schema("deep", Schema(record(("gone", deep), ("a", "int")), "AVRO"))
+    row = b"\0" + number.to_bytes(4, "big") + b"\0\2"
+    values, errors = read(url, [row], format="avro", schema=record(("a", "int")))
+    assert values == [{"a": 1}] or "cannot be used" in errors[0]
 
 
 def test_options_are_checked_without_a_registry() -> None:

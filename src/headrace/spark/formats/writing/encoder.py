@@ -1,0 +1,155 @@
+"""Batches whose values are encoded, as a task hands them to the writer."""
+
+import json
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from headrace.client.columnar.model import HEADERS
+from headrace.client.errors import ClientError
+
+from .options import EncodingOptions
+
+Encode = Callable[[Any], bytes]
+"""The bytes of a row's value; Misfit if the schema does not allow it."""
+
+_KEPT: Final = ("key", "headers")
+
+
+class Misfit(ValueError):  # noqa: N818 - named for what the value is
+    """Why a value cannot be written with the schema."""
+
+
+class Agreed(NamedTuple):
+    """A schema that the registry has and the column fits."""
+
+    schema_id: int
+    text: str
+    """With all that it refers to in it, as far as the type can."""
+    descriptors: bytes
+    """Of Protobuf, in place of the text."""
+    message_name: str
+    indexes: tuple[int, ...]
+    """Of Protobuf: which message of the schema it is."""
+    is_checked: bool
+    """Of JSON Schema: whether each value is held to the schema, which it need not be where that was made for it."""
+    value: Any
+    """The column's type."""
+
+
+class Encoded(NamedTuple):
+    """The rows with their values in bytes, and those that cannot be written as letters."""
+
+    rows: pa.RecordBatch
+    letters: pa.RecordBatch | None
+
+
+class ValueEncoder:
+    """Encodes the column `value` of batches. A null stays null: it is a tombstone."""
+
+    def __init__(self, options: EncodingOptions, agreed: Agreed) -> None:
+        self._options = options
+        self._agreed = agreed
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_agreed": self._agreed}
+
+    @property
+    def dead_letter_topic(self) -> str:
+        """Where letters go; empty if there are none."""
+        return self._options.dead_letter_topic
+
+    @cached_property
+    def _encode(self) -> Encode:
+        return encode_of(self._options.format, self._agreed)
+
+    @cached_property
+    def _head(self) -> bytes:
+        head = b"\0" + self._agreed.schema_id.to_bytes(4, "big")
+        return head + _indexes(self._agreed.indexes) if self._options.format == "protobuf" else head
+
+    def encode(self, batch: pa.RecordBatch) -> Encoded:
+        """The batch with its values in bytes. ClientError for a row that cannot be written, if letters go nowhere."""
+        place = batch.schema.get_field_index("value")
+        values, errors = self._values(batch.column(place).to_pylist())
+        column = pa.array(values, pa.binary())
+        rows = batch.set_column(place, "value", column)
+        if not errors:
+            return Encoded(rows, None)
+        if not self.dead_letter_topic:
+            reason = next(iter(errors.values()))
+            raise ClientError(
+                f"a row cannot be written with schema id {self._agreed.schema_id} of subject {self._options.subject}: "
+                f"{reason}; set deadLetterTopic to go on without such rows"
+            )
+        good = pa.array([row not in errors for row in range(len(rows))])
+        return Encoded(rows.filter(good), self._letters(batch, errors))
+
+    def _values(self, rows: list[Any]) -> tuple[list[bytes | None], dict[int, str]]:
+        values: list[bytes | None] = []
+        errors: dict[int, str] = {}
+        encode, head = self._encode, self._head
+        for row, value in enumerate(rows):
+            try:
+                values.append(None if value is None else head + encode(value))
+            except Misfit as error:
+                values.append(None)
+                errors[row] = str(error)
+        return values, errors
+
+    def _letters(self, batch: pa.RecordBatch, errors: dict[int, str]) -> pa.RecordBatch:
+        """Bad rows as records: the value as JSON, and why it was not written as a further header."""
+        rows = batch.take(pa.array(list(errors), pa.int64()))
+        names = rows.schema.names
+        topics = rows.column("topic").to_pylist() if "topic" in names else [self._options.topic] * len(rows)
+        kept = rows.column("headers").to_pylist() if "headers" in names else [None] * len(rows)
+        headers = [
+            [
+                *(own or ()),
+                {"key": "headrace.error", "value": f"value: {error}".encode()},
+                {"key": "headrace.topic", "value": str(topic).encode()},
+            ]
+            for own, error, topic in zip(kept, errors.values(), topics, strict=True)
+        ]
+        texts = [json.dumps(value, default=_shown, ensure_ascii=False) for value in rows.column("value").to_pylist()]
+        columns = {
+            "value": pa.array([text.encode() for text in texts], pa.binary()),
+            "headers": pa.array(headers, HEADERS),
+        }
+        if "key" in names:
+            columns["key"] = rows.column("key")
+        return pa.RecordBatch.from_pydict(columns)
+
+
+def encode_of(chosen: str, agreed: Agreed) -> Encode:
+    """What encodes values of the column; OptionError where it does not fit the schema."""
+    if chosen == "avro":
+        from .avro import avro_encode
+
+        return avro_encode(agreed.text, agreed.value)
+    if chosen == "protobuf":
+        from .protobuf import protobuf_encode
+
+        return protobuf_encode(agreed.descriptors, agreed.message_name, agreed.value)
+    from .json import json_encode
+
+    return json_encode(agreed.text, agreed.value, is_checked=agreed.is_checked)
+
+
+def _indexes(indexes: tuple[int, ...]) -> bytes:
+    """As serializers write them: a zero for the first message, else how many there are and each, folded as varints."""
+    return b"\0" if indexes == (0,) else b"".join(_varint(number << 1) for number in (len(indexes), *indexes))
+
+
+def _varint(bits: int) -> bytes:
+    found = bytearray()
+    while bits > 127:
+        found.append(bits & 127 | 128)
+        bits >>= 7
+    return bytes([*found, bits])
+
+
+def _shown(value: Any) -> Any:
+    return value.hex() if isinstance(value, bytes) else str(value)
