@@ -91,14 +91,13 @@ class TopicJournal:
     def take_over(self, run: str) -> Decision | None:
         """The last decision, which nobody else can change from now on.
 
-        `CommitError` when the journal was taken from this run, since whoever did that started later.
+        `CommitError` when the journal was taken from this run, since whoever did that started later. Another process
+        of the same run may have had it meanwhile: Spark lets any that waits for work commit.
         """
         self.look()
-        if self._run == run:
-            self._require_ownership()
-        if run in self._state.before:
+        if run in self._state.before or (self._run == run and self._state.owner != run):
             raise _superseded()
-        if self._run != run or not self._log.is_ours:
+        if self._run != run or self._state.claim != self._claim or not self._log.is_ours:
             self._log.take_over()
             self._run = run
             self._claim = self._append(self._key(run), self._state.claimed_by(run))

@@ -26,7 +26,7 @@ from headrace.client.errors import ClientError, ClusterUnreachable
 from .sink_commit import Part, Prepared, not_there, suffix_of, transactional_id
 from .sink_slots import slots_of
 
-_KEPT_BYTES: Final = 32 << 20
+_KEPT_BYTES: Final = 64 << 20
 """Rows that are kept until they are acknowledged, to be written again if their transaction is aborted meanwhile."""
 _TRIES: Final = 3
 _UNFINISHED: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")

@@ -82,6 +82,17 @@ def test_batches_become_visible_one_after_the_other(cluster: Cluster, coordinato
     assert journal(cluster).look() == ("r1", Decision(batch=2, run="r1", state=State.COMMITTED))
 
 
+def test_batches_of_a_run_may_be_committed_by_processes_that_take_turns(
+    cluster: Cluster, coordinator: ScriptedCoordinator
+) -> None:
+    """As when Spark has several that wait for work, because it has several queries."""
+    processes = [driver(cluster) for _ in range(2)]
+    for batch in range(6):
+        processes[batch % 2].commit(batch, written(coordinator, "r1", batch))
+        assert states(coordinator, "r1") == {COMMITTED}
+    assert journal(cluster).look() == ("r1", Decision(batch=5, run="r1", state=State.COMMITTED))
+
+
 def test_a_driver_that_died_after_its_decision_is_followed_by_one_that_commits(
     cluster: Cluster, coordinator: ScriptedCoordinator
 ) -> None:
