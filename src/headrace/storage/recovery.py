@@ -14,6 +14,7 @@ from typing import Final
 
 from headrace.net.clock import Clock
 from headrace.protocol.batch import HEADER_SIZE, LOG_OVERHEAD, NO_PRODUCER, BatchHeader, read_header
+from headrace.protocol.errors import CodedError
 
 from .checkpoints import LEADER_EPOCHS, PARTITION_METADATA, REFETCHING
 from .core import LogState
@@ -187,7 +188,7 @@ def _open_segments(recovery: _Recovery) -> LogState:
         _finish_renames(recovery, sizes)
         _find_segments(recovery, sizes)
         state = _open(recovery, sizes)
-    except (_Damaged, BadBatch) as error:
+    except (_Damaged, BadBatch, CodedError) as error:
         return _offline(recovery, f"{error}; nothing was deleted")
     except StorageError as error:
         if error.is_busy or error.is_full:
@@ -416,10 +417,6 @@ def _drop_from(recovery: _Recovery, number: int, reason: str) -> None:
     del recovery.segments[number:]
 
 
-_MOST_OFFSETS: Final = 1 << 31
-"""No segment goes further, whatever compaction has removed from it."""
-
-
 def _recover_segment(recovery: _Recovery, segment: Segment) -> tuple[int, bool]:
     """Where a segment ends after its tail was checked, and whether it was sound to its last byte."""
     point = recovery.expected.recovery_point
@@ -500,9 +497,8 @@ class _Tail:
         after = position + header.size
         found = self.file.pread(HEADER_SIZE, after) if after + HEADER_SIZE <= self._size else b""
         following = read_header(found) if len(found) == HEADER_SIZE else None
-        is_near = header.last_offset - segment.base_offset < _MOST_OFFSETS
         gap_is_fine = recovery.expected.may_have_gaps or recovery.settings.compacts
-        if not is_near or is_misplaced(expected, header, following, gap_is_fine=gap_is_fine):
+        if is_misplaced(expected, header, following, gap_is_fine=gap_is_fine):
             reason = f"offset {header.base_offset} of a batch cannot be right where {expected} is expected"
             raise BadBatch(segment.path, position, reason)
 

@@ -9,6 +9,8 @@ from headrace.protocol.batch import CRC_START, HEADER_SIZE, LOG_OVERHEAD, MAGIC,
 
 BLOCK: Final = 1 << 20
 _SHORTEST: Final = HEADER_SIZE - LOG_OVERHEAD
+MOST_OFFSETS: Final = 1 << 31
+"""No segment goes further, whatever compaction has removed from it: indexes could not name what lies behind."""
 UNCHECKED: Final = 1 << 63
 """An offset that no batch reaches."""
 
@@ -48,10 +50,11 @@ def scan(
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Positions and headers of the batches from `start`, which is a batch's first byte, up to `end`.
 
-    Offsets must grow from `floor` on. Batches that reach offset `checked_from` are checked against their CRC,
-    the others by their header alone. Raises `BadBatch` at the first one that is not sound. After each batch `skip` may
-    pass over some, which has to hold them to the same.
+    Offsets must grow from `floor` on, which is where the segment begins. Batches that reach offset `checked_from` are
+    checked against their CRC, the others by their header alone. Raises `BadBatch` at the first one that is not sound.
+    After each batch `skip` may pass over some, which has to hold them to the same.
     """
+    limit = floor + MOST_OFFSETS
     position = origin = start
     data = b""
     view = memoryview(data)
@@ -66,9 +69,17 @@ def scan(
         header = read_header(view, at)
         base_offset, length, _, magic, crc, _, delta, *_ = header
         after = position + length + LOG_OVERHEAD
-        if magic != MAGIC or length < _SHORTEST or after > end or base_offset < floor or delta < 0:
-            raise BadBatch(file.path, position, _fault(header, floor, end - position))
-        if base_offset + delta >= checked_from:
+        last_offset = base_offset + delta
+        if (
+            magic != MAGIC
+            or length < _SHORTEST
+            or after > end
+            or base_offset < floor
+            or delta < 0
+            or last_offset >= limit
+        ):
+            raise BadBatch(file.path, position, _fault(header, floor, limit, end - position))
+        if last_offset >= checked_from:
             if after - origin <= len(view):
                 found = crc32c(view[at + CRC_START : after - origin])
             else:
@@ -76,7 +87,7 @@ def scan(
             if found != crc:
                 raise BadBatch(file.path, position, f"the batch at offset {base_offset} does not match its CRC-32C")
         yield position, header
-        floor = base_offset + delta + 1
+        floor = last_offset + 1
         position = after
         if skip is not None and after - origin + HEADER_SIZE <= len(view):
             at, floor = skip(data, after - origin)
@@ -96,7 +107,7 @@ def is_misplaced(expected: int, header: BatchHeader, following: BatchHeader | No
     return expected <= following.base_offset <= header.last_offset
 
 
-def _fault(header: BatchHeader, floor: int, room: int) -> str:
+def _fault(header: BatchHeader, floor: int, limit: int, room: int) -> str:
     if header.magic != MAGIC:
         return f"no record batch (magic {header.magic})"
     if header.batch_length < _SHORTEST:
@@ -105,6 +116,8 @@ def _fault(header: BatchHeader, floor: int, room: int) -> str:
         return f"a batch of {header.size} bytes is cut off after {room}"
     if header.base_offset < floor:
         return f"offset {header.base_offset} comes after {floor - 1}"
+    if header.last_offset_delta >= 0:
+        return f"offset {header.last_offset} cannot be right in a segment that ends before {limit}"
     return f"a batch cannot have a last offset delta of {header.last_offset_delta}"
 
 

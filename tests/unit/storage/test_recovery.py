@@ -3,11 +3,15 @@
 import errno
 from collections.abc import Iterator
 from dataclasses import replace
+from struct import pack_into
 
 import pytest
+from crc32c import crc32c
 
 from headrace.kernels import native
+from headrace.protocol.batch import CRC_START, stamp
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.records import encode_marker
 from headrace.storage import plain
 from headrace.testing.disk import SimulatedDisk
 
@@ -163,6 +167,33 @@ def test_damage_met_by_a_reader_takes_the_log_offline() -> None:
     assert "position" in store.log.offline
 
 
+def test_an_offset_that_no_index_could_name_takes_the_log_offline() -> None:
+    """Damage of a batch that the index names has the index made anew, and what it meets then cannot be in it."""
+    store = Store()
+    for _ in range(40):
+        append(store.log)
+    store.restart()
+    segment = store.log._chain.segments[0]
+    offset, position = segment.index.offsets[0], segment.index.positions[0]
+    store.disk.damage(segment.path, position + 2, b"\x10")
+    store.restart()
+    with pytest.raises(CodedError, match="cannot be right"):
+        store.log.read(offset, 100, store.log.log_end_offset)
+    assert store.log.offline is not None
+
+
+def test_a_marker_that_cannot_be_read_leaves_the_log_offline() -> None:
+    store = store_with(3)
+    marker = encode_marker(committed=True, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp=1000)
+    marker[-7:] = b"\xff" * 7
+    pack_into(">I", marker, CRC_START - 4, crc32c(bytes(marker[CRC_START:])))
+    stamp(memoryview(marker), 3, 0)
+    store.disk.open(store.path(f"{FIRST}.log")).append(bytes(marker))
+    store.kill()
+    assert store.log.offline is not None
+    assert "nothing was deleted" in store.log.offline
+
+
 def test_verify_finds_a_flipped_bit() -> None:
     store = store_with(20)
     assert store.log.verify() == []
@@ -311,6 +342,14 @@ def test_an_empty_log_gets_no_index_files_by_a_kill_and_takes_records_after_it()
     append(store.log)
     store.kill()
     assert store.log.log_end_offset == 1
+
+
+def test_a_long_segment_has_index_files_however_few_entries_its_topic_asks_for() -> None:
+    store = Store(replace(SMALL, segment_bytes=1 << 20, index_interval_bytes=1 << 30))
+    while store.log.size_bytes < 100_000:
+        append(store.log, idempotent(50, sequence=store.log.log_end_offset))
+    store.restart()
+    assert store.disk.exists(store.path(f"{FIRST}.timeindex"))
 
 
 @pytest.mark.parametrize("how", ["restart", "kill"])
