@@ -34,6 +34,8 @@ _LOOKUP_BLOCK: Final = 4096
 _RECENT_AT_MOST: Final = 64
 _RECENT_KEPT: Final = 32
 _UNSAVED: Final = -1
+_READ_SOON: Final = 64 * 1024
+"""A segment of so many bytes is read as fast as its indexes."""
 
 
 def offset_name(offset: int) -> str:
@@ -460,13 +462,13 @@ class Segment:
     def save_indexes(self) -> bool:
         """Write what the index files do not have yet; whether there was anything.
 
-        As long as the offset index has no entry there are none: so little is read sooner than files are made, of which
-        a broker with thousands of idle logs would have two for each.
+        A short segment has none before its offset index has an entry: it is read sooner than files are made, of which a
+        broker with thousands of idle logs would have two for each.
         """
         has_saved = self._save_aborted()
         if self._index is None or self._times is None:
             return has_saved
-        if not len(self._index) and not self._has_index_files:
+        if not len(self._index) and self.size <= _READ_SOON and not self._has_index_files:
             return has_saved
         self._has_index_files = True
         if self._index_saved == len(self._index) and self._times_saved == len(self._times):
@@ -506,6 +508,7 @@ class Segment:
         for path, data in zip(self.index_paths(), files, strict=True):
             self._disk.write(path + CLEANED_SUFFIX, data)
             self._disk.sync_file(path + CLEANED_SUFFIX)
+        self._has_index_files = True
         self._index_saved, self._times_saved = len(index), len(times)
 
     def put_in_place(self, directory: Directory, remove_old: Callable[[], None]) -> None:

@@ -131,6 +131,20 @@ def test_records_without_a_key_go() -> None:
     assert contents(store) == {1: ("a", "1")}
 
 
+def test_index_files_of_a_cleaned_segment_say_nothing_of_what_was_truncated() -> None:
+    store = Store(COMPACT)
+    for number in range(12):
+        store.clock.advance(1000)
+        write(store, (f"key-{number}", "x" * 20))
+    end_segment(store)
+    clean(store)
+    store.log.truncate_to(1)
+    append(store.log, encode_batch([Record(0, 5000, b"other", b"x" * 10)] * 16))
+    latest = store.log.offset_of_max_timestamp(store.log.log_end_offset)
+    store.restart()
+    assert store.log.offset_of_max_timestamp(store.log.log_end_offset) == latest
+
+
 def test_small_neighbours_are_merged() -> None:
     store = store_of(*[[("a", "x" * 50)] for _ in range(30)])
     before = store.log.segment_count
