@@ -10,6 +10,7 @@ of batches that was sent in one go is refused as a whole, until its first comes 
 
 from typing import Final, NamedTuple
 
+from headrace.cluster.topics import MAX_NAME
 from headrace.protocol.batch import HEADER_SIZE, BatchHeader, read_header
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.produce import TopicRecords
@@ -65,8 +66,11 @@ def check_order(refusals: Refusals, topic: TopicRecords, index: int, records: me
 def note_refusal(
     refusals: Refusals, topic: TopicRecords, index: int, records: memoryview | None, code: ErrorCode
 ) -> None:
-    """Remember a batch that was refused, if it is one that comes again."""
-    header = _numbered(records) if code in _PASSING else None
+    """Remember a batch that was refused, if it is one that comes again.
+
+    Not for a name that no topic can have: a connection would keep a thousand of any length.
+    """
+    header = _numbered(records) if code in _PASSING and len(topic.name) <= MAX_NAME else None
     if header is None:
         return
     place = (topic.name, topic.id, index, header.producer_id)

@@ -61,6 +61,12 @@ def test_bytes_that_are_no_batch_are_not_remembered() -> None:
     assert not refused(memoryview(b""), memoryview(batch_of(b"plain")))
 
 
+def test_names_that_no_topic_can_have_are_not_remembered() -> None:
+    refusals: Refusals = {}
+    note_refusal(refusals, TopicRecords("x" * 250, None, []), 0, batch(10), ErrorCode.unknown_topic_or_partition)
+    assert not refusals
+
+
 def test_a_connection_remembers_so_many_runs_and_forgets_the_oldest() -> None:
     refusals = refused(*(batch(10, producer=producer) for producer in range(1_001)))
     assert len(refusals) == 1_000
