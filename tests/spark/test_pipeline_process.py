@@ -2,10 +2,16 @@
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka import Producer
+
+from headrace.client.admin import Admin
+from headrace.spark.pipeline.files import committed_files
+from tests.process import BrokerProcess
 
 from .pipelines import PipelineProcess
 
@@ -98,3 +104,57 @@ def test_a_stop_while_spark_starts_leaves_nothing_behind(ticking: Path) -> None:
     with PipelineProcess(ticking) as second:
         second.event("started")
         assert second.stop() == 0
+
+
+NUMBERS = """
+name: numbers
+restart: {delay: 1 second, maxDelay: 2 seconds}
+sources:
+  numbers:
+    topic: numbers
+    startingOffsets: earliest
+    kafkaConsumer.pollTimeoutMs: 3000
+steps:
+  parsed: {sql: SELECT CAST(CAST(value AS STRING) AS BIGINT) AS number FROM numbers}
+sinks:
+  files: {from: parsed, parquet: out}
+  copies: {from: numbers, topic: copies}
+"""
+
+
+def send(bootstrap: str, numbers: range) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in numbers:
+        producer.produce("numbers", value=str(number))
+    assert producer.flush(60) == 0
+
+
+def has_read(rows: int) -> Any:
+    return lambda event: event["event"] == "progress" and event["rows_in"] >= rows
+
+
+@pytest.mark.long
+def test_a_pipeline_outlives_its_broker_and_does_not_claim_to_run_meanwhile(tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(NUMBERS)
+    with BrokerProcess(tmp_path / "data") as broker:
+        Admin(broker.bootstrap).create_topics(["numbers", "copies"], 1)
+        send(broker.bootstrap, range(5))
+        with PipelineProcess(file, "--bootstrap", broker.bootstrap) as run:
+            run.until(has_read(5))
+            broker.kill()
+            gone = run.until(lambda event: event.get("state") == "unreachable")
+            assert gone["lag"] is None
+            assert "no broker answers" in gone["problem"]
+            assert gone["last_progress"] is not None
+            failed = run.until(lambda event: event.get("state") in ("restarting", "running"))
+            assert failed["state"] == "restarting"
+            assert failed["lag"] is None
+            broker.start()
+            send(broker.bootstrap, range(5, 12))
+            again = run.until(has_read(12))
+            assert (again["state"], again["problem"]) == ("running", None)
+            assert again["restarts"] >= 1
+            assert run.stop() == 0
+    written = pq.read_table(committed_files(tmp_path / "out")).column("number").to_pylist()
+    assert sorted(written) == list(range(12))

@@ -13,7 +13,7 @@ from .chain import Chain
 from .checkpoints import REFETCHING
 from .disk import Disk, File, StorageError
 from .epochs import Epochs
-from .history import History
+from .history import History, PendingSnapshot
 from .open_files import OpenFiles
 from .producer_state import Producers
 from .scan import BadBatch
@@ -203,10 +203,19 @@ class LogCore:
         self._history.note_open(old)
         self._unsynced.add_directory(self.directory)
         self._save(old.finish)
-        self._save(lambda: self._history.save_snapshot(self.log_end_offset))
-        for path in (*old.index_paths(), new.snapshot_path):
+        for path in old.index_paths():
             self._unsynced.add_path(path)
+        self._save(self._save_producers)
         return new
+
+    def _save_producers(self) -> None:
+        snapshot = self._history.save_snapshot(self.log_end_offset)
+        if isinstance(snapshot, PendingSnapshot):
+            self._unsynced.add_step(snapshot.write)
+        elif snapshot is not None:
+            self._unsynced.add_path(snapshot)
+        if snapshot is not None:
+            self._unsynced.add_directory(self.directory)
 
     def _save(self, write: Callable[[], object]) -> None:
         """Write something that can be made anew: a full disk does not matter, nor a want of descriptors."""
@@ -419,7 +428,7 @@ class LogCore:
             self.log_end_offset - self.synced_offset >= settings.flush_messages
             or now_ms - self._dirty_since_ms >= settings.flush_ms
             or (
-                self._chain.active.base_offset > self.synced_offset
+                (self._chain.active.base_offset > self.synced_offset or self._history.is_saving)
                 and now_ms - self._dirty_since_ms >= ENDED_SEGMENT_MS
             )
         )

@@ -4,20 +4,78 @@ It all follows from the batches; files keep it so that a start need not read eve
 for, because most logs of a large broker are idle.
 """
 
+from contextlib import suppress
+from threading import Lock
+from typing import Final
+
 from .aborted import NONE_OPEN, AbortedIndex, AbortedTransaction
 from .chain import Chain
 from .checkpoints import LEADER_EPOCHS
-from .disk import Disk
+from .disk import Disk, StorageError
 from .epochs import Epochs
 from .producer_state import EndedTransaction, Producers
 from .replay import batches_from, load_epochs, load_producers, note_batch, snapshot_offsets, snapshot_path
 from .segment import Segment
 
+FEW_PRODUCERS: Final = 1000
+"""Up to so many are written at once, and with every checkpoint; more only where a segment ends, off the loop."""
+
+
+class PendingSnapshot:
+    """The states of many producers at an offset, which a thread will write. Until then the snapshot before it serves:
+    the batches after that one tell the same.
+    """
+
+    __slots__ = ("_disk", "_lock", "_path", "_producers", "is_begun", "obsolete", "offset")
+
+    def __init__(self, disk: Disk, directory: str, offset: int, producers: Producers, obsolete: str | None) -> None:
+        self.offset = offset
+        self.obsolete = obsolete
+        """A snapshot that nobody needs once this one is written."""
+        self.is_begun = False
+        self._disk = disk
+        self._path = snapshot_path(directory, offset)
+        self._producers: Producers | None = producers
+        self._lock = Lock()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has been written, or will never be."""
+        return self._producers is None
+
+    def write(self) -> None:
+        """Return when its content is on stable storage; where there is no space for it, the log goes without."""
+        self.is_begun = True
+        producers = self._producers
+        if producers is not None:
+            data = producers.encode()
+            with self._lock:
+                if self._producers is not None:
+                    self._write(data)
+                self._producers = None
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self._disk.write(self._path, data)
+            self._disk.sync_file(self._path)
+            if self.obsolete is not None:
+                self._disk.unlink(self.obsolete)
+        except StorageError as error:
+            if not (error.is_full or error.is_busy):
+                raise
+            with suppress(StorageError):
+                self._disk.unlink(self._path)
+
+    def withdraw(self) -> None:
+        """It will not be written from now on, as it may no longer tell what the log holds."""
+        with self._lock:
+            self._producers = None
+
 
 class History:
     """Producers and epochs of one log, with their files."""
 
-    __slots__ = ("_chain", "_disk", "_epochs", "_snapshot_offset", "latest_epoch", "producers")
+    __slots__ = ("_chain", "_disk", "_epochs", "_pending", "_snapshot_offset", "latest_epoch", "producers")
 
     def __init__(self, disk: Disk, chain: Chain, producers: Producers | None, epochs: Epochs | None) -> None:
         self._disk = disk
@@ -26,6 +84,7 @@ class History:
         self._epochs = epochs
         self.latest_epoch: int | None = epochs.latest if epochs else None
         self._snapshot_offset: int | None = None
+        self._pending: list[PendingSnapshot] = []
 
     def load_producers(self, log_start_offset: int, log_end_offset: int) -> Producers:
         """The producer states as of the log's end."""
@@ -75,26 +134,59 @@ class History:
     def epochs_path(self) -> str:
         return f"{self._chain.directory}/{LEADER_EPOCHS}"
 
-    def save_snapshot(self, offset: int) -> str | None:
-        """Write the producer states, which are those at an offset; the path, or None when it was there already."""
+    def save_snapshot(self, offset: int) -> str | PendingSnapshot | None:
+        """Write the producer states, which are those at an offset: the path, or what is left to be run by a thread
+        where there are many of them; None when it was there already.
+        """
         assert self.producers is not None
         if self._snapshot_offset == offset:
             return None
+        obsolete = self._obsolete()
+        if len(self.producers) > FEW_PRODUCERS:
+            pending = PendingSnapshot(self._disk, self._chain.directory, offset, self.producers.copy(), obsolete)
+            self._add_pending(pending)
+            self._snapshot_offset = offset
+            return pending
         path = snapshot_path(self._chain.directory, offset)
         self._disk.write(path, self.producers.encode())
-        previous, self._snapshot_offset = self._snapshot_offset, offset
-        if previous is not None and not self._chain.is_base(previous):
-            self._disk.unlink(snapshot_path(self._chain.directory, previous))
+        self._snapshot_offset = offset
+        if obsolete is not None:
+            self._disk.unlink(obsolete)
         return path
+
+    def _obsolete(self) -> str | None:
+        """The newest snapshot, if no segment begins with it."""
+        newest = self._snapshot_offset
+        return None if newest is None or self._chain.is_base(newest) else snapshot_path(self._chain.directory, newest)
+
+    def _add_pending(self, pending: PendingSnapshot) -> None:
+        """An earlier one that no thread has begun to write is not worth its memory any more."""
+        for earlier in self._pending:
+            if not earlier.is_begun:
+                earlier.withdraw()
+                pending.obsolete = pending.obsolete or earlier.obsolete
+        self._pending = [*(earlier for earlier in self._pending if not earlier.is_done), pending]
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a snapshot is still to be written: until then the one before it is needed."""
+        return any(not pending.is_done for pending in self._pending)
 
     def cut(self, offset: int) -> None:
         """Forget producer states, and their snapshots, of a history that is about to be dropped."""
+        self.withdraw_snapshots(offset)
         directory = self._chain.directory
         for snapshot in snapshot_offsets(self._disk.listdir(directory)):
             if snapshot > offset:
                 self._disk.unlink(snapshot_path(directory, snapshot))
         self.producers = None
         self._snapshot_offset = None
+
+    def withdraw_snapshots(self, after: int = -1, up_to: int | None = None) -> None:
+        """Let no thread write a snapshot of these offsets any more: their history is dropped, or their log is gone."""
+        for pending in self._pending:
+            if pending.offset > after and (up_to is None or pending.offset <= up_to):
+                pending.withdraw()
 
 
 def note_aborted(index: AbortedIndex, ended: EndedTransaction | None) -> None:

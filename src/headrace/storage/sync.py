@@ -74,6 +74,10 @@ class Unsynced:
     def add_file(self, file: File) -> None:
         self._steps.append(file.datasync)
 
+    def add_step(self, step: Step) -> None:
+        """Have something written that can be made anew from the batches."""
+        self._steps.append(step)
+
     def add_path(self, path: str) -> None:
         """Have a file synced, if it is there then."""
         self._steps.append(partial(_sync_file, self._disk, path))

@@ -33,9 +33,11 @@ def require_own_files(spark: Any, path: str, checkpoint: str) -> None:
 
     Spark takes a batch whose number is in the log for one that is written, and would leave it out.
     """
-    if _names(spark, f"{checkpoint}/offsets"):
+    if names_in(spark, f"{checkpoint}/offsets"):
         return
-    batches = [int(number) for name in _names(spark, f"{path}/{_LOG}") if (number := name.partition(".")[0]).isdigit()]
+    batches = [
+        int(number) for name in names_in(spark, f"{path}/{_LOG}") if (number := name.partition(".")[0]).isdigit()
+    ]
     if batches:
         raise QueryError(
             f"{path} has batches up to {max(batches)} of an earlier query, and this one, whose checkpoint is new, "
@@ -44,7 +46,8 @@ def require_own_files(spark: Any, path: str, checkpoint: str) -> None:
         )
 
 
-def _names(spark: Any, directory: str) -> list[str]:
+def names_in(spark: Any, directory: str) -> list[str]:
+    """What a directory has, wherever Spark can reach it; nothing if it is not there."""
     path = spark._jvm.org.apache.hadoop.fs.Path(directory)
     files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     return [status.getPath().getName() for status in files.listStatus(path)] if files.exists(path) else []

@@ -3,12 +3,11 @@ are joined to other queries than before, theirs can be taken over by none of the
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from .failures import PipelineFailed
-from .places import Places, is_remote
+from .places import Places
 from .queries import SinkGraph
 
 _FILE: Final = "queries.json"
@@ -16,22 +15,25 @@ Queries = dict[str, list[str]]
 """The sinks of each query."""
 
 
-def require_same_queries(places: Places, graphs: Sequence[SinkGraph], *, is_ours: bool) -> None:
-    """Return if each query goes on from its own checkpoint or starts from none, and note the queries there are now.
+def require_same_queries(places: Places, graphs: Sequence[SinkGraph], found: Collection[str] | None) -> None:
+    """Return if each query goes on from its own checkpoint or starts from none.
 
-    PipelineFailed if a sink was part of another query before. `is_ours` tells that directories of this machine are
-    those that Spark uses.
+    PipelineFailed if a sink was part of another query before. `found` are the directories of queries that there are;
+    None where that cannot be seen from here, and what was noted counts.
     """
-    noted = _noted(places)
-    before = noted.get(places.checkpoints, {})
-    if is_ours and not is_remote(places.checkpoints):
-        before = _in_directory(Path(places.checkpoints), before)
+    noted = _noted(places).get(places.checkpoints, {})
+    before = noted if found is None else {name: noted.get(name, name.split("+")) for name in found}
     for graph in graphs:
         stale = stale_queries(graph, before)
         if stale:
             raise PipelineFailed(_changed(graph, stale, places))
+
+
+def note_queries(places: Places, graphs: Sequence[SinkGraph]) -> None:
+    """Remember which queries there are now, when they have started."""
+    noted = _noted(places)
     now = {graph.name: [sink.name for sink in graph.sinks] for graph in graphs}
-    noted[places.checkpoints] = {**before, **now}
+    noted[places.checkpoints] = {**noted.get(places.checkpoints, {}), **now}
     places.local.mkdir(parents=True, exist_ok=True)
     (places.local / _FILE).write_text(json.dumps(noted, indent=1))
 
@@ -50,12 +52,6 @@ def _noted(places: Places) -> dict[str, Queries]:
     except (FileNotFoundError, ValueError):
         return {}
     return found
-
-
-def _in_directory(checkpoints: Path, noted: Queries) -> Queries:
-    """The queries that have a checkpoint: where sinks are not noted, they are those in its name."""
-    found = sorted(path.parent.name for path in checkpoints.glob("*/metadata"))
-    return {name: noted.get(name, name.split("+")) for name in found}
 
 
 def _changed(graph: SinkGraph, stale: Sequence[str], places: Places) -> str:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from headrace.client.columnar.model import TopicPartition
+
 from ..offsets import Offsets, from_spark
 from .building import ROWS_IN, ROWS_OUT
 from .reach import Outage
@@ -33,7 +35,7 @@ class Progress:
     dropped_late: int = 0
     restarts: int = 0
     last_progress: str | None = None
-    """When Spark last reported, which it does every ten seconds where there is nothing to do."""
+    """When the last batch ended; Spark reports every ten seconds also where there is nothing to do."""
     problem: str | None = None
     since: str | None = None
 
@@ -54,7 +56,7 @@ class Progress:
             watermark=(report.get("eventTime") or {}).get("watermark") or self.watermark,
             state_rows=sum(int(one.get("numRowsTotal") or 0) for one in state),
             dropped_late=self.dropped_late + sum(int(one.get("numRowsDroppedByWatermark") or 0) for one in state),
-            last_progress=report.get("timestamp"),
+            last_progress=_ended(report),
             problem=None,
             since=None,
         )
@@ -63,6 +65,10 @@ class Progress:
         """This, in another state; what does not run has no speed."""
         speed = self.rows_per_second if state == "running" else 0.0
         return replace(self, state=state, rows_per_second=speed, problem=None, since=None)
+
+    def behind_by(self, lag: int) -> "Progress":
+        """This, as far behind as is known now."""
+        return replace(self, lag=lag)
 
     def cut_off(self, outage: Outage) -> "Progress":
         """This, while no broker answers: how far behind it is, nobody knows."""
@@ -77,6 +83,12 @@ class Progress:
 def moment(seconds: float) -> str:
     """A time since 1970, as Spark writes it in its reports."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _ended(report: Mapping[str, Any]) -> str | None:
+    """When the batch of a report ended."""
+    start, took = report.get("timestamp"), (report.get("durationMs") or {}).get("triggerExecution") or 0
+    return None if start is None else moment(datetime.fromisoformat(start).timestamp() + took / 1000)
 
 
 def _rows_out(report: Mapping[str, Any], sink: str) -> int:
@@ -110,16 +122,25 @@ def _by_name(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def lag_of(report: Mapping[str, Any]) -> int | None:
-    """Records that are in the topics and not yet read, over all sources; None if no source tells."""
+    """Records that were in the topics and not yet read when the batch began; None if no source tells."""
     known = [one for source in report.get("sources") or [] if (one := _source_lag(source)) is not None]
     return sum(known) if known else None
 
 
 def _source_lag(source: Mapping[str, Any]) -> int | None:
     latest, end = _offsets(source.get("latestOffset")), _offsets(source.get("endOffset"))
-    if latest is None or end is None:
-        return None
-    return sum(max(offset - end.get(where, 0), 0) for where, offset in latest.items())
+    return None if latest is None or end is None else behind(end, latest)
+
+
+def positions_of(report: Mapping[str, Any]) -> list[Offsets]:
+    """Up to where each source that tells has read."""
+    found = [_offsets(source.get("endOffset")) for source in report.get("sources") or []]
+    return [one for one in found if one]
+
+
+def behind(position: Offsets, ends: Mapping[TopicPartition, int]) -> int:
+    """How many records a position is behind the ends of its topics."""
+    return sum(max(end - position.get(where, 0), 0) for where, end in ends.items())
 
 
 def _offsets(text: Any) -> Offsets | None:

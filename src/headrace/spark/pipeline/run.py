@@ -10,8 +10,9 @@ from typing import Any, Final, Protocol
 
 from .building import BuiltGraph, build
 from .document import InvalidPipeline
+from .file_sink import names_in
 from .functions import modules_beside
-from .history import require_same_queries
+from .history import note_queries, require_same_queries
 from .model import Declaration, Restart, Trigger
 from .places import Places, only_runner, places_of
 from .preflight import require_topics
@@ -82,7 +83,7 @@ def run_with(spark: Any, declaration: Declaration, places: Places, wishes: Wishe
     """The same in a session that is there already."""
     is_connect = wishes.spark.is_connect
     graphs = graphs_of(declaration, files_apart=is_connect)
-    require_same_queries(places, graphs, is_ours=not is_connect)
+    require_same_queries(places, graphs, None if is_connect else _started(spark, places))
     ship_functions(declaration)
     view.phase("preparing the queries")
     built = build_all(spark, declaration, graphs, wishes.bootstrap)
@@ -103,13 +104,21 @@ def run_with(spark: Any, declaration: Declaration, places: Places, wishes: Wishe
                 break
             # One at a time, so that those started before a failure are known and stopped.
             queries.append(start(one, setting))
+        note_queries(places, graphs[: len(queries)])
         if not wishes.stop.is_set():
             view.started(declaration, places, wishes.spark)
         reach = None if is_connect else reach_of(declaration, wishes.bootstrap, stack)
-        watch(queries, wishes.stop, view.progress, outage=lambda: None if reach is None else reach.outage)
+        watch(queries, wishes.stop, view.progress, brokers=reach)
         if wishes.stop.is_set():
             view.phase("stopping when the current batches are done")
     return in_order_of(declaration, [sink for query in queries for sink in query.ended()])
+
+
+def _started(spark: Any, places: Places) -> list[str]:
+    """The queries that have ever run a batch with these checkpoints."""
+    return [
+        name for name in names_in(spark, places.checkpoints) if names_in(spark, f"{places.checkpoint_of(name)}/offsets")
+    ]
 
 
 def in_order_of(declaration: Declaration, sinks: Sequence[Progress]) -> list[Progress]:

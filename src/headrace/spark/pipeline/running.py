@@ -3,17 +3,21 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
+from headrace.client.columnar.model import TopicPartition
+
+from ..offsets import Offsets
 from .building import BuiltGraph
 from .failures import PipelineFailed, cause_of
 from .file_sink import require_own_files
 from .model import Declaration, Restart, ToFiles, Trigger
 from .outputs import outlets_of, writer_for
 from .places import Places
-from .progress import Progress
+from .progress import Progress, behind, positions_of
 from .queries import SinkGraph
 from .reach import Outage
 from .restarts import delay_before
@@ -21,6 +25,25 @@ from .restarts import delay_before
 POLL_SECONDS: Final = 0.5
 _STARTING: Final = "Initializing "
 Report = Callable[[Sequence[Progress]], None]
+
+
+class Brokers(Protocol):
+    """What is known of the brokers beside the queries."""
+
+    @property
+    def outage(self) -> Outage | None: ...
+    @property
+    def ends(self) -> Mapping[TopicPartition, int]: ...
+    def follow(self, partitions: Iterable[TopicPartition]) -> None: ...
+
+
+class UnknownBrokers:
+    """Of brokers that cannot be asked from here, nothing is known."""
+
+    outage: Outage | None = None
+    ends: Mapping[TopicPartition, int] = MappingProxyType({})
+
+    def follow(self, partitions: Iterable[TopicPartition]) -> None: ...
 
 
 class Query(Protocol):
@@ -56,6 +79,8 @@ class Running:
     refusal: PipelineFailed | None = None
     """Why it could not be started again."""
     seen: set[tuple[str, int]] = field(default_factory=set)
+    positions: list[Offsets] = field(default_factory=list)
+    """Up to where its sources have read."""
 
     def __post_init__(self) -> None:
         self.sinks = self.sinks or [Progress(sink=sink.name) for sink in self.graph.sinks]
@@ -70,6 +95,7 @@ class Running:
         last = self.query.lastProgress
         for report in self._new(json.loads(last.json)) if last is not None else ():
             self.sinks = [sink.after(report) for sink in self.sinks]
+            self.positions = positions_of(report)
             self.failed = 0
         if self.due is not None:
             return
@@ -84,6 +110,12 @@ class Running:
         """Where the sinks stand when the query has been stopped."""
         self.look()
         return [sink.now("stopped") for sink in self.sinks]
+
+    def measure(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Take in where the topics end now, while it runs: Spark's reports tell where they ended when a batch began."""
+        if self.query.isActive and self.positions and all(ends.keys() >= one.keys() for one in self.positions):
+            lag = sum(behind(one, {where: ends[where] for where in one}) for one in self.positions)
+            self.sinks = [sink.behind_by(lag) if sink.state == "running" else sink for sink in self.sinks]
 
     def failure(self) -> BaseException | None:
         """Why it does not run any more, if not because it is done."""
@@ -206,13 +238,16 @@ def watch(
     stop: threading.Event,
     report: Report,
     poll: float = POLL_SECONDS,
-    outage: Callable[[], Outage | None] = lambda: None,
+    brokers: Brokers | None = None,
 ) -> None:
     """Return when a stop is asked for or every query has ended; PipelineFailed as soon as one has failed for good."""
+    brokers = brokers or UnknownBrokers()
     while True:
-        away = outage()
+        away = brokers.outage
         for one in queries:
             one.look(away)
+            one.measure(brokers.ends)
+        brokers.follow(where for one in queries for offsets in one.positions for where in offsets)
         report([sink for one in queries for sink in one.sinks])
         _raise_failure(queries)
         if stop.is_set() or not any(one.is_alive for one in queries):

@@ -44,7 +44,7 @@ def test_reports_add_up() -> None:
         watermark="2026-01-01T00:00:00.000Z",
         state_rows=7,
         dropped_late=2,
-        last_progress="2026-01-01T00:00:00.000Z",
+        last_progress="2026-01-01T00:00:00.210Z",
     )
 
 

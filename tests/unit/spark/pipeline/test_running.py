@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from headrace.client.columnar.model import TopicPartition
 from headrace.spark.errors import Unreachable
 from headrace.spark.pipeline.document import Place
 from headrace.spark.pipeline.failures import PipelineFailed
 from headrace.spark.pipeline.model import Restart, Sink, ToConsole
-from headrace.spark.pipeline.progress import Progress
+from headrace.spark.pipeline.progress import Progress, moment
 from headrace.spark.pipeline.queries import SinkGraph
 from headrace.spark.pipeline.reach import Outage
 from headrace.spark.pipeline.restarts import delay_before
@@ -19,9 +20,9 @@ from headrace.spark.pipeline.running import Query, Running, stop_all, watch
 
 
 class Reported:
-    def __init__(self, batch: int, rows: int, time: str = "") -> None:
+    def __init__(self, batch: int, rows: int, time: str = "", **more: Any) -> None:
         self.batchId = batch
-        self.json = json.dumps({"batchId": batch, "numInputRows": rows, "timestamp": time or str(batch)})
+        self.json = json.dumps({"batchId": batch, "numInputRows": rows, "timestamp": time or moment(batch), **more})
 
 
 class FakeQuery:
@@ -171,9 +172,25 @@ def test_a_query_that_waits_for_a_broker_does_not_claim_to_run() -> None:
     sink = one.sinks[0]
     assert (sink.state, sink.lag, sink.problem) == ("unreachable", None, "no broker answers at b:1")
     assert sink.since == "1970-01-01T00:00:00.000Z"
-    assert sink.last_progress == "3"
+    assert sink.last_progress == "1970-01-01T00:00:03.000Z"
     one.look()
     assert (one.sinks[0].state, one.sinks[0].problem) == ("running", None)
+
+
+def test_lag_is_what_is_there_now_and_not_when_the_batch_began() -> None:
+    query = FakeQuery()
+    offsets = {"orders": {"0": 5, "1": 7}}
+    query.reports = [Reported(0, 12, sources=[{"endOffset": offsets, "latestOffset": offsets}])]
+    one = running(query)
+    one.look()
+    assert one.sinks[0].lag == 0
+    one.measure({TopicPartition("orders", 0): 25})
+    assert one.sinks[0].lag == 0, "not all ends are known"
+    one.measure({TopicPartition("orders", 0): 25, TopicPartition("orders", 1): 8, TopicPartition("x", 0): 3})
+    assert one.sinks[0].lag == 21
+    one.look(OUTAGE)
+    one.measure({TopicPartition("orders", 0): 25, TopicPartition("orders", 1): 8})
+    assert one.sinks[0].lag is None
 
 
 def test_a_stop_while_a_query_waits_to_start_again_is_no_failure() -> None:
@@ -205,9 +222,9 @@ def test_a_report_of_an_idle_query_has_the_number_of_the_batch_to_come() -> None
     one = running(query)
     query.reports = [Reported(0, 5)]
     one.look()
-    query.reports += [Reported(1, 0, "idle")]
+    query.reports += [Reported(1, 0, moment(11))]
     one.look()
-    query.reports += [Reported(1, 4, "busy")]
+    query.reports += [Reported(1, 4, moment(12))]
     one.look()
     one.look()
     assert one.sinks[0].rows_in == 9
