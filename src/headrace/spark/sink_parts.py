@@ -104,8 +104,12 @@ class _Open:
         self._lease.close()
         return self.part()
 
+    def leave(self) -> None:
+        """Nobody is there to abort it: the cluster does, or the driver."""
+        self._lease.close()
+
     def close(self) -> None:
-        """Abort it, if somebody is there to do that."""
+        """Abort it."""
         try:
             with suppress(ClientError):
                 self._writer.close()
@@ -136,7 +140,9 @@ class PartsWriter:
                 self._write([rows])
             self._hand_over()
         except ClusterUnreachable:
-            raise  # Nobody is there to abort anything: the cluster does, or the driver.
+            if self._open is not None:
+                self._open.leave()
+            raise
         except BaseException:
             self._undo()
             raise

@@ -10,6 +10,8 @@ import pytest
 
 from headrace.client.columnar.cluster import Cluster
 from headrace.client.columnar.prepared import describe_transactions, open_transactions
+from headrace.client.columnar.writer import Writer
+from headrace.client.errors import ClusterUnreachable
 from headrace.spark import sink_parts, sink_slots
 from headrace.spark.sink_commit import CommitError, Part, Report, id_prefix, transactional_id
 from headrace.spark.sink_driver import SinkDriver
@@ -180,3 +182,21 @@ def test_an_attempt_that_fails_leaves_nothing_open(cluster: Cluster, topics: Top
         PartsWriter(cluster, origin(query), topic, clock).write_all(failing())
     assert open_transactions(cluster, id_prefix(query)) == []
     assert committed(topics, topic) == []
+
+
+def test_an_attempt_whose_cluster_is_away_leaves_its_name_to_nobody_else_while_it_is_open(
+    cluster: Cluster, topics: Topics, query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topics.create()
+
+    def unreachable(_: Writer) -> None:
+        raise ClusterUnreachable("no broker answers", "_TRANSPORT")
+
+    writer = PartsWriter(cluster, origin(query), topic)
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "prepare", unreachable)
+        with pytest.raises(ClusterUnreachable):
+            writer.write_all([rows(b"a")])
+    (left,) = open_transactions(cluster, id_prefix(query))
+    (part,) = PartsWriter(cluster, origin(query), topic).write_all([rows(b"a")])
+    assert transactional_id(query, RUN, part.prepared.suffix) != left
