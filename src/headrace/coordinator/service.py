@@ -16,6 +16,7 @@ from headrace.cluster.controller import TopicSpec
 from headrace.cluster.image import BrokerNode, ClusterImage
 from headrace.net.clock import Clock
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.replication.opening import RunInBackground
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.transactions import TransactionVerifier
@@ -24,6 +25,7 @@ from .alarms import Scheduler
 from .classic import ClassicGroup, JoinRequest, LeavingMember, SyncRequest
 from .consumer import CONSUMER_KEYS, ConsumerGroup, ConsumerSettings
 from .consumer.resolver import Resolver
+from .consumer.target import NewTarget
 from .effects import Effect
 from .errands import Errands
 from .group import Group
@@ -59,9 +61,11 @@ class GroupCoordinator:
         clock: Clock,
         scheduler: Scheduler,
         new_id: Callable[[], str],
+        run_in_background: RunInBackground | None = None,
         serving: asyncio.Event | None = None,
     ) -> None:
         """`serving` is set once clients are served; before that no member can be late."""
+        self._run_in_background = run_in_background
         self.settings = settings
         self._serving = serving
         self._broker_id = broker_id
@@ -165,10 +169,17 @@ class GroupCoordinator:
             group_id,
             image=self._image,
             resolver=self._resolver,
+            aside=self._make_aside,
             settings=lambda: self.consumer_settings(group_id),
             new_id=self._new_id,
             new_classic=self._new_classic,
         )
+
+    def _make_aside(self, make: Callable[[], NewTarget], done: Callable[[NewTarget | None], None]) -> None:
+        if self._run_in_background is None:
+            done(make())
+        else:
+            self.errands.spawn(_run_aside(self._run_in_background, make, done))
 
     def _new_classic(self, group_id: str) -> ClassicGroup:
         return ClassicGroup(group_id, self.settings.classic, wall_ms=self._clock.now_ms, new_id=self._new_id)
@@ -369,3 +380,15 @@ def check_group_id(group_id: str) -> None:
     if not group_id:
         raise CodedError(ErrorCode.invalid_group_id, "the group id is empty")
     check_text(group_id)
+
+
+async def _run_aside(
+    run: RunInBackground, make: Callable[[], NewTarget], done: Callable[[NewTarget | None], None]
+) -> None:
+    made = None
+    try:
+        made = await run(make)
+    except Exception:
+        log.exception("the target of a group could not be made")
+    finally:
+        done(made)

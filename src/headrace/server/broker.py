@@ -290,6 +290,7 @@ class Broker:
             replicas=self._replicas,
             clock=self._clock,
             scheduler=loop,
+            run_in_background=self._world.workers.background,
             serving=None if clustered is None else clustered.member.is_ready,
             new_id=lambda: str(UUID(int=rng.getrandbits(128), version=4)),
         )

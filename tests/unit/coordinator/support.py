@@ -88,6 +88,8 @@ class World:
         self.holds_syncs = False
         self.serving: asyncio.Event | None = None
         """Where it is there, members are not late before it is set."""
+        self.works = 0
+        """How often something was done by a thread."""
         self._held: list[Work] = []
         self._numbers = iter(range(1, 10**9))
         self.store = self.run(SqliteStore.open(":memory:"))
@@ -128,6 +130,7 @@ class World:
             clock=self.clock,
             scheduler=self.scheduler,
             new_id=lambda: str(next(self._numbers)),
+            run_in_background=self.background,
             serving=self.serving,
         )
         self.groups.start()
@@ -152,6 +155,12 @@ class World:
             transactions=self.transactions,
             active_controller=lambda: self.config.node_id,
         )
+
+    async def background(self, work: Callable[[], T]) -> T:
+        """What a thread would do."""
+        self.works += 1
+        await asyncio.sleep(0)
+        return work()
 
     def apply_topic(self, topic: Topic) -> None:
         self.replicas.apply_topic(topic)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from headrace.cluster.image import ClusterImage
 from headrace.protocol.errors import CodedError, ErrorCode
 
-from ..assignors import ASSIGNORS, Subscriber
+from ..assignors import ASSIGNORS
 from ..classic import ClassicGroup
 from ..effects import Alarm, Effect, Reply, Write
 from . import migration, subscriptions
@@ -30,6 +30,7 @@ from .resolver import Resolver
 from .settings import ConsumerSettings
 from .state import GroupState
 from .subscriptions import racks_of
+from .target import Assigning, NewTarget
 
 SESSION: Final = "session"
 REBALANCE: Final = "rebalance"
@@ -39,10 +40,16 @@ _ALARMS: Final = (SESSION, REBALANCE, JOIN, SYNC)
 """The alarms a member can have; the name of one is a pair of its kind and the member's id."""
 _RESOLVE_MIN_MS: Final = 1_000
 _RESOLVE_MAX_MS: Final = 30_000
-_SMALL_GROUP: Final = 2_000
+_SMALL_GROUP: Final = 5_000
+"""Partitions, and topics of all members, up to which a new target is made at once: that takes 10 ms at most."""
+_WAITING_GROUP: Final = 2_000
 """Members and partitions up to which a new target costs next to nothing."""
 _ASSIGNED_PER_MS: Final = 20
 """How many members and partitions are assigned for each millisecond of time: a twentieth of what a core can do."""
+
+
+Aside = Callable[[Callable[[], NewTarget], Callable[[NewTarget | None], None]], None]
+"""Has a target made by a thread, and calls the second with it, or with None where that failed."""
 
 
 @dataclass(slots=True)
@@ -54,9 +61,10 @@ class Decision:
     now_ms: int
     effects: list[Effect] = field(default_factory=list)
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: Change, write: Write | None = None) -> None:
+        """Make a change and keep its record, which may have been made before."""
         self.state.apply(change)
-        self.effects.append(encode(self.group_id, change))
+        self.effects.append(write or encode(self.group_id, change))
 
     def reply(self, token: object, values: Mapping[str, Any]) -> None:
         self.effects.append(Reply(token, values))
@@ -77,6 +85,7 @@ class Core:
         *,
         image: ClusterImage,
         resolver: Resolver,
+        aside: Aside,
         settings: Callable[[], ConsumerSettings],
         new_id: Callable[[], str],
         new_classic: Callable[[str], ClassicGroup],
@@ -87,6 +96,7 @@ class Core:
         """The classic group that this one has become."""
         self._image = image
         self._resolver = resolver
+        self._aside = aside
         self._settings = settings
         self._new_id = new_id
         self._new_classic = new_classic
@@ -99,6 +109,9 @@ class Core:
         self._resolved_version: int | None = None
         self._resolve_after_ms = 0
         self._assign_after_ms = 0
+        self._is_assigning = False
+        self._made: NewTarget | None = None
+        """A target that was made aside, and is not taken yet."""
 
     def _decide(self, now_ms: int) -> Decision:
         return Decision(self.group_id, self.state, now_ms)
@@ -211,35 +224,66 @@ class Core:
         return changed
 
     def _assign(self, decision: Decision) -> None:
-        """A new target where the epoch is newer than it. A very large group waits a little for others to join too."""
+        """A new target where the epoch is newer than it: of a small group at once, of a large one when it has been
+        made aside. A very large group waits a little for others to join too.
+        """
+        made, self._made = self._made, None
+        if made is not None:
+            self._take_target(decision, made)
         state = self.state
-        if state.epoch <= state.target_epoch or decision.now_ms < self._assign_after_ms:
+        if state.epoch <= state.target_epoch or self._is_assigning or decision.now_ms < self._assign_after_ms:
             return
-        targets, size = self._targets()
-        if size > _SMALL_GROUP:
-            self._assign_after_ms = decision.now_ms + size // _ASSIGNED_PER_MS
-        for member_id, target in targets.items():
-            if target != state.targets.get(member_id):
-                decision.apply(TargetMember(member_id, target))
-        decision.apply(TargetEpoch(state.epoch))
+        if self._is_small():
+            self._take_target(decision, self._assigning().make())
+            return
+        if state.target_epoch == 0:
+            self._begin_with_nothing(decision)
+        self._is_assigning = True
+        self._aside(self._assigning().make, self._made_aside)
 
-    def _targets(self) -> tuple[dict[str, Assignment], int]:
-        ids_of: dict[frozenset[str], frozenset[Any]] = {}
-        members = {}
-        for member in self.state.members.values():
-            names = subscriptions.subscribed_names(member, self.state.resolved)
-            ids = ids_of.get(names)
-            if ids is None:
-                ids = ids_of[names] = subscriptions.topic_ids(names, self._image)
-            members[member.id] = Subscriber(
-                topics=ids,
-                assigned=self.state.target_of(member.id),
-                instance_id=member.instance_id,
-                rack=member.rack_id,
-            )
-        topics = subscriptions.shapes(set().union(*ids_of.values()), self._image)
-        size = len(members) + sum(topic.partitions for topic in topics.values())
-        return ASSIGNORS[self._assignor_name()](members, topics), size
+    def _assigning(self) -> Assigning:
+        return Assigning.of(self.group_id, self.state, self._assignor_name(), self._image)
+
+    def _is_small(self) -> bool:
+        """Whether a new target takes no longer than a request may."""
+        names = self.state.subscribed_names()
+        subscribed = len(self.state.members) * len(names)
+        if subscribed > _SMALL_GROUP:
+            return False
+        topics = [topic for topic in map(self._image.topic, names) if topic is not None]
+        return subscribed + sum([len(topic.partitions) for topic in topics]) <= _SMALL_GROUP
+
+    def _begin_with_nothing(self, decision: Decision) -> None:
+        """Members of a group that never had a target need an epoch until there is one: zero is for joining."""
+        decision.apply(TargetEpoch(self.state.epoch))
+        decision.apply(GroupEpoch(self.state.epoch + 1, self.state.metadata_hash))
+
+    def _made_aside(self, made: NewTarget | None) -> None:
+        """It counts with the next heartbeat of any member; None where it could not be made, and is to be tried anew."""
+        self._is_assigning = False
+        self._made = made
+
+    def _take_target(self, decision: Decision, made: NewTarget) -> None:
+        """Members that left meanwhile are left out; those that joined get their share with the next target."""
+        state = self.state
+        if made.epoch <= state.target_epoch:  # the group was emptied meanwhile
+            return
+        if made.size > _WAITING_GROUP:
+            self._assign_after_ms = decision.now_ms + made.size // _ASSIGNED_PER_MS
+        for member_id, target in made.targets.items():
+            holder_id = self._holder(made, member_id)
+            if holder_id is None or state.targets.get(holder_id) is target:
+                continue
+            write = made.writes.get(member_id) if holder_id == member_id else None
+            decision.apply(TargetMember(holder_id, target), write)
+        decision.apply(TargetEpoch(made.epoch))
+
+    def _holder(self, made: NewTarget, member_id: str) -> str | None:
+        """Who has a member's place now: a static one may have returned under a new id."""
+        if member_id in self.state.members:
+            return member_id
+        static = self.state.static_member(made.instances.get(member_id))
+        return None if static is None or static.id in made.targets else static.id
 
     def _assignor_name(self) -> str:
         preferred = self.state.preferred_assignor()

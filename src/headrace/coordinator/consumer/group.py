@@ -4,7 +4,7 @@ what to own. Events in, effects out; the same state comes back from replaying th
 A heartbeat takes up to four steps, each of which is left out where nothing changed:
 
 1. The member's subscription is kept. If it changed, or a topic did, the group enters a new epoch.
-2. An assignor makes the target of that epoch.
+2. An assignor makes the target of that epoch. For a large group a thread does; it counts with the next heartbeat then.
 3. The member takes its next step from what it holds to its target (see `reconcile`).
 4. It is answered with its epoch and, if it changed, with what it may own.
 

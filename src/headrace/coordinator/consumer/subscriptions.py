@@ -29,14 +29,10 @@ def topic_ids(names: Iterable[str], image: ClusterImage) -> frozenset[UUID]:
     return frozenset(topic.id for topic in found if topic is not None)
 
 
-def shapes(ids: Iterable[UUID], image: ClusterImage) -> dict[UUID, TopicShape]:
+def shapes(topics: Iterable[Topic], racks: Mapping[int, str]) -> dict[UUID, TopicShape]:
     """Topics as an assignor sees them."""
-    racks = racks_of(image)
-    topics = (image.topic_by_id(topic_id) for topic_id in ids)
     return {
-        topic.id: TopicShape(partitions=len(topic.partitions), racks=_partition_racks(topic, racks))
-        for topic in topics
-        if topic is not None
+        topic.id: TopicShape(partitions=len(topic.partitions), racks=_partition_racks(topic, racks)) for topic in topics
     }
 
 

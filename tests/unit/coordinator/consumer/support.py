@@ -1,7 +1,7 @@
 """A group with a log and a clock, and members that speak to it."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 from uuid import UUID, uuid5
@@ -11,6 +11,7 @@ from headrace.coordinator.classic import ClassicGroup, ClassicSettings
 from headrace.coordinator.consumer import CONSUMER_KEYS, ConsumerGroup, ConsumerSettings, HeartbeatRequest
 from headrace.coordinator.consumer.records import key_type
 from headrace.coordinator.consumer.resolver import Resolver
+from headrace.coordinator.consumer.target import NewTarget
 from headrace.coordinator.effects import Alarm, Effect, Reply, Write
 from headrace.protocol.errors import ErrorCode
 
@@ -53,16 +54,28 @@ class Host:
         self.alarms: dict[Any, int] = {}
         self.answers: dict[Any, Mapping[str, Any]] = {}
         self.group = self.new_group()
+        self.aside: list[tuple[Callable[[], NewTarget], Callable[[NewTarget | None], None]]] = []
+        """Targets that a thread is to make."""
 
     def new_group(self) -> ConsumerGroup:
         return ConsumerGroup(
             GROUP,
             image=self.image,
             resolver=Resolver(self.image, asyncio.run),
+            aside=self._make_aside,
             settings=lambda: self.settings,
             new_id=self.new_id,
             new_classic=self.new_classic,
         )
+
+    def _make_aside(self, make: Callable[[], NewTarget], done: Callable[[NewTarget | None], None]) -> None:
+        self.aside.append((make, done))
+
+    def finish_aside(self) -> None:
+        """The thread has made what it was to make."""
+        for make, done in self.aside:
+            done(make())
+        self.aside.clear()
 
     def new_id(self) -> str:
         return str(next(self._ids))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headrace.coordinator.consumer import core
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.server.handlers.authorized import GROUP_OPERATIONS, NOT_ASKED
@@ -55,6 +56,17 @@ def test_a_member_joins_lives_and_leaves_in_every_version(world: World, version:
     assert (lives.error_code, lives.member_epoch, lives.assignment) == (ErrorCode.none, 1, None)
     assert beat(world, joined.member_id, -1, version).member_epoch == -1
     assert describe(world).group_state == "Empty"
+
+
+def test_the_target_of_a_large_group_is_made_by_a_thread(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (given(enter(world, "m")), world.works) == ([0, 1, 2, 3], 0)
+    monkeypatch.setattr(core, "_SMALL_GROUP", 5)
+    entered = enter(world, "n")
+    assert (entered.error_code, given(entered)) == (ErrorCode.none, [])
+    world.settle()
+    assert world.works == 1
+    beat(world, "m", 1, topic_partitions=[])
+    assert {len(member.target_assignment.topic_partitions[0].partitions) for member in describe(world).members} == {2}
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.CONSUMER_GROUP_DESCRIBE))
