@@ -125,6 +125,34 @@ def test_a_broker_that_does_not_notice_a_set_back_itself_hears_of_it() -> None:
     told(story)
 
 
+def test_a_broker_that_has_heard_of_later_controllers_notices_a_set_back_that_its_mark_does_not_show() -> None:
+    """It never took up what a controller with an older epoch told, and asked again and again."""
+
+    async def story(run: Run) -> None:
+        cluster = run.cluster
+        await run.client.create_topic(TOPIC, assignments=[[0, 1, 2]])
+        await run.write_until_acknowledged("a")
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        steady = next(machine for machine in cluster if machine is not cluster.controller())
+        others = [machine for machine in cluster if machine is not steady]
+        backup = cluster.ensemble.tree.snapshot()
+        for _ in range(3):
+            controller = cluster.controller()
+            if controller is not None and controller is not steady:
+                controller.kill()
+                await asyncio.sleep(10)
+                await controller.start()
+        for machine in others:
+            machine.kill()
+        cluster.ensemble.set_back(backup)
+        await asyncio.sleep(20)
+        for machine in others:
+            await machine.start()
+        await whole_and_nothing_lost(run)
+
+    told(story)
+
+
 def test_no_producer_id_comes_twice_after_a_set_back() -> None:
     async def producer_ids(run: Run) -> list[int]:
         values = {"transactional_id": None, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}

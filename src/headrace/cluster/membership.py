@@ -128,6 +128,8 @@ class Membership:
         self._marking = asyncio.Lock()
         self._member = member
         self._id = registration.node.id
+        self._newest_epoch = 0
+        """Of the controllers that this broker has heard of."""
         self._presuming: asyncio.TimerHandle | None = None
         self._ended = asyncio.Event()
         """Set when the session is lost."""
@@ -313,6 +315,10 @@ class Membership:
             # Of an earlier life of this broker, or of a reign that has ended: nobody serves it.
             await self._resign()
             return
+        if record["epoch"] < self._newest_epoch:
+            await self._look_for_set_back()
+            return
+        self._newest_epoch = record["epoch"]
         self._member.controller_is(record["id"], record["epoch"])
         await changed.wait()
 
@@ -331,6 +337,10 @@ class Membership:
         except Uncertain:
             return  # the next look removes a key of ours that nobody serves; an epoch that nobody rules is passed over
         log.info("elected controller", epoch=epoch)
+        if epoch < self._newest_epoch:
+            self._register_after_set_back()
+            return
+        self._newest_epoch = epoch
         self._member.controller_is(self._id, epoch)
         try:
             await self._member.rule(epoch, version)
@@ -342,6 +352,31 @@ class Membership:
             if not self._ended.is_set():
                 await self._resign()
         await asyncio.sleep(RETRY_SECONDS)  # let another one try first: something was wrong here
+
+    async def _look_for_set_back(self) -> None:
+        """Epochs of controllers only grow: a store that knows older ones alone than this broker was set back.
+
+        What is read may be old. Something has to be written first: what is read after that is not older.
+        """
+        async with self._marking:
+            marking = await look(self._store, self._id, self._memory, self._rng)
+            if marking.verdict is not Verdict.TOGETHER:
+                self._ended.set()  # and registering anew, this broker heeds it
+                return
+            try:
+                await self._store.commit([marking.renewal])
+            except Conflict as error:
+                raise StoreError(str(error)) from error
+            self._memory.settle_mark()
+        stored = await self._store.get(CONTROLLER_EPOCH)
+        if stored is None or int(stored.value) < self._newest_epoch:
+            self._register_after_set_back()
+
+    def _register_after_set_back(self) -> None:
+        """Say so to the controller, with a new registration."""
+        self._newest_epoch = 0
+        self._heed(Verdict.STORE_SET_BACK)
+        self._ended.set()
 
     async def _resign(self) -> None:
         """Remove our own claim, if it is there; the epoch is checked because versions do not tell claims apart."""

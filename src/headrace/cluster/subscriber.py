@@ -85,19 +85,20 @@ class Subscriber:
         self._newest_epoch = -1
         self.forget_place()
 
-    async def take(self, answer: Mapping[str, Any], asked: Place) -> None:
-        """One answer of the feed, to what was asked at a place.
+    async def take(self, answer: Mapping[str, Any], asked: Place) -> bool:
+        """One answer of the feed, to what was asked at a place; whether it counted.
 
         It is passed over when this broker is elsewhere by now, or when it is of an older controller than one that was
         heard before: then it means nothing any more.
         """
         if asked != self.place or answer["epoch"] < self._newest_epoch:
-            return
+            return False
         self._newest_epoch = answer["epoch"]
         try:
             await self._take_up(answer, asked)
         except _BegunAnewError:
-            return
+            return False
+        return True
 
     async def _take_up(self, answer: Mapping[str, Any], asked: Place) -> None:
         page = answer.get("page")

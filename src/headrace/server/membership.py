@@ -283,7 +283,9 @@ class ClusterMember:
             if self._is_other_history(answer["lineage"]):
                 self.store_set_back()
                 continue
-            await self._take(answer, place)
+            if not await self._take(answer, place):
+                await asyncio.sleep(RETRY_SECONDS)  # of a controller that has had a successor
+                continue
             self._heard_at = asyncio.get_running_loop().time()
             if self._subscriber.is_current and not self._is_accounted_for:
                 self._is_accounted_for = True
@@ -298,12 +300,13 @@ class ClusterMember:
         known, self._lineage = self._lineage, lineage
         return known not in (None, lineage)
 
-    async def _take(self, answer: Mapping[str, Any], place: Place) -> None:
-        """Take up an answer. Where that takes long the controller hears of this broker meanwhile."""
+    async def _take(self, answer: Mapping[str, Any], place: Place) -> bool:
+        """Take up an answer, if it counts. Where that takes long the controller hears of this broker meanwhile."""
         async with asyncio.TaskGroup() as tasks:
             telling = tasks.create_task(self._tell_that_busy())
-            await self._subscriber.take(answer, place)
+            is_taken = await self._subscriber.take(answer, place)
             telling.cancel()
+        return is_taken
 
     async def _tell_that_busy(self) -> None:
         while True:
