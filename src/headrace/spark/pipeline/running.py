@@ -78,6 +78,12 @@ class Running:
     """When it starts again, if it failed."""
     refusal: PipelineFailed | None = None
     """Why it could not be started again."""
+    is_starting: bool = True
+    """Whether it has reported nothing since it was started."""
+    is_over: bool = False
+    """Whether it has ended for good, as of the last look: it may end, or fail, between one question and the next."""
+    final: BaseException | None = None
+    """The failure that ended it for good."""
     seen: set[tuple[str, int]] = field(default_factory=set)
     positions: list[Offsets] = field(default_factory=list)
     """Up to where its sources have read."""
@@ -85,30 +91,30 @@ class Running:
     def __post_init__(self) -> None:
         self.sinks = self.sinks or [Progress(sink=sink.name) for sink in self.graph.sinks]
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether it runs or will run again."""
-        return self.query.isActive or self.due is not None
-
     def look(self, outage: Outage | None = None) -> None:
-        """Take in what happened since the last look."""
+        """Take in what happened since the last look, and decide what is to become of it."""
+        self._take_in_reports()
+        if self.due is not None or self.is_over:
+            return
+        if self.refusal is None and self.query.isActive:
+            self._reached(outage)
+        elif (failure := self.refusal or self.query.exception()) is not None:
+            self._failed(failure)
+        else:
+            self.is_over = True
+            self.sinks = [sink.now("stopped") for sink in self.sinks]
+
+    def _take_in_reports(self) -> None:
         last = self.query.lastProgress
         for report in self._new(json.loads(last.json)) if last is not None else ():
             self.sinks = [sink.after(report) for sink in self.sinks]
             self.positions = positions_of(report)
             self.failed = 0
-        if self.due is not None:
-            return
-        if self.query.isActive:
-            self._reached(outage)
-        elif (failure := self.failure()) is None:
-            self.sinks = [sink.now("stopped") for sink in self.sinks]
-        else:
-            self._failed(failure)
+            self.is_starting = False
 
     def ended(self) -> list[Progress]:
         """Where the sinks stand when the query has been stopped."""
-        self.look()
+        self._take_in_reports()
         return [sink.now("stopped") for sink in self.sinks]
 
     def measure(self, ends: Mapping[TopicPartition, int]) -> None:
@@ -117,17 +123,12 @@ class Running:
             lag = sum(behind(one, {where: ends[where] for where in one}) for one in self.positions)
             self.sinks = [sink.behind_by(lag) if sink.state == "running" else sink for sink in self.sinks]
 
-    def failure(self) -> BaseException | None:
-        """Why it does not run any more, if not because it is done."""
-        if self.query.isActive:
-            return None
-        return self.refusal or self.query.exception()
-
     def start_if_due(self, outage: Outage | None) -> None:
         """Start it where it stopped, if it is time for that and the brokers are there."""
         if self.due is None or self.clock() < self.due or outage is not None:
             return
         self.due = self.refusal = None
+        self.is_starting = True
         self.sinks = [_restarted(sink) for sink in self.sinks]
         try:
             self.query = self.again()
@@ -139,6 +140,7 @@ class Running:
         now = self.clock()
         delay = delay_before(self.restart, failure, self.failed)
         if delay is None:
+            self.is_over, self.final = True, failure
             self.sinks = [sink.now("failed") for sink in self.sinks]
         else:
             self.due = now + delay
@@ -149,7 +151,7 @@ class Running:
             if outage is not None:
                 self.sinks[number] = sink.cut_off(outage)
             elif sink.state == "unreachable":
-                self.sinks[number] = sink.now("starting" if sink.batch is None else "running")
+                self.sinks[number] = sink.now("starting" if self.is_starting else "running")
 
     def _new(self, last: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """Reports not seen before. Mostly the last is all there is, and asking for all of them is dear."""
@@ -250,7 +252,7 @@ def watch(
         brokers.follow(where for one in queries for offsets in one.positions for where in offsets)
         report([sink for one in queries for sink in one.sinks])
         _raise_failure(queries)
-        if stop.is_set() or not any(one.is_alive for one in queries):
+        if stop.is_set() or all(one.is_over for one in queries):
             return
         for one in queries:
             one.start_if_due(away)
@@ -260,8 +262,8 @@ def watch(
 
 def _raise_failure(queries: Sequence[Running]) -> None:
     for one in queries:
-        failure = one.failure()
-        if failure is not None and one.due is None:
+        failure = one.final
+        if failure is not None:
             tries = f" (started again {one.failed - 1} times)" if one.failed > 1 else ""
             raise PipelineFailed(f"{one.graph.title} failed: {cause_of(failure)}{tries}") from failure
 

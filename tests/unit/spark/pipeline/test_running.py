@@ -148,8 +148,32 @@ def test_no_query_starts_again_while_no_broker_answers() -> None:
     one.look(OUTAGE)
     one.start_if_due(OUTAGE)
     assert one.due is not None
-    assert one.is_alive
+    assert not one.is_over
     assert one.sinks[0].state == "restarting"
+
+
+def test_a_query_that_fails_between_two_questions_is_judged_at_the_next_look() -> None:
+    query = FakeQuery()
+    one = running(query, again=ended, restart=AT_ONCE)
+
+    def fail(_sinks: Sequence[Progress]) -> None:
+        query.active, query.error = False, RuntimeError(AWAY)
+
+    watch([one], threading.Event(), fail, poll=0.0)
+    assert (one.sinks[0].state, one.sinks[0].restarts) == ("stopped", 1)
+
+
+def test_a_query_that_was_started_again_does_not_run_before_it_reports() -> None:
+    query = FakeQuery()
+    query.reports = [Reported(3, 5)]
+    one = running(query, again=FakeQuery, restart=AT_ONCE)
+    one.look()
+    query.active, query.error = False, RuntimeError(AWAY)
+    one.look()
+    one.start_if_due(None)
+    one.look(OUTAGE)
+    one.look()
+    assert one.sinks[0].state == "starting"
 
 
 def test_the_delay_grows_up_to_its_bound() -> None:
