@@ -171,12 +171,14 @@ def events(pipeline: Process) -> Iterator[dict[str, Any]]:
 
 
 def _show(event: dict[str, Any], sinks: dict[str, Progress], view: View) -> None:
+    """Show what an event tells; where the sinks stand when there is a pause, so that all are as of one moment."""
+    if not event and sinks:
+        view.progress(list(sinks.values()))
     match event:
         case {"event": "phase", "phase": words}:
             view.phase(words)
         case {"event": "progress", "time": _, **sink}:
             sinks[sink["sink"]] = Progress(**sink)
-            view.progress(list(sinks.values()))
         case {"event": "ended", "sinks": ended}:
             sinks |= {sink["sink"]: Progress(**sink) for sink in ended}
             view.ended(list(sinks.values()))
