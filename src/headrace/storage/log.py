@@ -313,11 +313,12 @@ class Log(LogCore):
         if offset == self.log_end_offset:
             self._cut_epochs()
             return
-        if offset < self.log_start_offset or self._prepare_cut(offset) < self.log_start_offset:
+        end = self._prepare_cut(offset) if offset >= self.log_start_offset else offset
+        if end < self.log_start_offset:
             self.restart_at(min(offset, self.log_start_offset))  # also where it begins inside the batch that is dropped
             return
         with closing(self._open_directory()) as directory:
-            self._prepare_truncation(offset)
+            self._prepare_truncation(end)
             try:
                 self._unlink_later(self._chain.cut(offset))
                 self.log_end_offset = self._chain.active.next_offset

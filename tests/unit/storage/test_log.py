@@ -282,6 +282,20 @@ def test_truncation_inside_a_batch_drops_the_batch(store: Store) -> None:
     assert store.log.log_end_offset == 3
 
 
+@pytest.mark.parametrize("how", ["kill", "crash"])
+def test_truncation_inside_a_batch_leaves_nothing_synced_beyond_the_end(store: Store, how: str) -> None:
+    """Else a start would miss what was dropped, and the next record would count as synced before it is."""
+    append(store.log, count=3)
+    append(store.log, count=3)
+    sync(store.log)
+    store.checkpoint()
+    store.log.truncate_to(4)
+    assert store.log.synced_offset == 3
+    getattr(store, how)()
+    assert store.log.offline is None
+    assert store.log.log_end_offset == 3
+
+
 def test_truncation_below_the_start_restarts_the_log(store: Store) -> None:
     for _ in range(30):
         append(store.log)
