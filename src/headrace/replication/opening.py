@@ -45,7 +45,7 @@ class Openings:
         self._opened = opened
         self._waiting: deque[ClosedLog] = deque()
         self._running: dict[Key, Progress] = {}
-        self._futures: set[asyncio.Future[LogState]] = set()
+        self._futures: dict[asyncio.Future[LogState], None] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._began = 0.0
@@ -105,11 +105,11 @@ class Openings:
             closed = self._waiting.popleft()
             progress = self._running[closed.key] = Progress()
             future = asyncio.ensure_future(self._run(lambda c=closed, p=progress: c.open(p)))  # type: ignore[misc]
-            self._futures.add(future)
+            self._futures[future] = None
             future.add_done_callback(lambda ended, c=closed: self._ended(c, ended))  # type: ignore[misc]
 
     def _ended(self, closed: ClosedLog, future: "asyncio.Future[LogState]") -> None:
-        self._futures.discard(future)
+        self._futures.pop(future, None)
         progress = self._running.pop(closed.key)
         if future.cancelled() or self._is_closed:
             return

@@ -83,7 +83,8 @@ class Listener:
         self._refusals = 0
         """How many were refused since that was reported."""
         self._reports_at = 0.0
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}
+        """In the order in which they were opened."""
 
     def bind(self, host: str, port: int) -> int:
         """Take the address; returns the port, which the system chose if 0 was asked. Raises OSError.
@@ -171,11 +172,11 @@ class Listener:
         )
         if self._authenticator is not None:
             self._authenticator.open(connection)
-        self.connections.add(connection)
+        self.connections[connection] = None
         self._per_address[peer] += 1
 
     def _forget(self, connection: Connection) -> None:
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         if self._authenticator is not None:
             self._authenticator.close(connection)
         self._per_address[connection.peer] -= 1

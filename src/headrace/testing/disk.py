@@ -16,8 +16,9 @@ Files that were open before the crash are dead.
 import errno
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from typing import Final
 
 from headrace.storage.disk import Directory, DirectoryLocked, File, Lock, StorageError, replace_atomically
@@ -73,16 +74,17 @@ Node = Inode | None
 """A file, or None for a directory."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _NameChange:
     """A change to the names in a directory that is not safe yet."""
 
-    source: str | None
-    target: str | None
-    node: Node
+    __slots__ = ("directories", "node", "source", "target")
 
-    def touches(self, directory: str) -> bool:
-        return any(path is not None and os.path.dirname(path) == directory for path in (self.source, self.target))
+    def __init__(self, source: str | None, target: str | None, node: Node) -> None:
+        self.source = source
+        self.target = target
+        self.node = node
+        self.directories = tuple({_parent(path): None for path in (source, target) if path is not None})
+        """In which names change."""
 
     def lies_under(self, directory: str) -> bool:
         return any(path is not None and path.startswith(directory + "/") for path in (self.source, self.target))
@@ -96,7 +98,55 @@ class _NameChange:
             names.pop(self.source, None)
 
 
+class _NameChanges:
+    """Changes of names that are not safe yet, in their order; and by the directories that they are in."""
+
+    def __init__(self) -> None:
+        self._all: dict[_NameChange, None] = {}
+        self._by_directory: dict[str, dict[_NameChange, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __contains__(self, change: _NameChange) -> bool:
+        return change in self._all
+
+    def __iter__(self) -> Iterator[_NameChange]:
+        return iter(self._all)
+
+    def inside(self, directory: str) -> list[_NameChange]:
+        """Those of names that stand in a directory."""
+        return list(self._by_directory.get(directory, ()))
+
+    def under(self, directory: str, *, before: _NameChange) -> list[_NameChange]:
+        """Those of names in a directory and in directories in it, which are older than another change."""
+        if not any(path == directory or path.startswith(directory + "/") for path in self._by_directory):
+            return []
+        older = takewhile(lambda change: change is not before, self._all)
+        return [change for change in older if change.lies_under(directory)]
+
+    def add(self, change: _NameChange) -> None:
+        self._all[change] = None
+        for directory in change.directories:
+            self._by_directory.setdefault(directory, {})[change] = None
+
+    def remove(self, change: _NameChange) -> None:
+        del self._all[change]
+        for directory in change.directories:
+            changes = self._by_directory[directory]
+            del changes[change]
+            if not changes:
+                del self._by_directory[directory]
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
+
+
 def _move(names: dict[str, Node], source: str, target: str) -> None:
+    if names.get(source) is not None:
+        names[target] = names.pop(source)
+        return
     for path in [path for path in names if path == source or path.startswith(source + "/")]:
         names[target + path[len(source) :]] = names.pop(path)
 
@@ -203,7 +253,7 @@ class SimulatedDisk:
         self.life = 0
         self._names: dict[str, Node] = {"/": None}
         self._safe_names: dict[str, Node] = {"/": None}
-        self._name_changes: list[_NameChange] = []
+        self._name_changes = _NameChanges()
         self._locks: set[str] = set()
         self._faults: list[_Fault] = []
         self._power_left: int | None = None
@@ -317,7 +367,7 @@ class SimulatedDisk:
         if rng is not None:
             cut = cut or _random_cut(rng)
             names_kept = rng.randint(0, len(self._name_changes)) if names_kept is None else names_kept
-        for change in self._name_changes[: names_kept or 0]:
+        for change in islice(self._name_changes, names_kept or 0):
             change.apply(self._safe_names)
         self._names = {path: node for path, node in self._safe_names.items() if _parents_exist(path, self._safe_names)}
         seen: set[int] = set()
@@ -331,7 +381,7 @@ class SimulatedDisk:
     def _restart(self) -> None:
         self._end_life()
         self._safe_names = dict(self._names)
-        self._name_changes.clear()
+        self._name_changes = _NameChanges()
         self._locks.clear()
         self._faults.clear()
         self._power_left = None
@@ -381,7 +431,7 @@ class SimulatedDisk:
     def _change(self, source: str | None, target: str | None, node: Node = None) -> None:
         change = _NameChange(source, target, node)
         change.apply(self._names)
-        self._name_changes.append(change)
+        self._name_changes.add(change)
 
     def _need_descriptor(self, path: str) -> None:
         if self.descriptors is not None and self.open_files >= self.descriptors:
@@ -400,7 +450,7 @@ class SimulatedDisk:
         self.operate("create", path)
         if path in self._names:
             raise StorageError(path, errno.EEXIST, os.strerror(errno.EEXIST))
-        self._require_directory(os.path.dirname(path))
+        self._require_directory(_parent(path))
         inode = Inode()
         self._change(None, path, inode)
         return SimulatedFile(self, path, inode)
@@ -415,7 +465,9 @@ class SimulatedDisk:
     def listdir(self, path: str) -> list[str]:
         self._need_descriptor(path)
         self._require_directory(path)
-        return [os.path.basename(name) for name in self._names if name != "/" and os.path.dirname(name) == path]
+        prefix = path.rstrip("/") + "/"
+        inside = [name[len(prefix) :] for name in self._names if name.startswith(prefix)]
+        return [name for name in inside if name and "/" not in name]
 
     def sizes(self, path: str, suffix: str = "") -> dict[str, int]:
         nodes = {name: self._names[os.path.join(path, name)] for name in self.listdir(path)}
@@ -425,7 +477,7 @@ class SimulatedDisk:
     def mkdir(self, path: str) -> None:
         if path in self._names:
             return
-        self.mkdir(os.path.dirname(path))
+        self.mkdir(_parent(path))
         self.operate("mkdir", path)
         self._change(None, path)
 
@@ -460,17 +512,17 @@ class SimulatedDisk:
         """What syncing a directory does, once it is open."""
         self.operate("sync_directory", path)
         self._require_directory(path)
-        for change in [change for change in self._name_changes if change.touches(path)]:
+        for change in self._name_changes.inside(path):
             self._commit(change)
 
     def _commit(self, change: _NameChange) -> None:
+        if change not in self._name_changes:
+            return  # it was made safe with another
         if change.source is not None and change.target is not None:
-            for earlier in self._name_changes[: self._name_changes.index(change)]:
-                if earlier.lies_under(change.source):
-                    self._commit(earlier)
-        if change in self._name_changes:
-            self._name_changes.remove(change)
-            change.apply(self._safe_names)
+            for earlier in self._name_changes.under(change.source, before=change):
+                self._commit(earlier)
+        self._name_changes.remove(change)
+        change.apply(self._safe_names)
 
     def read(self, path: str) -> bytes:
         self._need_descriptor(path)
@@ -521,7 +573,7 @@ class _InjectedError(StorageError):
 
 def _parents_exist(path: str, names: dict[str, Node]) -> bool:
     while path != "/":
-        path = os.path.dirname(path)
+        path = _parent(path)
         if path not in names:
             return False
     return True

@@ -19,6 +19,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
+from itertools import count
 from random import Random
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
@@ -29,6 +30,7 @@ START: Final = 1_000.0
 LONGEST: Final = 24 * 3600.0
 """Virtual seconds that a run may take, unless it says otherwise."""
 _BURIAL_SECONDS: Final = 600.0
+_MANY_ALARMS: Final = 100
 
 
 class Stuck(Exception):  # noqa: N818 - named for the state found
@@ -59,6 +61,20 @@ class Process:
 _PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
+class _Task(asyncio.Task[Any]):
+    """Hashed by its number on its loop: what goes through a set of tasks (as a TaskGroup does that ends) must meet them
+    in the same order in every run, wherever they lie in memory."""
+
+    __slots__ = ("_number",)
+
+    def __init__(self, work: "Coroutine[Any, Any, T] | Generator[Any, None, T]", loop: "VirtualLoop", **options: Any):
+        self._number = loop.next_task_number()
+        super().__init__(work, loop=loop, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class Pollable(Protocol):
     """A socket as much as the loop needs it."""
 
@@ -69,15 +85,16 @@ class Pollable(Protocol):
 class VirtualLoop(asyncio.BaseEventLoop):
     """See above. Readers can be added for what was registered."""
 
-    _ready: "deque[asyncio.Handle]"
-    _scheduled: list[asyncio.TimerHandle]
+    _ready: "deque[Any]"  # of handles, whose parts are asyncio's own
+    _scheduled: list[Any]
+    _stopping: bool
+    _timer_cancelled_count: int
 
     def __init__(self, seed: int | None = None) -> None:
         super().__init__()
         self._now = START
         self.ends_at = float("inf")
         """When running it is given up."""
-        self._selector = _Selector(self)
         self._clock_resolution = 1e-9
         self._rng = None if seed is None else Random(seed)
         self._pollables: dict[int, Pollable] = {}
@@ -85,12 +102,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._hot: dict[int, None] = {}
         """What may be readable and has a reader."""
         self._dead: list[Process] = []
+        self._task_numbers = count()
         self.outside = Context()
         """The context of what belongs to no process, such as a network."""
         self.set_task_factory(_make_task)
 
     def time(self) -> float:
         return self._now
+
+    def next_task_number(self) -> int:
+        return next(self._task_numbers)
 
     # Processes
 
@@ -155,22 +176,42 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     # The turn of the loop; the names are asyncio's
 
-    def turn(self, timeout: float | None) -> None:
-        """Decide what runs next, after waiting that long for something to happen."""
-        self._poll()
-        if not self._ready and timeout is not None:
-            self._now += timeout
+    def _run_once(self) -> None:
+        """One turn, in the place of asyncio's: there is no selector to ask, and runs consist of little else."""
+        self._drop_cancelled()
+        ready = self._ready
+        wait = 0.0 if ready or self._stopping else self._until_next()
+        if self._hot:
+            self._poll()
+        if not ready and wait is not None:
+            self._now += wait
             if self._now > self.ends_at:
                 raise TimeoutError(f"{self._now - START:.0f} virtual seconds have passed")
         self._take_due()
-        self._park()
-        if self._rng is not None:
-            self._mix(self._rng)
-        if not self._ready and timeout is None:
+        self._arrange()
+        if not ready and wait is None:
             self._report_stuck()
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
 
-    def _process_events(self, event_list: Any) -> None:
-        """There are none: `turn` has done it all."""
+    def _drop_cancelled(self) -> None:
+        """Forget alarms that nobody waits for any more: as asyncio does it, all at once when most are of that kind."""
+        scheduled = self._scheduled
+        if len(scheduled) > _MANY_ALARMS and self._timer_cancelled_count * 2 > len(scheduled):
+            for handle in scheduled:
+                handle._scheduled = not handle._cancelled
+            scheduled[:] = [handle for handle in scheduled if not handle._cancelled]
+            heapq.heapify(scheduled)
+            self._timer_cancelled_count = 0
+        while scheduled and scheduled[0]._cancelled:
+            self._timer_cancelled_count -= 1
+            heapq.heappop(scheduled)._scheduled = False
+
+    def _until_next(self) -> float | None:
+        """Seconds until an alarm; None if there is none."""
+        return max(0.0, self._scheduled[0]._when - self._now) if self._scheduled else None
 
     def _write_to_self(self) -> None:
         """Nobody sleeps who could be woken."""
@@ -184,31 +225,34 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 self._ready.append(handle)
 
     def _take_due(self) -> None:
+        scheduled = self._scheduled
         until = self._now + self._clock_resolution
-        while self._scheduled and self._scheduled[0].when() < until:
-            handle = heapq.heappop(self._scheduled)
-            self._now = max(self._now, handle.when())  # who looks at the clock again must not find it early
-            handle._scheduled = False  # type: ignore[attr-defined] # as asyncio's own loop does it
+        while scheduled and scheduled[0]._when < until:
+            handle = heapq.heappop(scheduled)
+            self._now = max(self._now, handle._when)  # who looks at the clock again must not find it early
+            handle._scheduled = False
             self._ready.append(handle)
 
-    def _park(self) -> None:
-        if all(_is_running(handle) for handle in self._ready):
-            return
+    def _arrange(self) -> None:
+        """Put aside what belongs to processes that do not run, and draw whose turn comes when."""
+        ready = self._ready
+        processes = [_process_of(handle) for handle in ready]
+        if not all(process is None or process.is_running for process in set(processes)):
+            self._park(processes)
+            processes = [_process_of(handle) for handle in ready]
+        if self._rng is not None and len(set(processes)) > 1:
+            self._mix(processes, self._rng)
+
+    def _park(self, processes: list[Process | None]) -> None:
         handles = list(self._ready)
         self._ready.clear()
-        for handle in handles:
-            process = _process_of(handle)
-            if process is None or process.is_running:
-                self._ready.append(handle)
-            else:
-                process.parked.append(handle)
+        for handle, process in zip(handles, processes, strict=True):
+            (self._ready if process is None or process.is_running else process.parked).append(handle)
 
-    def _mix(self, rng: Random) -> None:
-        queues: dict[Process | None, deque[asyncio.Handle]] = {}
-        for handle in self._ready:
-            queues.setdefault(_process_of(handle), deque()).append(handle)
-        if len(queues) < 2:
-            return
+    def _mix(self, processes: list[Process | None], rng: Random) -> None:
+        queues: dict[Process | None, deque[asyncio.Handle]] = {process: deque() for process in processes}
+        for handle, process in zip(self._ready, processes, strict=True):
+            queues[process].append(handle)
         self._ready.clear()
         while queues:
             process = rng.choice(list(queues))
@@ -234,17 +278,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 _ = task.cancelled() or task.exception()
 
 
-class _Selector:
-    """What asyncio's loop asks for news."""
-
-    def __init__(self, loop: VirtualLoop) -> None:
-        self._loop = loop
-
-    def select(self, timeout: float | None) -> list[object]:
-        self._loop.turn(timeout)
-        return []
-
-
 def _process_of(handle: asyncio.Handle) -> Process | None:
     return handle._context.get(_PROCESS)  # type: ignore[attr-defined, no-any-return]
 
@@ -260,7 +293,8 @@ def _make_task(
     context: Context | None = None,
     **options: Any,
 ) -> "asyncio.Task[T]":
-    task: asyncio.Task[T] = asyncio.Task(work, loop=loop, context=context, **options)
+    assert isinstance(loop, VirtualLoop)
+    task: asyncio.Task[T] = _Task(work, loop, context=context, **options)
     process = _PROCESS.get() if context is None else context.get(_PROCESS)
     if process is not None:
         process.tasks[task] = None

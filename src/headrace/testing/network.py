@@ -99,7 +99,7 @@ class Verdict:
 
     @property
     def is_held(self) -> bool:
-        return any(not hold.is_released for hold in self.holds)
+        return bool(self.holds) and any(not hold.is_released for hold in self.holds)
 
 
 class Connected:
@@ -170,6 +170,8 @@ class SimulatedNetwork:
         self._cut: set[tuple[str, str]] = set()
         self._delays: dict[tuple[str, str], float] = {}
         self._holds: list[Hold] = []
+        self._passing: dict[int, Verdict] = {}
+        """Verdicts of frames with which nothing is done, by API keys."""
         self._losses: list[Rule] = []
         self._triggers: list[tuple[Rule, Callable[[], None]]] = []
         self._opened = asyncio.Event()
@@ -221,12 +223,14 @@ class SimulatedNetwork:
     # What hosts and sockets need of it
 
     def is_open(self, source: str, target: str) -> bool:
-        return (source, target) not in self._cut and not self.host(target).is_dark
+        return not self.host(target).is_dark and (source, target) not in self._cut
 
     def arrival(self, source: str, target: str) -> float:
         return self.loop.time() + self.rng.uniform(FASTEST, SLOWEST) + self._delays.get((source, target), 0.0)
 
     def judge_request(self, api_key: int, asker: str, answerer: str) -> Verdict:
+        if not self._holds:
+            return self._passes(api_key)
         holds = tuple(hold for hold in self._holds if hold.rule.matches(api_key, asker, answerer))
         for hold in holds:
             hold.catch()
@@ -237,9 +241,17 @@ class SimulatedNetwork:
             if rule.matches(api_key, asker, answerer):
                 self._losses.remove(rule)
                 return Verdict(api_key, is_lost=True)
-        return Verdict(api_key)
+        return self._passes(api_key)
+
+    def _passes(self, api_key: int) -> Verdict:
+        verdict = self._passing.get(api_key)
+        if verdict is None:
+            verdict = self._passing[api_key] = Verdict(api_key)
+        return verdict
 
     def answered(self, api_key: int, asker: str, answerer: str) -> None:
+        if not self._triggers:
+            return
         for trigger in [each for each in self._triggers if each[0].matches(api_key, asker, answerer)]:
             self._triggers.remove(trigger)
             self.loop.call_soon(trigger[1], context=self.loop.outside)

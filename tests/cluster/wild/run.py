@@ -1,6 +1,7 @@
 """One wild run: clients at work while things go wrong, everything set right, liveness, and the check of the history."""
 
 import asyncio
+import gc
 import logging
 import signal
 import threading
@@ -265,7 +266,7 @@ def run(mix: Mix, *, verbose: bool = False) -> Outcome:
     began = time.process_time()
     problems: list[str] = []
     fallible = bugs.in_place() if "task failure" in mix.faults else nullcontext()
-    with _quiet(verbose), _feed_pages(mix.feed_page), fallible:
+    with _quiet(verbose), _feed_pages(mix.feed_page), _collected_afterwards(), fallible:
         try:
             _limit_seconds(MOST_SECONDS)
             run_virtual(main, mix.seed, longest=LONGEST_SECONDS)
@@ -316,3 +317,14 @@ def _feed_pages(count: int) -> Iterator[None]:
         yield
     finally:
         feed.MOST_SENT = before  # type: ignore[misc]
+
+
+@contextmanager
+def _collected_afterwards() -> Iterator[None]:
+    """Collects garbage once a run is over: what that closes must not depend on the runs before; and it costs time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.collect(0)

@@ -118,8 +118,8 @@ class FetchHandler:
         self._sessions = sessions
         self._most_bytes = most_bytes
         self._tasks: set[Task[None]] = set()
-        self.waiting: set[DelayedFetch] = set()
-        """The fetches that wait now."""
+        self.waiting: dict[DelayedFetch, None] = {}
+        """The fetches that wait now, in the order in which they came."""
 
     def __call__(self, request: Request) -> Parts | None:
         if len(request.frame) - request.body > LARGE:
@@ -358,7 +358,7 @@ class Fetch:
         self._slot = slot
         delayed = DelayedFetch(partitions, self._has_enough, self._wake)
         self._delayed = delayed
-        self._handler.waiting.add(delayed)
+        self._handler.waiting[delayed] = None
         self._timer = self._handler.loop.call_later(self._max_wait, delayed.finish)
         self._slot.abandoned = self._stop_waiting
 
@@ -366,7 +366,7 @@ class Fetch:
         assert self._delayed is not None
         assert self._timer is not None
         self._delayed.cancel()
-        self._handler.waiting.discard(self._delayed)
+        self._handler.waiting.pop(self._delayed, None)
         self._timer.cancel()
 
     def _has_enough(self, moved: Watched) -> bool:
