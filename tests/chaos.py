@@ -26,7 +26,7 @@ PARTS: dict[str, list[str]] = {
     "spark-source": [*LONG, "tests/spark/test_source_failover.py"],
     "spark-evolution": [*LONG, "tests/spark/test_evolution.py"],
     "spark-sink": [*LONG, "tests/spark/test_sink_failover.py", "tests/spark/test_sink_restarts.py"],
-    "spark-stages": [*LONG, "tests/spark/test_sink_stages.py", "tests/spark/test_sink_idle.py"],
+    "spark-stages": [*LONG, "tests/spark/test_sink_stages.py", "tests/spark/test_sink_times.py"],
     "spark-pipelines": [*LONG, "tests/spark/test_pipeline_process.py", "tests/spark/test_pipeline_restarts.py"],
     "spark-cluster": [*LONG, "tests/spark/test_cluster.py", "tests/spark/test_declarative.py"],
 }

@@ -1,4 +1,5 @@
-"""A stream with nothing to do for longer than its cluster remembers anything, and attempts that come too late."""
+"""Streams that idle for longer than their cluster remembers anything, attempts that come too late, and batches that
+take longer than a transaction may."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from headrace.spark.sink_commit import PREFIX, suffix_of, transactional_id
 from headrace.testing import Broker
 from tests.process import wait_for
 
+from .gates import Gate
 from .queries import started
 from .records import values, wait_until_decided
 from .topics import Topics
@@ -22,6 +24,7 @@ from .topics import Topics
 pytestmark = pytest.mark.long
 
 FORGETFUL = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
     "transactional.id.expiration.ms": "5000",
     "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
     "producer.id.expiration.ms": "5000",
@@ -102,3 +105,30 @@ def test_an_attempt_that_writes_when_its_batch_is_committed_does_not_hold_reader
     finally:
         query.stop()
     assert committed(topics, target) == Counter(range(10))
+
+
+def test_a_batch_that_takes_longer_than_a_transaction_may_is_written_once(
+    spark: Any, topics: Topics, cluster: Cluster, tmp_path: Path
+) -> None:
+    target, gate = topics.create(), Gate(tmp_path, rows=0)
+
+    def one_after_the_other(batches: Iterator[Any]) -> Iterator[Any]:
+        """The second task begins when the cluster has aborted what the first one wrote."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        if context.partitionId() == 1:
+            gate.stand(1)
+        yield from batches
+
+    def until_aborted() -> None:
+        wait_for("the first task has written", lambda: bool(values(topics.bootstrap, target)), PATIENCE)
+        wait_for("the cluster aborts it", lambda: not open_transactions(cluster, PREFIX), PATIENCE)
+
+    rows = spark.range(0, 1000, 1, 2).selectExpr("CAST(id AS STRING) AS value")
+    options = {"kafka.bootstrap.servers": topics.bootstrap, "topic": target, "delivery": "exactly-once"}
+    writer = rows.mapInArrow(one_after_the_other, rows.schema).write.format("headrace").mode("append")
+    with gate.meanwhile(until_aborted):
+        writer.options(**options).option("kafka.transaction.timeout.ms", "3000").save()
+    assert committed(topics, target) == Counter(range(1000))
