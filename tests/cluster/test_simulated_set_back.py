@@ -153,18 +153,19 @@ def test_a_broker_that_has_heard_of_later_controllers_notices_a_set_back_that_it
     told(story)
 
 
-def test_no_producer_id_comes_twice_after_a_set_back() -> None:
-    async def producer_ids(run: Run) -> list[int]:
-        values = {"transactional_id": None, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
-        found: list[int] = []
-        while len(found) < 5:
-            answer = await run.client.ask_anyone(ApiKey.INIT_PRODUCER_ID, 4, values)
-            if answer.error_code == ErrorCode.none:
-                found.append(answer.producer_id)
-            else:
-                await run.client.pause()
-        return found
+async def producer_ids(run: Run) -> list[int]:
+    values = {"transactional_id": None, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
+    found: list[int] = []
+    while len(found) < 5:
+        answer = await run.client.ask_anyone(ApiKey.INIT_PRODUCER_ID, 4, values)
+        if answer.error_code == ErrorCode.none:
+            found.append(answer.producer_id)
+        else:
+            await run.client.pause()
+    return found
 
+
+def test_no_producer_id_comes_twice_after_a_set_back() -> None:
     async def story(run: Run) -> None:
         cluster = run.cluster
         await run.client.create_topic(TOPIC, assignments=[[0, 1, 2]])
@@ -220,6 +221,43 @@ def test_a_broker_of_a_cluster_that_starts_with_an_empty_store_leaves_nothing_in
         for machine in cluster:
             await machine.start()
         await whole_and_nothing_lost(run)
+
+    told(story)
+
+
+def put_back(machine: Machine) -> None:
+    """What an operator does with the one log of a topic that was made anew."""
+    disk, path = machine.disk, f"/data/{TOPIC}-0"
+    (stray,) = (name for name in disk.listdir("/data") if name.startswith(TOPIC) and name.endswith("-stray"))
+    disk.rmtree(path)
+    disk.rename(f"/data/{stray}", path)
+    disk.unlink(f"{path}/partition.metadata")
+
+
+def test_a_cluster_whose_store_is_lost_for_good_begins_anew_with_its_records() -> None:
+    async def story(run: Run) -> None:
+        cluster = run.cluster
+        await run.client.create_topic(TOPIC, assignments=[[0, 1, 2]])
+        await run.write_until_acknowledged("a")
+        known = await producer_ids(run)
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        await asyncio.gather(*(machine.stop() for machine in cluster))
+        cluster.ensemble.set_back(Tree().snapshot())
+        for machine in cluster:
+            lines = machine.disk.read("/data/meta.properties").splitlines(keepends=True)
+            others = [line for line in lines if not line.startswith(b"cluster.id=")]
+            machine.disk.write("/data/meta.properties", b"".join(others))
+        await asyncio.gather(*(machine.start() for machine in cluster))
+        await cluster.until(lambda: directories(run) == [["stray"]] * 3, "the logs are set aside")
+        await run.client.create_topic(TOPIC, assignments=[[0, 1, 2]])
+        await cluster.until(lambda: directories(run) == [["0", "stray"]] * 3, "the topic is made anew")
+        await asyncio.gather(*(machine.stop() for machine in cluster))
+        for machine in cluster:
+            put_back(machine)
+        await asyncio.gather(*(machine.start() for machine in cluster))
+        run.client.forget(TOPIC, 0)
+        await whole_and_nothing_lost(run)
+        assert not set(known) & set(await producer_ids(run))
 
     told(story)
 

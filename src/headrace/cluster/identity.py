@@ -42,7 +42,8 @@ async def check_cluster(store: MetadataStore, mine: str) -> None:
 def _wrong_cluster(mine: str, found: str | None) -> WrongCluster:
     return WrongCluster(
         f"this broker is of cluster {mine}, and the metadata store of "
-        f"{'none: it has lost everything' if found is None else f'cluster {found}'}; put the store back"
+        f"{'none: it has lost everything' if found is None else f'cluster {found}'}; put the store back "
+        "(where there is no copy of it, see docs/operations.md)"
     )
 
 
