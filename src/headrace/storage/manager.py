@@ -242,10 +242,11 @@ class LogManager:
 
     def _drop_deleted(self) -> None:
         """A deletion on a full disk may have left checkpoints that still name its partitions; no new topic is bound by
-        them. Those of a topic that had the name since are not meant: see `_take_name`.
+        them. Those of a topic that had the name since are not meant: see `_take_name`. Nor are names that are too long
+        to be told apart here: another log of such a name may have lost its directory, and is no new one.
         """
         for name, offsets in self._checkpointed().items():
-            for key in [key for key in offsets if _shortened(_directory_of(key)) in self._deleted]:
+            for key in [key for key in offsets if _directory_of(key) in self._deleted]:
                 if _directory_of(key) not in self._directories:
                     del offsets[key]
                     self._outdated.add(name)

@@ -261,6 +261,21 @@ def test_a_lost_directory_is_missed_also_right_after_another_topic_of_its_name_w
     assert [name for name in disk.listdir("/data") if name.endswith("-delete")] == []
 
 
+def test_a_lost_directory_is_missed_whatever_topics_with_names_like_its_own_were_deleted() -> None:
+    """The name of a deleted directory has no room for all of a long one."""
+    disk = SimulatedDisk()
+    first = opened(disk)
+    append(first.load("t" * 248 + "a", 0, TOPIC_ID, LogSettings()))
+    append(first.load("t" * 248 + "b", 0, uuid.UUID(int=5), LogSettings()))
+    first.checkpoint({})
+    first.delete("t" * 248 + "a", [0])
+    disk.kill()
+    disk.rmtree(f"/data/{'t' * 248}b-0")
+    again = opened(disk)
+    log = again.load("t" * 248 + "b", 0, uuid.UUID(int=5), LogSettings(), replicated=True)
+    assert log.health is Health.REFETCHING
+
+
 def test_strays_are_directories_that_nobody_loaded() -> None:
     store = Store()
     store.manager.load("other", 3, uuid.UUID(int=9), LogSettings())
