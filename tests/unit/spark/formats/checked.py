@@ -55,7 +55,7 @@ def main() -> None:
     """Run the property tests on checked memory."""
     from tests import conftest  # noqa: F401 - its settings
 
-    from . import test_avro, test_avro_resolution, test_json, test_protobuf
+    from . import test_avro, test_avro_resolution, test_json, test_protobuf, test_protobuf_resolution
 
     with np.errstate(over="ignore"):
         test_json.test_the_loop_reads_what_the_reader_of_single_records_reads(zone="Europe/Paris")
@@ -63,6 +63,7 @@ def main() -> None:
         test_avro_resolution.test_records_are_resolved_as_fastavro_resolves_them()
         test_avro_resolution.test_any_bytes_are_a_record_or_bad()
         test_avro_resolution.test_a_recursive_field_that_the_reader_does_not_have_is_passed_over()
+        test_protobuf_resolution.test_a_message_is_bad_or_all_of_its_values_are_those_that_were_written()
         test_protobuf.test_messages_are_read_as_the_library_wrote_them()
         test_protobuf.test_damaged_messages_are_bad_exactly_where_the_library_refuses_them()
 
