@@ -1,18 +1,22 @@
 """Columns written with a registry's schemas: Confluent's own deserializers read them, and so does the source."""
 
+import io
 import json
 import pickle
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from headrace.client.errors import ClientError
@@ -20,6 +24,7 @@ from headrace.spark.formats.arrow_types import arrow_type
 from headrace.spark.formats.ddl import parse_schema
 from headrace.spark.formats.errors import OptionError
 from headrace.spark.formats.writing import ValueEncoder, encoder_for, read_encoding
+from headrace.spark.formats.writing.avro import avro_encode, made_schema
 from tests.unit.registry.serving import in_memory, serving
 
 from .test_decoder import batch, decoder
@@ -173,6 +178,78 @@ COLUMNS = "id BIGINT, state STRING, price DECIMAL(9,2), note STRING"
 
 def order(**changes: Any) -> dict[str, Any]:
     return {"id": 1, "state": "NEW", "price": Decimal("1.00"), "note": None, **changes}
+
+
+def test_defaults_and_unions_are_written_as_the_schema_has_them(client: SchemaRegistryClient, url: str) -> None:
+    place = {"type": "record", "name": "P", "fields": [{"name": "zip", "type": "int", "default": 7}]}
+    declared: list[tuple[str, Any, Any]] = [
+        ("b", "bytes", "\u00ff"),
+        ("x", "double", 0.5),
+        ("l", {"type": "array", "items": "string"}, ["a", "é"]),
+        ("k", {"type": "map", "values": "long"}, {"z": -1}),
+        ("p", place, {}),
+        ("u", ["null", "string"], None),
+        ("e", {"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B"),
+        ("f", {"type": "fixed", "name": "F", "size": 2}, "ab"),
+    ]
+    fields = [{"name": name, "type": kind, "default": default} for name, kind, default in declared]
+    fields += [{"name": "m", "type": ["int", "string"]}, {"name": "o", "type": ["long", "null", "string"]}]
+    schema = json.dumps({"type": "record", "name": "R", "fields": fields})
+    columns = "m STRUCT<member0: INT, member1: STRING>, o STRING"
+    made = encoder(url, columns, format="avro", topic="defaults", schema=schema)
+    (value, other) = written(
+        made, columns, [{"m": {"member0": None, "member1": "s"}, "o": "t"}, {"m": {"member0": 3}, "o": None}]
+    )
+    read = AvroDeserializer(client)
+    assert read(value, context("defaults")) == {
+        "b": b"\xff",
+        "x": 0.5,
+        "l": ["a", "é"],
+        "k": {"z": -1},
+        "p": {"zip": 7},
+        "u": None,
+        "e": "B",
+        "f": b"ab",
+        "m": "s",
+        "o": "t",
+    }
+    assert (read(other, context("defaults"))["m"], read(other, context("defaults"))["o"]) == (3, None)
+
+
+_avro_rows = st.fixed_dictionaries(
+    {
+        "i": st.none() | st.integers(-(2**31), 2**31 - 1),
+        "l": st.none() | st.integers(-(2**63), 2**63 - 1),
+        "f": st.floats(width=32, allow_nan=False),
+        "d": st.floats(allow_nan=False),
+        "t": st.text(st.characters(exclude_categories=["Cs"]), max_size=6),
+        "b": st.binary(max_size=6),
+        "o": st.none() | st.booleans(),
+        "y": st.dates(date(1600, 1, 1), date(2300, 1, 1)),
+        "at": st.datetimes(datetime(1800, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC)),
+        "n": st.integers(-(10**38) + 1, 10**38 - 1).map(lambda digits: Decimal(digits).scaleb(-5, Context(prec=80))),
+        "a": st.lists(st.none() | st.integers(-5, 5), max_size=3),
+        "m": st.dictionaries(st.text("ab", max_size=2), st.none() | st.text("ab", max_size=2), max_size=3),
+    }
+)
+_AVRO_COLUMNS = (
+    "i INT, l BIGINT, f FLOAT, d DOUBLE, t STRING, b BINARY, o BOOLEAN, y DATE, at TIMESTAMP, n DECIMAL(38,5), "
+    "a ARRAY<INT>, m MAP<STRING, STRING>"
+)
+
+
+@given(st.lists(_avro_rows, max_size=4))
+def test_avro_that_is_written_is_what_fastavro_writes_and_reads(values: list[dict[str, Any]]) -> None:
+    kind = parse_schema(_AVRO_COLUMNS)
+    text = made_schema(kind, "t")
+    encode = avro_encode(text, kind)
+    parsed = fastavro.parse_schema(json.loads(text))
+    for value in values:
+        data = encode(value)
+        assert fastavro.schemaless_reader(io.BytesIO(data), parsed, parsed) == value
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, parsed, value)
+        assert out.getvalue() == data
 
 
 def test_rows_that_the_schema_does_not_allow_become_letters(url: str) -> None:
