@@ -60,14 +60,28 @@ def check_records(data: memoryview, start: int, count: int) -> Learned:
     return state
 
 
-def check_packed_records(batch: memoryview, header: BatchHeader, limit: int) -> Learned:
-    """The same for a compressed batch, which may have up to `limit` bytes when it is decompressed."""
+class SlowBatch(Exception):  # noqa: N818 - nothing is wrong with it
+    """Checking the batch would take too long here: a thread should do it."""
+
+
+def check_packed_records(batch: memoryview, header: BatchHeader, limit: int, at_once: int | None = None) -> Learned:
+    """The same for a compressed batch, which may have up to `limit` bytes when it is decompressed.
+
+    `SlowBatch` where it has more than `at_once`.
+    """
     size = _announced_size(batch, header)
     if size is not None and size > limit:
         raise _invalid(f"the batch decompresses to {size} bytes; the most is {limit}")
     _check_count(header, limit)
+    most = limit if at_once is None else min(at_once, limit)
+    if size is not None and size > most:
+        raise SlowBatch
     try:
-        body = compression.unpack(header.codec, batch[HEADER_SIZE:], limit, guess=size or 0)
+        body = compression.unpack(header.codec, batch[HEADER_SIZE:], most, guess=size or 0)
+    except compression.TooLarge as error:
+        if most < limit:
+            raise SlowBatch from None
+        raise _invalid(error.message) from error
     except CodedError as error:
         raise _invalid(error.message) from error
     if not compression.is_one_frame(header.codec, batch[HEADER_SIZE:], len(body)):
@@ -75,7 +89,7 @@ def check_packed_records(batch: memoryview, header: BatchHeader, limit: int) -> 
     return check_records(body, 0, header.record_count)
 
 
-def check_frame(batch: memoryview, header: BatchHeader, limit: int) -> None:
+def check_frame(batch: memoryview, header: BatchHeader, limit: int, at_once: int | None = None) -> None:
     """Hold a compressed batch to the frame of its stream: its magic, and a size that can hold the records.
 
     A frame that announces fewer bytes than the records need may be one of several: then all is read, up to `limit`. How
@@ -86,7 +100,7 @@ def check_frame(batch: memoryview, header: BatchHeader, limit: int) -> None:
     if size is None:
         _check_count(header, limit)
     elif size < header.record_count * SMALLEST_RECORD:
-        check_packed_records(batch, header, limit)
+        check_packed_records(batch, header, limit, at_once)
 
 
 def _announced_size(batch: memoryview, header: BatchHeader) -> int | None:

@@ -24,15 +24,23 @@ from headrace.protocol.batch import (
 from headrace.protocol.compression import CODECS, DECOMPRESSED_LIMIT, NONE, ZSTD, compress, decompress
 from headrace.protocol.errors import CodedError, ErrorCode, RecordsRefused
 from headrace.protocol.produce import FIRST_WITH_ZSTD
-from headrace.protocol.validation import Learned, check_frame, check_packed_records, check_records
+from headrace.protocol.validation import Learned, SlowBatch, check_frame, check_packed_records, check_records
 
+_MOST: Final = 1 << 62
 _CODEC_NAMES: Final = {codec: name for name, codec in CODECS.items()}
+_READ_AT_ONCE: Final = 1 << 20
+"""Bytes of decompressed records that are read while others wait: some 2 ms."""
+_COMPRESSED_AT_ONCE: Final = 1 << 18
+"""Bytes that are compressed while others wait: some 10 ms with gzip."""
 
 
 def admit(
-    batch: memoryview, header: BatchHeader, rules: IntakeSettings, now_ms: int, version: int
+    batch: memoryview, header: BatchHeader, rules: IntakeSettings, now_ms: int, version: int, *, in_thread: bool = False
 ) -> tuple[memoryview, BatchHeader]:
-    """The batch as it goes into the log: the same bytes unless the topic changes codec or timestamps."""
+    """The batch as it goes into the log: the same bytes unless the topic changes codec or timestamps.
+
+    `SlowBatch` where that takes long, unless it is a thread's time.
+    """
     if len(batch) > rules.max_message_bytes:
         raise CodedError(
             ErrorCode.message_too_large,
@@ -48,26 +56,28 @@ def admit(
     if codec == NONE:
         learned: Learned | None = check_records(batch, HEADER_SIZE, header.record_count)
     else:
-        learned = check_compressed(batch, header, rules)
+        learned = check_compressed(batch, header, rules, None if in_thread else _READ_AT_ONCE)
     if not rules.append_time:
         header = _check_timestamps(batch, header, rules, now_ms, learned)
     if rules.compacted:
         _check_keys(learned)
     if rules.codec is not None and rules.codec != codec:
-        batch, header = _recompress(batch, header, rules)
+        batch, header = _recompress(batch, header, rules, _MOST if in_thread else _COMPRESSED_AT_ONCE)
     if rules.append_time:
         stamp_append_time(batch, now_ms)
         header = read_header(batch)
     return batch, header
 
 
-def check_compressed(batch: memoryview, header: BatchHeader, rules: IntakeSettings) -> Learned | None:
+def check_compressed(
+    batch: memoryview, header: BatchHeader, rules: IntakeSettings, at_once: int | None
+) -> Learned | None:
     """What the records of a compressed batch say; None where only its frame was looked at."""
     recompressed = rules.codec is not None and rules.codec != header.codec
     unordered = header.max_timestamp < header.base_timestamp and not rules.append_time
     if rules.reads_records or rules.compacted or recompressed or unordered:
-        return check_packed_records(batch, header, _decompressed_limit(rules))
-    check_frame(batch, header, _decompressed_limit(rules))
+        return check_packed_records(batch, header, _decompressed_limit(rules), at_once)
+    check_frame(batch, header, _decompressed_limit(rules), at_once)
     return None
 
 
@@ -116,9 +126,13 @@ def _check_keys(learned: Learned | None) -> None:
         raise RecordsRefused(ErrorCode.invalid_record, message, tuple((place, "no key") for place in places))
 
 
-def _recompress(batch: memoryview, header: BatchHeader, rules: IntakeSettings) -> tuple[memoryview, BatchHeader]:
+def _recompress(
+    batch: memoryview, header: BatchHeader, rules: IntakeSettings, at_once: int
+) -> tuple[memoryview, BatchHeader]:
     assert rules.codec is not None
     plain = decompress(header.codec, batch[HEADER_SIZE:], _decompressed_limit(rules))
+    if rules.codec != NONE and len(plain) > at_once:
+        raise SlowBatch
     packed = compress(rules.codec, plain, rules.codec_level)
     fresh = replace_records(batch, packed, rules.codec)
     if len(fresh) > rules.max_message_bytes:

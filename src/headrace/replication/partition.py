@@ -219,11 +219,17 @@ class Partition:
 
     # Writing
 
-    def append(self, batch: memoryview, header: BatchHeader, *, now_ms: int, version: int) -> Appended:
-        """Append one batch as the leader. It is committed once the high watermark has passed it: see `commits`."""
+    def append(
+        self, batch: memoryview, header: BatchHeader, *, now_ms: int, version: int, is_admitted: bool = False
+    ) -> Appended:
+        """Append one batch as the leader. It is committed once the high watermark has passed it: see `commits`.
+
+        `SlowBatch` where it takes long to check: then a thread should `admit` it, and it comes again.
+        """
         if not self.is_leader:
             self.check_leads()
-        batch, header = admit(batch, header, self.rules, now_ms, version)
+        if not is_admitted:
+            batch, header = admit(batch, header, self.rules, now_ms, version)
         appended = self.log.append(batch, header, self.leader_epoch)
         if not appended.duplicate:
             self._after_append(header.record_count)
@@ -243,6 +249,7 @@ class Partition:
         now_ms: int,
         version: int,
         from_zero: bool,
+        is_admitted: bool = False,
     ) -> Appended:
         """Append a batch of a transaction. `from_zero` where producers number their batches anew in each one."""
         producer_id = header.producer_id
@@ -254,7 +261,7 @@ class Partition:
                     ErrorCode.out_of_order_sequence_number,
                     f"a transaction of producer {producer_id} begins with sequence number {header.base_sequence}",
                 )
-        appended = self.append(batch, header, now_ms=now_ms, version=version)
+        appended = self.append(batch, header, now_ms=now_ms, version=version, is_admitted=is_admitted)
         self.verifications.end(producer_id)
         return appended
 

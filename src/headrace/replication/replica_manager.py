@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar, cast
 
 import structlog
 
@@ -53,6 +53,8 @@ _SYNCED_AT_ONCE = 64
 RECOVERY_THREADS = "num.recovery.threads.per.data.dir"
 
 logger = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 Dispose = Callable[[str, Sequence[int]], object]
@@ -789,6 +791,11 @@ class ReplicaManager:
         write = self._logs.prepare_checkpoint(self._high_watermarks())
         await self._off_loop(write.run)
         self._logs.finish(write)
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """What work returns that would take too long on the loop."""
+        run = self._run_in_background
+        return work() if run is None else cast(T, await run(work))
 
     async def _off_loop(self, work: Callable[[], None]) -> None:
         """Return when the worker has done it, or raise what it raised."""

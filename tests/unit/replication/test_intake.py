@@ -9,6 +9,7 @@ import pytest
 from headrace.cluster.image import Topic
 from headrace.cluster.log_settings import IntakeSettings, intake_settings
 from headrace.config import BrokerConfig
+from headrace.protocol import compression
 from headrace.protocol.batch import (
     HEADER,
     HEADER_SIZE,
@@ -22,6 +23,7 @@ from headrace.protocol.batch import (
 from headrace.protocol.compression import DECOMPRESSED_LIMIT, GZIP, LZ4, NONE, SNAPPY, ZSTD, compress
 from headrace.protocol.errors import CodedError, ErrorCode, RecordsRefused
 from headrace.protocol.records import Record, encode_batch
+from headrace.protocol.validation import SlowBatch
 from headrace.replication.intake import admit
 from tests.intake import RULES
 
@@ -210,3 +212,22 @@ def test_append_time_does_not_ask_what_the_producer_wrote() -> None:
     batch, header = admit(stamped(newest=-1), check_batch(stamped(newest=-1)), rules, now_ms=77, version=9)
     assert header.max_timestamp == 77
     assert crc_matches(batch, header.crc)
+
+
+@pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
+def test_no_more_than_a_mebibyte_is_decompressed_where_others_wait(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[int] = []
+    unpack = compression.unpack
+
+    def noted(codec: int, data: memoryview, limit: int, *, guess: int) -> memoryview:
+        limits.append(limit)
+        return unpack(codec, data, limit, guess=guess)
+
+    monkeypatch.setattr(compression, "unpack", noted)
+    batch = memoryview(encode_batch([Record(0, 1, b"key", bytes(2 << 20), ())], codec=codec))
+    with pytest.raises(SlowBatch):
+        admit(batch, check_batch(batch), FULL, now_ms=1, version=9)
+    assert all(limit <= 1 << 20 for limit in limits)
+    admit(batch, check_batch(batch), FULL, now_ms=1, version=9, in_thread=True)
+    small = keyed(b"a", codec=codec)
+    admit(small, check_batch(small), FULL, now_ms=1, version=9)

@@ -9,6 +9,7 @@ order of the request. One partition's error never stops the others.
 - What a producer sent behind a batch that was refused is refused like it, until that one comes again: see `refusals`.
 - Records that are not what the batch's header says are refused (INVALID_RECORD); so is a compressed batch without the
   frame of its codec. `headrace.record.validation=full` also looks inside compressed batches.
+- A batch that takes long to look inside, or to compress anew, is left to a thread; its connection waits, others do not.
 - A max timestamp that the records do not have (-1, as older Go clients send) is corrected.
 - A topic with `headrace.schema.validation` refuses records without a registered schema (INVALID_RECORD, v8 says which).
 - v7 zstd; v8 error messages; v13 topic ids (an unknown or zero id is UNKNOWN_TOPIC_ID).
@@ -19,9 +20,10 @@ order of the request. One partition's error never stops the others.
 
 from asyncio import Task, get_running_loop, sleep
 from collections.abc import Callable, Coroutine
+from functools import partial
 from math import inf
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -38,6 +40,8 @@ from headrace.protocol.produce import (
     parse_request,
     write_response,
 )
+from headrace.protocol.validation import SlowBatch
+from headrace.replication.intake import admit
 from headrace.replication.partition import Partition
 from headrace.replication.purgatory import Committed
 from headrace.replication.replica_manager import ReplicaManager
@@ -80,10 +84,13 @@ class Pending:
     def has_failed(self) -> bool:
         return any(answer.code for _, answers in self._topics for answer in answers)
 
-    def expect(self, answers: list[PartitionAnswer]) -> Committed:
-        """Wait for the partition that was answered last; the result is what to call when its fate is known."""
+    @property
+    def first_failure(self) -> str | None:
+        return next((answer.message for _, answers in self._topics for answer in answers if answer.code), None)
+
+    def expect(self, answers: list[PartitionAnswer], at: int) -> Committed:
+        """Wait for a partition that was answered; the result is what to call when its fate is known."""
         self._waiting += 1
-        at = len(answers) - 1
 
         def committed(error: CodedError | None) -> None:
             if error is not None:
@@ -108,6 +115,16 @@ class Pending:
         self._slot = slot
 
 
+class Slow(NamedTuple):
+    """A batch that a thread has to check, and where its answer belongs. Its bytes are its own."""
+
+    topic: TopicRecords
+    partition: int
+    records: memoryview
+    answers: list[PartitionAnswer]
+    at: int
+
+
 class ProduceHandler:
     """Serves Produce."""
 
@@ -116,7 +133,7 @@ class ProduceHandler:
         self._schemas = schemas
         self._clock = replicas.clock
         self._tasks: set[Task[None]] = set()
-        """The requests that wait for the transaction coordinator."""
+        """The requests that wait for the transaction coordinator, or for a thread."""
 
     def __call__(self, request: Request) -> Parts | None:
         version = request.version
@@ -132,18 +149,17 @@ class ProduceHandler:
         if len(topics) > MANY or sum(len(topic.partitions) for topic in topics) > MANY:
             self._run_alone(request, lambda slot: self._append_in_turns(request, produce, slot))
             return None
-        if produce.acks == 0:
-            return self._serve_without_answer(request, produce)
+        slow: list[Slow] = []
         pending = Pending(request)
         for topic in topics:
-            pending.add(topic, self._append_topic(topic, produce, request, pending))
-        return pending.finish(request.connection)
-
-    def _serve_without_answer(self, request: Request, produce: ProduceRequest) -> Parts:
-        for topic in produce.topics:
-            for answer in self._append_topic(topic, produce, request, None):
-                if answer.code:
-                    raise ProtocolViolation(f"a record without acks could not be written: {answer.message}")
+            pending.add(topic, self._append_topic(topic, produce, request, pending, slow))
+        if slow:
+            self._run_alone(request, lambda slot: self._append_rest(request, produce, pending, slow, slot))
+            return None
+        if produce.acks:
+            return pending.finish(request.connection)
+        if pending.has_failed:
+            raise ProtocolViolation(f"a record without acks could not be written: {pending.first_failure}")
         return []
 
     def _verify(self, request: Request, produce: ProduceRequest, found: list[Beginning]) -> None:
@@ -162,22 +178,54 @@ class ProduceHandler:
 
     async def _append_in_turns(self, request: Request, produce: ProduceRequest, slot: Slot) -> None:
         """Append to many partitions, with turns for others in between. A connection that is held keeps its frame."""
-        connection, version = request.connection, request.version
-        pending, done = Pending(request), 0
+        pending, slow, done = Pending(request), list[Slow](), 0
         try:
             for topic in produce.topics:
                 answers: list[PartitionAnswer] = []
                 pending.add(topic, answers)
                 for start in range(0, max(len(topic.partitions), 1), _STEP):
                     some = topic._replace(partitions=topic.partitions[start : start + _STEP])
-                    self._append_topic(some, produce, request, pending if produce.acks else None, answers=answers)
+                    self._append_topic(some, produce, request, pending, slow, answers=answers)
                     done += max(len(some.partitions), 1)
                     if done >= _STEP:
                         done = 0
                         await sleep(0)
         except Exception:
-            log.exception("request failed", api=ApiKey.PRODUCE.name, version=version)
-            connection.close()
+            _fail(request)
+            return
+        await self._append_rest(request, produce, pending, slow, slot)
+
+    async def _append_verified(
+        self, request: Request, produce: ProduceRequest, found: list[Beginning], slot: Slot
+    ) -> None:
+        assert produce.transactional_id is not None
+        assert self._replicas.verifier is not None
+        pending, slow = Pending(request), list[Slow]()
+        try:
+            verified = await ask(self._replicas.verifier, produce.transactional_id, found, request.version)
+            for topic in produce.topics:
+                pending.add(topic, self._append_topic(topic, produce, request, pending, slow, verified))
+        except Exception:
+            _fail(request)
+            return
+        await self._append_rest(request, produce, pending, slow, slot, verified)
+
+    async def _append_rest(
+        self,
+        request: Request,
+        produce: ProduceRequest,
+        pending: Pending,
+        slow: list[Slow],
+        slot: Slot,
+        verified: Verified = NOTHING_TO_VERIFY,
+    ) -> None:
+        """Append what takes long to check, one after the other, and answer; then the connection is served again."""
+        connection = request.connection
+        try:
+            for one in slow:
+                await self._append_slow(one, produce, request, pending, verified)
+        except Exception:
+            _fail(request)
             return
         if connection.is_closed:
             return
@@ -191,28 +239,23 @@ class ProduceHandler:
             slot.answer(None)
         connection.release()
 
-    async def _append_verified(
-        self, request: Request, produce: ProduceRequest, found: list[Beginning], slot: Slot
+    async def _append_slow(
+        self, slow: Slow, produce: ProduceRequest, request: Request, pending: Pending, verified: Verified
     ) -> None:
-        connection, version = request.connection, request.version
-        assert produce.transactional_id is not None
-        assert self._replicas.verifier is not None
+        topic, index, records = slow.topic, slow.partition, slow.records
         try:
-            verified = await ask(self._replicas.verifier, produce.transactional_id, found, version)
-            pending = Pending(request)
-            for topic in produce.topics:
-                pending.add(topic, self._append_topic(topic, produce, request, pending, verified))
-        except Exception:
-            log.exception("request failed", api=ApiKey.PRODUCE.name, version=version)
-            connection.close()
+            partition = self._find(topic, index, produce.acks, request.version)
+            header, now_ms = check_batch(records), self._clock.now_ms()
+            check = partial(admit, records, header, partition.rules, now_ms, request.version, in_thread=True)
+            admitted, _ = await self._replicas.in_thread(check)
+            partition = self._find(topic, index, produce.acks, request.version)
+            appended, answer = self._append(partition, admitted, produce, request.version, verified, now_ms)
+        except CodedError as error:
+            note_refusal(request.connection.refusals, topic, index, records, error.code)
+            slow.answers[slow.at] = failed(index, error)
             return
-        if connection.is_closed:
-            return
-        if produce.acks:
-            pending.finish_in(slot)
-        else:
-            slot.answer(None)
-        connection.release()
+        slow.answers[slow.at] = answer
+        self._expect(partition, appended, produce, pending, slow.answers, slow.at)
 
     def _serve_one(self, request: Request, topic: TopicRecords, produce: ProduceRequest) -> Parts | None:
         version, correlation_id = request.version, request.correlation_id
@@ -227,6 +270,12 @@ class ProduceHandler:
         except CodedError as error:
             note_refusal(refusals, topic, index, records, error.code)
             return [response(version, correlation_id, [(topic, [failed(index, error)])])]
+        except SlowBatch:
+            pending, answers = Pending(request), list[PartitionAnswer]()
+            pending.add(topic, answers)
+            slow = [_put_off(topic, index, records, answers)]
+            self._run_alone(request, lambda slot: self._append_rest(request, produce, pending, slow, slot))
+            return None
         end = appended.last_offset + 1
         if partition.is_acknowledged(end, acks):
             return [one_response(version, correlation_id, topic, answer)]
@@ -246,12 +295,13 @@ class ProduceHandler:
         topic: TopicRecords,
         produce: ProduceRequest,
         request: Request,
-        pending: Pending | None,
+        pending: Pending,
+        slow: list[Slow],
         verified: Verified = NOTHING_TO_VERIFY,
         answers: list[PartitionAnswer] | None = None,
     ) -> list[PartitionAnswer]:
-        """The answers, after those that are there already."""
-        acks, timeout_ms, version = produce.acks, produce.timeout_ms, request.version
+        """The answers, after those that are there already; what takes long to check is put off."""
+        acks, version = produce.acks, request.version
         refusals = request.connection.refusals
         answers = [] if answers is None else answers
         for index, records in topic.partitions:
@@ -264,11 +314,26 @@ class ProduceHandler:
                 note_refusal(refusals, topic, index, records, error.code)
                 answers.append(failed(index, error))
                 continue
+            except SlowBatch:
+                slow.append(_put_off(topic, index, records, answers))
+                continue
             answers.append(answer)
-            end = appended.last_offset + 1
-            if pending is not None and not partition.is_acknowledged(end, acks):
-                partition.wait(end, acks, pending.expect(answers), self._deadline(partition, timeout_ms))
+            self._expect(partition, appended, produce, pending, answers, len(answers) - 1)
         return answers
+
+    def _expect(
+        self,
+        partition: Partition,
+        appended: Appended,
+        produce: ProduceRequest,
+        pending: Pending,
+        answers: list[PartitionAnswer],
+        at: int,
+    ) -> None:
+        """Let the request wait until what was appended is acknowledged."""
+        end, acks = appended.last_offset + 1, produce.acks
+        if acks and not partition.is_acknowledged(end, acks):
+            partition.wait(end, acks, pending.expect(answers, at), self._deadline(partition, produce.timeout_ms))
 
     def _find(self, topic: TopicRecords, index: int, acks: int, version: int) -> Partition:
         if acks not in _ACKS:
@@ -300,13 +365,16 @@ class ProduceHandler:
         produce: ProduceRequest,
         version: int,
         verified: Verified = NOTHING_TO_VERIFY,
+        admitted_ms: int | None = None,
     ) -> tuple[Appended, PartitionAnswer]:
+        """Write a batch. One that a thread has admitted tells when that was."""
         if records is None:
             raise CodedError(ErrorCode.invalid_record, "no record batch")
         header = check_batch(records)
         if partition.rules.checked_fields:
             self._schemas.check(partition.topic, partition.rules.checked_fields, records)
-        now_ms = self._clock.now_ms()
+        is_admitted = admitted_ms is not None
+        now_ms = self._clock.now_ms() if admitted_ms is None else admitted_ms
         if header.attributes & TRANSACTIONAL_BIT:
             self._check_transactional(header, produce)
             appended = partition.append_transactional(
@@ -316,9 +384,10 @@ class ProduceHandler:
                 now_ms=now_ms,
                 version=version,
                 from_zero=version >= FIRST_ADDING,
+                is_admitted=is_admitted,
             )
         else:
-            appended = partition.append(records, header, now_ms=now_ms, version=version)
+            appended = partition.append(records, header, now_ms=now_ms, version=version, is_admitted=is_admitted)
         append_time = now_ms if partition.rules.append_time else -1
         start = partition.log.log_start_offset
         return appended, PartitionAnswer(partition.index, 0, appended.base_offset, append_time, start)
@@ -333,6 +402,18 @@ class ProduceHandler:
             )
         if header.producer_id < 0:
             raise CodedError(ErrorCode.invalid_record, "a batch of a transaction needs a producer id")
+
+
+def _put_off(topic: TopicRecords, index: int, records: memoryview | None, answers: list[PartitionAnswer]) -> Slow:
+    """Keep a batch, as its frame's bytes will be another's, and a place for its answer."""
+    assert records is not None
+    answers.append(PartitionAnswer(index, 0))
+    return Slow(topic, index, memoryview(bytearray(records)), answers, len(answers) - 1)
+
+
+def _fail(request: Request) -> None:
+    log.exception("request failed", api=ApiKey.PRODUCE.name, version=request.version)
+    request.connection.close()
 
 
 def failed(index: int, error: CodedError) -> PartitionAnswer:
