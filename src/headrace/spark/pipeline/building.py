@@ -53,8 +53,8 @@ class BuiltGraph:
     graph: SinkGraph
     tables: dict[str, Any] = field(default_factory=dict)
     outlets: dict[str, Any] = field(default_factory=dict)
-    problems: list[tuple[str, Exception]] = field(default_factory=list)
-    """What Spark has against it: the mistake with its place, and Spark's own words."""
+    problems: list[tuple[Place, str, Exception]] = field(default_factory=list)
+    """What Spark has against it: where, the mistake, and Spark's own words."""
 
     @property
     def rows(self) -> Any:
@@ -284,7 +284,7 @@ def _noted(built: BuiltGraph, place: Place, name: str) -> Iterator[None]:
         yield
     except Exception as error:
         cause = cause_of(error)
-        built.problems.append((f"{place}: '{name}': {cause}{_hint(cause)}", error))
+        built.problems.append((place, f"'{name}': {cause}{_hint(cause)}", error))
 
 
 def _hint(cause: str) -> str:

@@ -130,9 +130,9 @@ def in_order_of(declaration: Declaration, sinks: Sequence[Progress]) -> list[Pro
 def build_all(spark: Any, declaration: Declaration, graphs: Sequence[SinkGraph], bootstrap: str) -> list[BuiltGraph]:
     """The queries; InvalidPipeline with all that Spark has against them."""
     built = [build(spark, declaration, graph, bootstrap) for graph in graphs]
-    problems = {problem: error for one in built for problem, error in one.problems}
-    if problems:
-        raise InvalidPipeline(list(problems)) from next(iter(problems.values()))
+    found = sorted((problem for one in built for problem in one.problems), key=lambda one: (one[0].file, one[0].line))
+    if found:
+        raise InvalidPipeline(dict.fromkeys(f"{place}: {words}" for place, words, _ in found)) from found[0][2]
     return built
 
 

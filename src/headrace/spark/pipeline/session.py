@@ -1,5 +1,6 @@
 """Spark for a pipeline: on this machine, on a cluster, or behind Spark Connect; its own noise in a file."""
 
+import logging
 import os
 import shutil
 import sys
@@ -24,7 +25,7 @@ changes alone written with each batch), times that mean the same on every machin
 by itself, with a warning."""
 
 _ON_THIS_MACHINE: Final[Mapping[str, str]] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
-_LOG_TAIL: Final = 4000
+_ERRORS_TWICE: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,7 @@ def open_session(
     place: SparkPlace, name: str, declared: Mapping[str, str], log: Path, lock: int | None = None
 ) -> Iterator[Any]:
     """A session with the source registered, stopped at the end; PipelineFailed if there is no Spark to be had."""
+    keep_quiet()
     settings = settings_for(place, name, declared, os.cpu_count() or 1)
     spark = _connect(place.remote, settings) if place.remote is not None else _launch(settings, log, lock)
     try:
@@ -70,6 +72,14 @@ def open_session(
         yield spark
     finally:
         _stop(spark)
+
+
+def keep_quiet() -> None:
+    """Let PySpark print no traceback of Java's beside an error that is raised, and told, in Python."""
+    from pyspark.logger import PySparkLogger
+
+    for name in _ERRORS_TWICE:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def register_source(spark: Any) -> None:
