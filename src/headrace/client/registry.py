@@ -30,14 +30,15 @@ _MOST_UNKNOWN: Final = 10_000
 _NOT_FOUND: Final = (40401, 40402, 40403)
 _TOO_MANY_REQUESTS: Final = 429
 _CONFLICT: Final = 409
+_NO_REGISTRY: Final = 0
 
 
 class RegistryUnreachable(ClientError):  # noqa: N818 - named for the state found
-    """No address of a registry answered as it should."""
+    """No address of a registry answers; it may later."""
 
 
 class RegistryRefusal(ClientError):  # noqa: N818 - named for what was answered
-    """The registry said no; `error_code` is the number it gave."""
+    """The registry said no, or what answers is none; `error_code` is the number it gave, or the status."""
 
     def __init__(self, message: str, error_code: int) -> None:
         super().__init__(message, str(error_code))
@@ -179,7 +180,7 @@ class SchemaRegistry:
         return found if isinstance(found, int) else self._is_none("gives no id")
 
     def _is_none(self, what: str) -> NoReturn:
-        raise RegistryUnreachable(f"{self.name} {what}: is it one?")
+        raise RegistryRefusal(f"{self.name} {what}: is it one?", _NO_REGISTRY)
 
     def _ask(self, method: str, where: str, body: Any = None) -> Mapping[str, Any]:
         """The answer to a request, asked until there is one or the time is over."""
@@ -219,7 +220,7 @@ class SchemaRegistry:
             raise NotRegistered(message, str(code)) from error
         if code is None:
             hint = "; are the user and the password right?" if error.code in (401, 403) else "; is it one?"
-            raise RegistryUnreachable(f"{self.name} answers {error.code} {error.reason}{hint}") from error
+            raise RegistryRefusal(f"{self.name} answers {error.code} {error.reason}{hint}", error.code) from error
         raise RegistryRefusal(f"{self.name}: {message}", code) from error
 
     def _authorization(self, user: str) -> dict[str, str]:

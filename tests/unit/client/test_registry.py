@@ -144,7 +144,7 @@ def test_a_registry_that_never_answers_is_named_and_its_password_is_not() -> Non
     ],
 )
 def test_what_is_no_registry_is_not_taken_for_one(answer: Answer, said: str) -> None:
-    with serving(answer) as told, pytest.raises(RegistryUnreachable) as caught:
+    with serving(answer) as told, pytest.raises(RegistryRefusal) as caught:
         client(told.url).schema(1)
     assert said in str(caught.value)
 
