@@ -29,6 +29,7 @@ PARTS: dict[str, list[str]] = {
     "spark-stages": [*LONG, "tests/spark/test_sink_stages.py", "tests/spark/test_sink_times.py"],
     "spark-pipelines": [*LONG, "tests/spark/test_pipeline_process.py", "tests/spark/test_pipeline_restarts.py"],
     "spark-cluster": [*LONG, "tests/spark/test_cluster.py", "tests/spark/test_declarative.py"],
+    "spark-deployment": [*LONG, "tests/spark/test_deployment.py"],
 }
 """Every test that is marked `long` is in one of them."""
 

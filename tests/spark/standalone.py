@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from queue import Empty, Queue
@@ -21,8 +21,12 @@ LEAN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 START_SECONDS = 120.0
 
 
+Environment = Mapping[str, str]
+"""Of a process; instead of that of the tests, with their Python."""
+
+
 @contextmanager
-def standalone(directory: Path, workers: int = 2) -> Iterator[str]:
+def standalone(directory: Path, workers: int = 2, environment: Environment | None = None) -> Iterator[str]:
     """A master and its workers, each with one core, on hosts of their own as far as Spark can tell; the master's
     address.
     """
@@ -45,38 +49,53 @@ def standalone(directory: Path, workers: int = 2) -> Iterator[str]:
                     *work,
                     home=directory,
                     host=host,
+                    environment=environment,
                 )
             )
         yield address
 
 
 @contextmanager
-def connect_server(directory: Path) -> Iterator[str]:
-    """A Spark Connect server with two local cores; its address."""
+def connect_server(
+    directory: Path,
+    master: str = "local[2]",
+    declared: Mapping[str, str] | None = None,
+    environment: Environment | None = None,
+) -> Iterator[str]:
+    """A Spark Connect server with two local cores, or with executors of a cluster; its address."""
     port = free_port()
     settings = {
         "spark.connect.grpc.binding.port": str(port),
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
+        **(declared or {}),
     }
     arguments = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    server = ("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]")
-    with _jvm("Spark Connect server started", "spark-submit", *server, *arguments, home=directory, memory="1g"):
+    server = ("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", master)
+    command = ("spark-submit", *server, *arguments)
+    with _jvm("Spark Connect server started", *command, home=directory, memory="1g", environment=environment):
         yield f"sc://127.0.0.1:{port}"
 
 
 @contextmanager
-def _jvm(ready: str, *command: str, home: Path, memory: str = "256m", host: str = "127.0.0.1") -> Iterator[None]:
+def _jvm(
+    ready: str,
+    *command: str,
+    home: Path,
+    memory: str = "256m",
+    host: str = "127.0.0.1",
+    environment: Environment | None = None,
+) -> Iterator[None]:
     """One of Spark's programs, from when it says that it is ready until the end of the block."""
+    given = {**os.environ, "PYSPARK_PYTHON": sys.executable} if environment is None else environment
     environment = {
-        **os.environ,
+        **given,
         "SPARK_HOME": str(HOME),
         "SPARK_LOCAL_IP": host,
         "SPARK_NO_DAEMONIZE": "1",
         "SPARK_DAEMON_MEMORY": memory,
         "SPARK_DAEMON_JAVA_OPTS": LEAN,
-        "PYSPARK_PYTHON": sys.executable,
     }
     process = subprocess.Popen(
         [str(HOME / "bin" / command[0]), *command[1:]],

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ..registration import RegistrationError, register
 from .failures import PipelineFailed, cause_of
 
 DEFAULTS: Final[Mapping[str, str]] = {
@@ -68,7 +69,7 @@ def open_session(
     settings = settings_for(place, name, declared, os.cpu_count() or 1)
     spark = _connect(place.remote, settings) if place.remote is not None else _launch(settings, log, lock)
     try:
-        register_source(spark)
+        _register(spark)
         yield spark
     finally:
         _stop(spark)
@@ -82,11 +83,11 @@ def keep_quiet() -> None:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
-def register_source(spark: Any) -> None:
-    """Make `format("headrace")` known to a session that did not find it by itself."""
-    from pyspark_headrace import DefaultSource
-
-    spark.dataSource.register(DefaultSource)
+def _register(spark: Any) -> None:
+    try:
+        register(spark)
+    except RegistrationError as error:
+        raise PipelineFailed(str(error)) from error
 
 
 def _connect(remote: str, settings: Mapping[str, str]) -> Any:

@@ -1,0 +1,77 @@
+"""What is said of workers that cannot use the source."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import headrace
+from headrace.spark.registration import Finding, WorkerReport, judge, message_of
+from headrace.spark.worker_probe import REQUIRED, report
+
+BROUGHT_BY_THEM = frozenset({"numpy", "llvmlite"})
+"""Packages that numba requires."""
+
+GOOD = WorkerReport(
+    host="node-7", python="3.11.2", executable="/usr/bin/python3", version="1.2.0", missing=[], problem=None
+)
+
+
+def test_a_worker_with_the_same_version_is_fine() -> None:
+    assert judge("executor", GOOD, "1.2.0") is None
+
+
+def test_a_worker_that_lacks_modules_names_them_with_its_host_and_python() -> None:
+    found = judge("executor", replace(GOOD, version=None, missing=["headrace", "numba"]), "1.2.0")
+    assert found == Finding(
+        "executor", "executor on node-7 (/usr/bin/python3, Python 3.11.2): no module headrace, numba"
+    )
+
+
+def test_a_worker_with_another_version_or_a_broken_installation_is_told_of() -> None:
+    another = judge("server", GOOD, "1.3.0")
+    assert another is not None
+    assert another.words.endswith("headrace 1.2.0 there, 1.3.0 here")
+    broken = judge("driver", replace(GOOD, problem="ImportError: libz.so"), "1.2.0")
+    assert broken is not None
+    assert broken.words.endswith("the source does not load there: ImportError: libz.so")
+
+
+def test_the_message_says_each_thing_once_and_what_to_do_for_those_concerned() -> None:
+    message = message_of([Finding("executor", "a"), Finding("executor", "b"), Finding("executor", "a")])
+    assert message.splitlines()[1:3] == ["- a", "- b"]
+    assert "spark.archives" in message
+    assert "Spark Connect" not in message
+    assert "docs/spark-deployment.md" in message
+
+
+def test_this_environment_reports_nothing_missing() -> None:
+    here = WorkerReport(**json.loads(report()))
+    assert judge("driver", here, headrace.__version__) is None
+    assert here.python.startswith(f"{sys.version_info.major}.{sys.version_info.minor}")
+
+
+def test_workers_are_asked_for_every_package_that_the_source_and_the_sink_import() -> None:
+    code = (
+        "import importlib, pkgutil, sys, headrace.spark.formats, pyspark_headrace\n"
+        "for package in (headrace.spark, headrace.spark.formats):\n"
+        "    for module in pkgutil.iter_modules(package.__path__, package.__name__ + '.'):\n"
+        "        importlib.import_module(module.name) if not module.ispkg else None\n"
+        "print(*(module.__file__ for name, module in sys.modules.items() if name.startswith('headrace')))\n"
+    )
+    files = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    imported = {name for file in files for name in _imports(Path(file))}
+    brought = {name.partition(".")[0] for name in REQUIRED} | BROUGHT_BY_THEM
+    assert imported - sys.stdlib_module_names - {"headrace", "pyspark_headrace", "pyspark"} <= brought
+
+
+def _imports(file: Path) -> Iterator[str]:
+    """The packages that a module imports when it is loaded."""
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module.partition(".")[0]
