@@ -28,6 +28,7 @@ PARTS: dict[str, list[str]] = {
     "spark-sink": [*LONG, "tests/spark/test_sink_failover.py", "tests/spark/test_sink_restarts.py"],
     "spark-stages": [*LONG, "tests/spark/test_sink_stages.py", "tests/spark/test_sink_times.py"],
     "spark-pipelines": [*LONG, "tests/spark/test_pipeline_process.py", "tests/spark/test_pipeline_restarts.py"],
+    "spark-lease": [*LONG, "tests/spark/test_pipeline_lease.py"],
     "spark-cluster": [*LONG, "tests/spark/test_cluster.py", "tests/spark/test_declarative.py"],
     "spark-deployment": [*LONG, "tests/spark/test_deployment.py"],
 }

@@ -20,7 +20,7 @@ from .model import Declaration, Source, ToTopic
 from .vocabulary import client_of
 
 _PAUSE_SECONDS: Final = 2.0
-_PATIENCE: Final = {
+PATIENCE: Final = {
     "default.api.timeout.ms": "3000",
     "request.timeout.ms": "3000",
     "socket.connection.setup.timeout.ms": "3000",
@@ -37,6 +37,8 @@ class Outage:
 
     message: str
     since: float
+    must_rest: bool = False
+    """Whether queries may not even go on with what they have."""
 
 
 class Reach:
@@ -100,7 +102,7 @@ class Reach:
 
 def reach_of(declaration: Declaration, bootstrap: str, stack: ExitStack) -> Reach:
     """For all clusters that a pipeline reads and writes; what it opens is closed with `stack`."""
-    clusters = [stack.enter_context(Cluster({**client, **_PATIENCE})) for client in clients_of(declaration, bootstrap)]
+    clusters = [stack.enter_context(Cluster({**client, **PATIENCE})) for client in clients_of(declaration, bootstrap)]
     is_one = len({_address(source, bootstrap) for source in declaration.sources}) == 1
     ends = _ends_in(clusters[0]) if is_one else lambda _partitions: {}
     return stack.enter_context(Reach([cluster.brokers for cluster in clusters], ends))

@@ -8,17 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from headrace.client.columnar.cluster import Cluster
+from headrace.client.errors import ClientError
+
 from .building import BuiltGraph, build
 from .document import InvalidPipeline
 from .file_sink import names_in
 from .functions import modules_beside
 from .history import note_queries, require_same_queries
+from .lease import Lease, held_lease, is_lease_needed
 from .model import Declaration, Restart, Trigger
 from .places import Places, only_runner, places_of
 from .preflight import require_topics
 from .progress import Progress
 from .queries import SinkGraph, graphs_of
-from .reach import reach_of
+from .reach import PATIENCE, clients_of, reach_of
 from .running import Running, Setting, start, stop_all, watch
 from .session import SparkPlace, open_session
 
@@ -71,15 +75,38 @@ def run(declaration: Declaration, wishes: Wishes, view: View) -> list[Progress]:
     if not wishes.spark.is_connect:
         # Behind Spark Connect it is the server that must reach the brokers, which may be out of reach from here.
         require_topics(declaration, wishes.bootstrap)
-    with only_runner(places) as lock:
+    with only_runner(places) as lock, ExitStack() as stack:
+        lease = _lease(declaration, places, wishes, view, stack)
         view.phase(f"starting Spark ({wishes.spark})")
         wishes.take_signals()
         with open_session(wishes.spark, declaration.name, declaration.spark, places.log, lock) as spark:
             wishes.take_signals()
-            return [] if wishes.stop.is_set() else run_with(spark, declaration, places, wishes, view)
+            return [] if wishes.stop.is_set() else run_with(spark, declaration, places, wishes, view, lease)
 
 
-def run_with(spark: Any, declaration: Declaration, places: Places, wishes: Wishes, view: View) -> list[Progress]:
+def _lease(declaration: Declaration, places: Places, wishes: Wishes, view: View, stack: ExitStack) -> Lease | None:
+    """The lease of a checkpoint that other hosts can reach, held until `stack` ends, if a broker can keep it.
+
+    Behind Spark Connect brokers may be out of reach from here; then sinks that are exactly once guard themselves.
+    """
+    clients = clients_of(declaration, wishes.bootstrap)
+    if not clients or not is_lease_needed(places, wishes.spark):
+        return None
+    cluster = stack.enter_context(Cluster({**clients[0], **PATIENCE}))
+    try:
+        return stack.enter_context(
+            held_lease(cluster, places.checkpoints, lambda holder: view.phase(f"waiting whether {holder} still runs"))
+        )
+    except ClientError as error:
+        if not wishes.spark.is_connect:
+            raise
+        view.phase(f"starting without a lease of the checkpoint, nothing stops a second runner: {error.message}")
+        return None
+
+
+def run_with(
+    spark: Any, declaration: Declaration, places: Places, wishes: Wishes, view: View, lease: Lease | None = None
+) -> list[Progress]:
     """The same in a session that is there already."""
     is_connect = wishes.spark.is_connect
     graphs = graphs_of(declaration, files_apart=is_connect)
@@ -98,17 +125,19 @@ def run_with(spark: Any, declaration: Declaration, places: Places, wishes: Wishe
     )
     queries: list[Running] = []
     with ExitStack() as stack:
-        stack.callback(lambda: stop_all(queries, wishes.grace))
+        stack.callback(lambda: stop_all(queries, wishes.grace if lease is None or lease.is_held else 0.0))
         for one in built:
             if wishes.stop.is_set():
                 break
+            if lease is not None:
+                lease.require()
             # One at a time, so that those started before a failure are known and stopped.
             queries.append(start(one, setting))
         note_queries(places, graphs[: len(queries)])
         if not wishes.stop.is_set():
             view.started(declaration, places, wishes.spark)
         reach = None if is_connect else reach_of(declaration, wishes.bootstrap, stack)
-        watch(queries, wishes.stop, view.progress, brokers=reach)
+        watch(queries, wishes.stop, view.progress, brokers=reach, lease=lease)
         if wishes.stop.is_set():
             view.phase("stopping when the current batches are done")
     return in_order_of(declaration, [sink for query in queries for sink in query.ended()])

@@ -61,6 +61,17 @@ class Query(Protocol):
     def stop(self) -> None: ...
 
 
+class HeldLease(Protocol):
+    """What is used of the lease of a checkpoint."""
+
+    @property
+    def outage(self) -> Outage | None:
+        """Why queries must rest, if they must."""
+
+    def require(self) -> None:
+        """PipelineFailed when another runner has taken over."""
+
+
 @dataclass(slots=True)
 class Running:
     """A query that was started, and what is known of it."""
@@ -97,7 +108,10 @@ class Running:
         if self.due is not None or self.is_over:
             return
         if self.refusal is None and self.query.isActive:
-            self._reached(outage)
+            if outage is not None and outage.must_rest:
+                self._rest(outage)
+            else:
+                self._reached(outage)
         elif (failure := self.refusal or self.query.exception()) is not None:
             self._failed(failure)
         else:
@@ -145,6 +159,12 @@ class Running:
         else:
             self.due = now + delay
             self.sinks = [sink.to_restart(cause_of(failure), now) for sink in self.sinks]
+
+    def _rest(self, outage: Outage) -> None:
+        """Stop at once, to start again from the checkpoint when the outage is over."""
+        self.query.stop()
+        self.due = self.clock()
+        self.sinks = [sink.to_restart(outage.message, outage.since) for sink in self.sinks]
 
     def _reached(self, outage: Outage | None) -> None:
         for number, sink in enumerate(self.sinks):
@@ -241,11 +261,16 @@ def watch(
     report: Report,
     poll: float = POLL_SECONDS,
     brokers: Brokers | None = None,
+    lease: HeldLease | None = None,
 ) -> None:
-    """Return when a stop is asked for or every query has ended; PipelineFailed as soon as one has failed for good."""
+    """Return when a stop is asked for or every query has ended; PipelineFailed as soon as one has failed for good, or
+    another runner has taken over.
+    """
     brokers = brokers or UnknownBrokers()
     while True:
-        away = brokers.outage
+        if lease is not None:
+            lease.require()
+        away = brokers.outage if lease is None else lease.outage or brokers.outage
         for one in queries:
             one.look(away)
             one.measure(brokers.ends)

@@ -302,3 +302,33 @@ def test_a_batch_that_takes_too_long_is_cut_off() -> None:
     stop_all([one], grace=0.0)
     assert busy.stops == 1
     assert [sink.state for sink in one.ended()] == ["stopped"]
+
+
+class FakeLease:
+    def __init__(self, *outages: Outage | None, is_lost: bool = False) -> None:
+        self._outages = list(outages)
+        self._is_lost = is_lost
+
+    @property
+    def outage(self) -> Outage | None:
+        return self._outages.pop(0) if self._outages else None
+
+    def require(self) -> None:
+        if self._is_lost:
+            raise PipelineFailed("another runner has taken over")
+
+
+def test_queries_rest_while_nobody_confirms_the_lease_and_go_on_afterwards() -> None:
+    first, second = FakeQuery(), ended()
+    one = running(first, again=lambda: second)
+    doubt = Outage("no broker confirms it", since=0.0, must_rest=True)
+    seen: list[str] = []
+    lease = FakeLease(None, doubt, doubt)
+    watch([one], threading.Event(), lambda sinks: seen.extend(sink.state for sink in sinks), poll=0.0, lease=lease)
+    assert first.stops == 1
+    assert seen == ["starting", "restarting", "restarting", "restarting", "stopped"]
+
+
+def test_a_runner_that_was_replaced_ends() -> None:
+    with pytest.raises(PipelineFailed, match="another runner has taken over"):
+        watch([running(FakeQuery())], threading.Event(), ignore, lease=FakeLease(is_lost=True))
