@@ -109,11 +109,12 @@ def encode_log_keys(keys: Iterable[LogKey], most_bytes: int = MOST_SYNCED_BYTES)
     size = 0
     for topic_id in sorted(partitions):
         bounds = _ranges(sorted(partitions[topic_id]))
-        size += len(f'"{topic_id.hex}":{bounds},')
-        if size > most_bytes:
-            log.warning("not all synced logs fit into the registration", topics=len(partitions), told=len(encoded))
-            break
-        encoded[topic_id.hex] = bounds
+        more = len(f'"{topic_id.hex}":{bounds},')
+        if size + more <= most_bytes:
+            size += more
+            encoded[topic_id.hex] = bounds
+    if len(encoded) < len(partitions):
+        log.warning("not all synced logs fit into the registration", topics=len(partitions), told=len(encoded))
     return encoded
 
 

@@ -34,3 +34,9 @@ def test_more_topics_than_a_record_of_the_store_can_hold_are_left_out() -> None:
     encoded = encode_log_keys(((UUID(int=topic), 0) for topic in range(100)), most_bytes=1_000)
     assert 10 < len(encoded) < 30
     assert decode_log_keys(encoded) <= {(UUID(int=topic), 0) for topic in range(100)}
+
+
+def test_a_topic_that_does_not_fit_leaves_room_for_others() -> None:
+    many, one = UUID(int=1), UUID(int=2)
+    encoded = encode_log_keys([*((many, partition) for partition in range(0, 1_000, 2)), (one, 0)], most_bytes=1_000)
+    assert decode_log_keys(encoded) == {(one, 0)}
