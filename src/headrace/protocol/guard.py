@@ -18,8 +18,10 @@ from .encode import write_uvarint
 from .errors import ProtocolViolation
 from .schema import FIXED_SIZES, Field, Shape, request_shape, response_shape
 
-MAX_ELEMENTS: Final = 1_000_000
-"""In what a client asks: as many as Kafka takes in one array."""
+MAX_ELEMENTS: Final = 250_000
+"""In what a client asks: enough for the offsets of a hundred thousand topics. Each is an object, and the garbage
+collector looks at all of them while everybody waits.
+"""
 MAX_ELEMENTS_ANSWERED: Final = 20_000_000
 """In what a broker answers: the metadata of a million partitions has as many."""
 MOST_TAGS: Final = 1_000

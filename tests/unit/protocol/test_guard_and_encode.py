@@ -14,7 +14,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from headrace.protocol.api import SUPPORTED
-from headrace.protocol.encode import blank_response, encode_response
+from headrace.protocol.encode import blank_response, encode_response, write_uvarint
 from headrace.protocol.errors import ProtocolViolation
 from headrace.protocol.guard import MAX_ELEMENTS, check_request
 
@@ -68,6 +68,15 @@ def test_more_elements_than_any_client_sends_are_a_violation() -> None:
     count = MAX_ELEMENTS + 1
     with pytest.raises(ProtocolViolation, match="elements"):
         check_request(3, 1, memoryview(count.to_bytes(4, "big") + b"\0\0" * count))
+
+
+def test_the_offsets_of_a_hundred_thousand_topics_are_committed_at_once() -> None:
+    partition = bytes(4) + bytes(8) + bytes(4) + b"\0\0"
+    topic = b"\2t" + b"\2" + partition + b"\0"
+    count = bytearray()
+    write_uvarint(count, 100_001)
+    body = b"\2g" + bytes(4) + b"\1" + b"\0" + count + topic * 100_000 + b"\0"
+    assert len(check_request(8, 9, memoryview(body))) == len(body)
 
 
 def test_tagged_fields_that_the_decoder_does_not_know_are_cut_out_wherever_they_stand() -> None:
