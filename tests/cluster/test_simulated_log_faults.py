@@ -4,6 +4,7 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Any
 
 from structlog.testing import capture_logs
 
@@ -277,6 +278,29 @@ def test_a_follower_without_space_leaves_the_isr_and_returns_when_there_is_space
             await run.write_until_acknowledged(value)
         await in_sync(run, 0, 1)
         free(run, 2)
+        await in_sync(run, 0, 1, 2)
+
+    told(story, settings=PATIENT)
+
+
+def test_a_log_is_told_to_be_well_again_although_the_answer_to_its_fault_was_lost() -> None:
+    async def story(run: Run) -> None:
+        clustered = run.cluster[2].broker._clustered
+        assert clustered is not None
+        member, report = clustered.member, clustered.member._report_logs
+
+        async def lose_answer(number: int, faulty: Any) -> None:
+            await report(number, faulty)
+            raise OSError("the answer is lost")
+
+        member._report_logs = lose_answer  # type: ignore[assignment,method-assign]
+        fill(run, 2)
+        for value in "defg":
+            await run.write_until_acknowledged(value)
+        await in_sync(run, 0, 1)
+        free(run, 2)
+        await run.cluster.until(lambda: held(run, 2).log.health is Health.ONLINE, "there is space again")
+        member._report_logs = report  # type: ignore[method-assign]
         await in_sync(run, 0, 1, 2)
 
     told(story, settings=PATIENT)

@@ -90,11 +90,12 @@ class ClusterMember:
         """Set when there is another controller, or another reign, or none any more."""
         self._controller_node: BrokerNode | None = None
         self._reports = 0
-        self._reported: tuple[tuple[tuple[int | None, int], int], AbstractSet[FaultyLog]] = (
+        self._reported: tuple[tuple[tuple[int | None, int], int], AbstractSet[FaultyLog] | None] = (
             (self._controller, -1),
             frozenset(),
         )
-        """Which logs were reported as faulty last, to which controller, and with which registration."""
+        """Which logs were reported as faulty last, to which controller, and with which registration. None where it is
+        not known whether it has heard: it may then take logs for faulty that are well again."""
         self._subscriber = Subscriber(parts.image, self)
         self._left_out: set[str] = set()
         """Topics that could not be taken up, for a reason that nobody has foreseen."""
@@ -434,6 +435,7 @@ class ClusterMember:
         if (audience, faulty) == self._reported or not (faulty or self._reported[0] == audience):
             return
         self._reports += 1
+        self._reported = (audience, None)
         try:
             await self._under_this_controller(self._report_logs(self._reports, sorted(faulty)))
             self._reported = (audience, faulty)
