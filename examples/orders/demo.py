@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from queue import Empty, Queue
@@ -26,8 +26,10 @@ from headrace.spark.pipeline.progress import Progress
 
 HERE: Final = Path(__file__).parent
 TOPICS: Final = ("orders", "payments", "revenue", "frauds")
-SILENT_SECONDS: Final = 180.0
-"""How long the pipeline may read nothing of what is there before the demo gives it up."""
+SILENT_SECONDS: Final = 600.0
+"""How long the pipeline may read nothing before the demo gives it up: on a busy machine a batch takes minutes."""
+AWAY_SECONDS: Final = 120.0
+"""The same while the pipeline says that it cannot go on, such as without a broker."""
 Process = subprocess.Popen[str]
 
 
@@ -137,12 +139,13 @@ class Arrivals:
         self._moved = 0.0
         self._told = False
 
-    def are_over(self, sinks: Iterable[Progress], now: float) -> bool:
+    def are_over(self, sinks: Collection[Progress], now: float) -> bool:
         """True once, when it is time to stop the pipeline."""
         read = min((sink.rows_in for sink in sinks), default=0)
+        patience = AWAY_SECONDS if any(sink.problem is not None for sink in sinks) else SILENT_SECONDS
         if read > self._read:
             self._read, self._moved = read, now
-        is_over = read >= self._messages or now - self._moved > SILENT_SECONDS
+        is_over = read >= self._messages or now - self._moved > patience
         if not is_over or self._told:
             return False
         self._told = True

@@ -1,6 +1,7 @@
 """The generator of the orders example, and what is expected of its pipeline."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -135,8 +136,15 @@ def test_the_demo_waits_as_long_as_something_moves_and_not_for_ever() -> None:
     arrivals = Arrivals(10)
     for minute in range(9):
         assert not arrivals.are_over(read(minute), 60.0 * minute)
-    assert not arrivals.are_over(read(8), 8 * 60.0 + 180.0)
-    assert arrivals.are_over(read(8), 8 * 60.0 + 181.0)
+    assert not arrivals.are_over(read(8), 8 * 60.0 + 600.0)
+    assert arrivals.are_over(read(8), 8 * 60.0 + 601.0)
+
+
+def test_the_demo_does_not_wait_long_for_a_broker_that_is_gone() -> None:
+    arrivals = Arrivals(10)
+    gone = [replace(sink, state="unreachable", problem="no broker answers") for sink in read(3, 3)]
+    assert not arrivals.are_over(gone, 0.0)
+    assert arrivals.are_over(gone, 121.0)
 
 
 def test_a_demo_without_messages_has_nothing_to_wait_for() -> None:
