@@ -172,6 +172,7 @@ class Lease:
         """The last heartbeat that counts was sent then, or later."""
         self._is_lost = False
         self._problem = ""
+        self._lock = threading.Lock()
 
     def acquire(self, waits: Callable[[Runner], None] = lambda _: None) -> None:
         """Take the lease; PipelineFailed if somebody else has it. `waits` is told of a holder that may be dead."""
@@ -190,6 +191,10 @@ class Lease:
 
     def beat(self) -> float:
         """Keep the lease, or learn that it is lost; how many seconds to wait before the next time."""
+        with self._lock:
+            return self._beat()
+
+    def _beat(self) -> float:
         sent = self._clock()
         try:
             if not self._log.is_ours:
@@ -224,6 +229,11 @@ class Lease:
             return Standing.LOST
         silent = self._clock() - self._confirmed_at
         return Standing.DOUBTFUL if silent > DOUBT_SECONDS else Standing.HELD
+
+    def explain(self) -> None:
+        """PipelineFailed when another runner has taken over, asked anew: what failed may have failed by that."""
+        self.beat()
+        self.require()
 
     @property
     def is_held(self) -> bool:

@@ -71,6 +71,9 @@ class HeldLease(Protocol):
     def require(self) -> None:
         """PipelineFailed when another runner has taken over."""
 
+    def explain(self) -> None:
+        """The same, asked anew when a query has failed: that may be why."""
+
 
 @dataclass(slots=True)
 class Running:
@@ -276,6 +279,8 @@ def watch(
             one.measure(brokers.ends)
         brokers.follow(where for one in queries for offsets in one.positions for where in offsets)
         report([sink for one in queries for sink in one.sinks])
+        if lease is not None and any(one.final is not None for one in queries):
+            lease.explain()
         _raise_failure(queries)
         if stop.is_set() or all(one.is_over for one in queries):
             return

@@ -317,6 +317,12 @@ class FakeLease:
         if self._is_lost:
             raise PipelineFailed("another runner has taken over")
 
+    def explain(self) -> None:
+        self._is_lost = self._is_lost or self.is_lost_when_asked
+        self.require()
+
+    is_lost_when_asked = False
+
 
 def test_queries_rest_while_nobody_confirms_the_lease_and_go_on_afterwards() -> None:
     first, second = FakeQuery(), ended()
@@ -332,3 +338,12 @@ def test_queries_rest_while_nobody_confirms_the_lease_and_go_on_afterwards() -> 
 def test_a_runner_that_was_replaced_ends() -> None:
     with pytest.raises(PipelineFailed, match="another runner has taken over"):
         watch([running(FakeQuery())], threading.Event(), ignore, lease=FakeLease(is_lost=True))
+
+
+def test_a_query_that_failed_because_the_runner_was_replaced_says_so() -> None:
+    lease = FakeLease()
+    with pytest.raises(PipelineFailed, match="boom"):
+        watch([running(failed_with("boom"))], threading.Event(), ignore, lease=lease)
+    lease.is_lost_when_asked = True
+    with pytest.raises(PipelineFailed, match="another runner has taken over"):
+        watch([running(failed_with("boom"))], threading.Event(), ignore, lease=lease)
