@@ -188,7 +188,7 @@ class Healing:
                         await producer.client.pause()
         except TimeoutError:
             self._history.complain("not served: no transaction can be committed")
-        producer.client.close()
+        await producer.close()
 
     async def _probe_group(self) -> None:
         client = Client(self._scene, "group-probe")

@@ -49,6 +49,10 @@ class TransactionalProducer:
                 self._producer = None
                 await self.client.pause()
             await self.client.rest()
+        await self.close()
+
+    async def close(self) -> None:
+        """Once those who were taken for dead have ended as well."""
         if self._zombies:
             await asyncio.wait(self._zombies)
         self.client.close()
