@@ -18,6 +18,7 @@ from headrace.replication.cleaner import Cleaner
 from headrace.replication.fetcher import Fetcher
 from headrace.replication.inflow import Inflow
 from headrace.replication.isr import IsrKeeper
+from headrace.replication.log_maintenance import LogMaintenance
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.broker import BrokerFailed
@@ -75,7 +76,7 @@ async def do_everything(run: Run) -> None:
         (Overseer, "_take_up", 2),
         (Overseer, "_listen", 1),
         (ReplicaManager, "look_after_followers", 3),
-        (ReplicaManager, "flush_due", 3),
+        (LogMaintenance, "flush_due", 3),
         (Cleaner, "clean", 3),
     ],
 )

@@ -1,6 +1,6 @@
 """All partitions this broker holds: opened and closed as the cluster's metadata says, found by name or by id.
 
-Also the broker's house-keeping of logs: flushes by time, retention, checkpoints, files to delete.
+What is wrong with a log is looked after here as well, as it decides who leads; chores over all logs are `maintenance`.
 """
 
 import asyncio
@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
-from math import inf
 from operator import attrgetter
 from typing import Final, Protocol, TypeVar, cast
 
@@ -26,12 +25,12 @@ from headrace.storage.core import Health
 from headrace.storage.disk import StorageError, parent_of
 from headrace.storage.flusher import Flusher
 from headrace.storage.log import Log, LogSettings
-from headrace.storage.log_starts import LogStartWriter
 from headrace.storage.manager import LogManager
-from headrace.storage.sync import SyncTicket
 
+from .backoff import LONGEST_PAUSE, Backoff
 from .inflow import Key
 from .isr import IsrChange, IsrKeeper
+from .log_maintenance import LogMaintenance
 from .opening import Opened, Openings, RunInBackground
 from .outflow import Outflow
 from .partition import Partition
@@ -44,12 +43,8 @@ NO_PARTITIONS: dict[int, Partition] = {}
 ENOUGH_SPACE = 64 * 1024 * 1024
 """Free bytes that a disk must have before logs that were full are written to again; less where it is small."""
 
-FIRST_PAUSE = 1.0
-LONGEST_PAUSE = 60.0
 LONGEST_SHORTAGE_PAUSE = 5.0
 """Where only descriptors are short: they may come back at any time, and to ask costs one system call."""
-_SYNCED_AT_ONCE = 64
-"""Logs whose syncs are begun together; what is written to them meanwhile waits for the next time."""
 RECOVERY_THREADS = "num.recovery.threads.per.data.dir"
 
 logger = structlog.get_logger(__name__)
@@ -62,34 +57,6 @@ Dispose = Callable[[str, Sequence[int]], object]
 ReportFaults = Callable[[AbstractSet[FaultyLog]], Awaitable[None]]
 """Tells the controller all logs that this broker cannot serve now."""
 _FAULTS: Final = {Health.REFETCHING: Fault.LOST, Health.FULL: Fault.FULL, Health.FAILED: Fault.FAILED}
-
-
-class Backoff:
-    """When to try something again: after a second, then after twice as long each time, up to a minute.
-
-    After a minute in which nothing was tried it begins anew. What is tried before it is due, because of news from the
-    controller, changes nothing: news may come all the time, and would put the next try off for as long as they do.
-    """
-
-    __slots__ = ("_due", "_pause", "is_fault")
-
-    def __init__(self) -> None:
-        self.is_fault = True
-        """Whether something is broken, and not only short for a while."""
-        self._due = -inf
-        self._pause = FIRST_PAUSE
-
-    def is_due(self, now: float) -> bool:
-        return now >= self._due
-
-    def wait(self, now: float, longest: float = LONGEST_PAUSE) -> None:
-        """It is tried now."""
-        if not self.is_due(now):
-            return
-        if now > self._due + LONGEST_PAUSE:
-            self._pause = FIRST_PAUSE
-        self._due = now + min(self._pause, longest)
-        self._pause = min(2 * self._pause, longest)
 
 
 class Following(Protocol):
@@ -131,8 +98,10 @@ class ReplicaManager:
         self._config = config
         self._logs = logs
         self._flusher = flusher
-        self._log_starts = LogStartWriter(logs, flusher)
-        self._sync_proofs = SyncProofs(logs.synced_logs, self, self._off_loop)
+        self.maintenance = LogMaintenance(
+            self.hosted, config=config, clock=clock, logs=logs, flusher=flusher, run_in_background=run_in_background
+        )
+        self._sync_proofs = SyncProofs(logs.synced_logs, self, self.maintenance.off_loop)
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._names: dict[bytes, str] = {}
         self.awaited: dict[Key, dict[Outflow, None]] = {}
@@ -490,7 +459,7 @@ class ReplicaManager:
                 partition.drop_laggards(now, longest, partial(self.propose_isr, partition))
                 partition.expire(now)
 
-        await self._for_each("followers", look_after)
+        await self.maintenance.for_each("followers", look_after)
 
     async def look_after_logs(self) -> None:
         """Let every partition's role follow the health of its log, and report to the controller what is not well.
@@ -683,65 +652,6 @@ class ReplicaManager:
         if self.on_transaction_end is not None:
             self.on_transaction_end(partition, marker.producer_id, marker.committed, offset)
 
-    async def flush_due(self) -> None:
-        """Sync the logs whose time has come, by `flush.ms` or because a segment ended.
-
-        When too many files are open, all that was written is synced, so that they can be closed. Like all
-        house-keeping it pauses often, for the sake of those who are served meanwhile.
-        """
-        self._log_starts.retry()
-        now = self.clock.now_ms()
-        files = self._logs.files
-        files.trim()
-
-        def look_after(partition: Partition) -> None:
-            if partition.log.flush_due(now) or (files.is_short and partition.log.is_dirty):
-                partition.flush()
-
-        await self._for_each("flush", look_after)
-
-    async def retain(self) -> None:
-        """Apply retention, and finish deletions."""
-        now = self.clock.now_ms()
-        await self._for_each("retention", lambda held: held.log.retain(now, held.high_watermark))
-        if self._logs.must_store_starts(now):
-            await self._store_log_starts()
-        self._logs.delete_files(now)
-
-    async def _store_log_starts(self) -> None:
-        write = self._logs.prepare_log_starts()
-        try:
-            await self._off_loop(write.run)
-        except StorageError as error:
-            if not error.is_full:
-                raise
-        else:
-            self._logs.finish(write)
-
-    def bound_producers(self) -> None:
-        """Keep the memory that producers take within `headrace.max.producer.ids`."""
-        most = int(self._config["headrace.max.producer.ids"])
-        forgotten = self._logs.bound_producers(most)
-        if forgotten:
-            logger.warning(
-                "forgot idempotent producers", count=forgotten, setting="headrace.max.producer.ids", most=most
-            )
-
-    async def _for_each(self, chore: str, act: Callable[[Partition], object]) -> None:
-        """Do something with all partitions, with a breath for others every millisecond. One may be deleted before its
-        turn comes; one that fails does not keep the others from it."""
-        began = self.clock.now_ms()
-        for partition in list(self.hosted()):
-            try:
-                act(partition)
-            except Exception as error:
-                is_foreseen = isinstance(error, CodedError | StorageError)
-                name = partition.log.name
-                logger.error("chore failed", chore=chore, log=name, reason=str(error), exc_info=not is_foreseen)
-            if (now := self.clock.now_ms()) != began:
-                await asyncio.sleep(0)
-                began = now
-
     def set_strays_aside(self) -> list[str]:
         """Give logs of topics that the metadata does not know other names; those. Once, at the end of the start."""
         self._sync_proofs.all_are_held()
@@ -781,78 +691,19 @@ class ReplicaManager:
         topic = self._topics[partition.topic]
         partition.configure(log_settings(topic, self._config), intake_settings(topic, self._config))
 
-    async def checkpoint(self) -> None:
-        """Sync what was written, in the background, and write down how far each log is synced, committed and deleted.
-
-        So a start after a crash has only what was written since to read and check.
-        """
-        await self._sync_in_background()
-        await self._for_each("checkpoint", lambda held: held.log.save())
-        write = self._logs.prepare_checkpoint(self._high_watermarks())
-        await self._off_loop(write.run)
-        self._logs.finish(write)
-
     async def in_thread(self, work: Callable[[], T]) -> T:
         """What work returns that would take too long on the loop."""
         run = self._run_in_background
         return work() if run is None else cast(T, await run(work))
-
-    async def _off_loop(self, work: Callable[[], None]) -> None:
-        """Return when the worker has done it, or raise what it raised."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def finished(error: BaseException | None) -> None:
-            if not done.done():
-                done.set_result(None) if error is None else done.set_exception(error)
-
-        self._flusher.run(work, finished)
-        await done
-
-    async def _sync_in_background(self) -> None:
-        """Sync the logs that nobody waits for: those of durable topics are synced with each request."""
-        run = self._run_in_background
-        if run is None:
-            return
-        written: list[Partition] = []
-
-        def collect(held: Partition) -> None:
-            if held.log.is_dirty and not held.is_durable:
-                written.append(held)
-
-        await self._for_each("sync", collect)
-        for start in range(0, len(written), _SYNCED_AT_ONCE):
-            part = written[start : start + _SYNCED_AT_ONCE]
-            await _run_tickets(run, [(held, ticket) for held in part if (ticket := held.log.begin_sync()) is not None])
 
     def close(self) -> None:
         """Bring every log to rest; the next start need not recover those that were open."""
         self.stop_opening()
         for partition in self.hosted():
             partition.retire(ErrorCode.not_leader_or_follower)
-        self._logs.close(self._high_watermarks())
-
-    def _high_watermarks(self) -> dict[tuple[str, int], int]:
-        return {(p.topic, p.index): p.high_watermark for p in self.hosted()}
+        self._logs.close(self.maintenance.high_watermarks())
 
 
 def _with_unknown_state(topic: Topic, index: int) -> Topic:
     state = replace(topic.partitions[index], leader=NO_LEADER, partition_epoch=UNKNOWN_EPOCH)
     return replace(topic, partitions=(*topic.partitions[:index], state, *topic.partitions[index + 1 :]))
-
-
-async def _run_tickets(run: RunInBackground, tickets: Sequence[tuple[Partition, SyncTicket]]) -> None:
-    if not tickets:
-        return
-    failures = await run(lambda: [_failure(ticket) for _, ticket in tickets])
-    for (partition, ticket), failure in zip(tickets, failures, strict=True):
-        partition.log.finish_sync(ticket, failure)
-        partition.synced()
-
-
-def _failure(ticket: SyncTicket) -> Exception | None:
-    """What a sync fails with: one log's failure does not keep the others from being synced."""
-    try:
-        ticket.run()
-    except Exception as error:
-        return error
-    return None

@@ -383,20 +383,21 @@ class Broker:
     def _begin_chores(self, loop: asyncio.AbstractEventLoop) -> None:
         config, every = self.config, self._housekeeping.every
         every(SWEEP_SECONDS, "sweep connections", lambda: self._listener.sweep(loop.time()))
-        every(SWEEP_SECONDS, "flush", self._replicas.flush_due)
+        maintenance = self._replicas.maintenance
+        every(SWEEP_SECONDS, "flush", maintenance.flush_due)
         every(FOLLOWERS_SECONDS, "log health", self._replicas.look_after_logs)
         every(SWEEP_SECONDS, "report recovery", self._replicas.report_recovery)
-        every(SWEEP_SECONDS, "bound producers", self._replicas.bound_producers)
+        every(SWEEP_SECONDS, "bound producers", maintenance.bound_producers)
         if self._clustered is not None:
             every(FOLLOWERS_SECONDS, "followers", self._replicas.look_after_followers)
             every(FOLLOWERS_SECONDS, "synced logs", self._replicas.prove_synced)
             seconds = int(config["leader.imbalance.check.interval.seconds"])
             every(seconds, "preferred leaders", self._clustered.restore_preferred)
-        every(int(config["log.retention.check.interval.ms"]) / 1000, "retention", self._replicas.retain)
+        every(int(config["log.retention.check.interval.ms"]) / 1000, "retention", maintenance.retain)
         every(int(config["offsets.retention.check.interval.ms"]) / 1000, "expire offsets", self._expire_offsets)
         self._begin_transaction_chores()
         every(lambda: int(config["log.cleaner.backoff.ms"]) / 1000, "compaction", self._cleaner.clean)
-        every(int(config["log.flush.offset.checkpoint.interval.ms"]) / 1000, "checkpoint", self._replicas.checkpoint)
+        every(int(config["log.flush.offset.checkpoint.interval.ms"]) / 1000, "checkpoint", maintenance.checkpoint)
 
     def _begin_transaction_chores(self) -> None:
         config, every = self.config, self._housekeeping.every

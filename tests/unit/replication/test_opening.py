@@ -347,7 +347,7 @@ async def test_a_checkpoint_syncs_so_that_little_is_left_to_recover() -> None:
     broker = Broker()
     broker.replicas.apply_topic(topic)
     broker.produce(count=300, partitions=1)
-    checkpoint = asyncio.ensure_future(broker.replicas.checkpoint())
+    checkpoint = asyncio.ensure_future(broker.replicas.maintenance.checkpoint())
     await asyncio.sleep(0)
     broker.produce(count=3, partitions=1)
     await broker.hands.do_all()

@@ -12,8 +12,9 @@ from headrace.cluster.image import PartitionState, Topic
 from headrace.config import BrokerConfig
 from headrace.protocol.batch import check_batch
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.replication.backoff import Backoff
 from headrace.replication.partition import Partition
-from headrace.replication.replica_manager import Backoff, ReplicaManager
+from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.core import Health
 from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher, RunInThread
@@ -110,10 +111,10 @@ def test_a_log_that_cannot_follow_retention_does_not_keep_the_others_from_it() -
     held.append(second)
     held.clock.advance(10_000)
     held.disk.fail(errno.EMFILE, kind="create", path="/first-0/", times=9)
-    asyncio.run(held.replicas.retain())
+    asyncio.run(held.replicas.maintenance.retain())
     assert (first.log.log_start_offset, second.log.log_start_offset) == (0, 1)
     held.disk.heal()
-    asyncio.run(held.replicas.retain())
+    asyncio.run(held.replicas.maintenance.retain())
     assert first.log.log_start_offset == 1
 
 
@@ -136,7 +137,7 @@ def test_a_log_that_fails_in_a_chore_keeps_no_other_log_from_it(
         return real(log, *args)
 
     monkeypatch.setattr(Log, method, perhaps)
-    asyncio.run(getattr(held.replicas, chore)())
+    asyncio.run(getattr(held.replicas.maintenance, chore)())
     assert reached == [first.log, second.log]
 
 
@@ -176,7 +177,7 @@ def without_its_directory() -> tuple[Held, Partition, Followed]:
     """A broker among others that starts and finds the directory of a log gone; broker 2 leads, and it is in the ISR."""
     held = Held()
     held.replicas.apply_topic(TOPIC)
-    asyncio.run(held.replicas.checkpoint())
+    asyncio.run(held.replicas.maintenance.checkpoint())
     held.disk.kill()
     held.disk.rmtree("/data/t-0")
     held = Held(held.disk)
@@ -264,7 +265,7 @@ def test_a_truncation_that_finds_no_space_for_the_checkpoint_changes_nothing_unt
     partition = held.topic("t", flush_messages="1")
     held.append(partition)
     held.append(partition)
-    asyncio.run(held.replicas.checkpoint())
+    asyncio.run(held.replicas.maintenance.checkpoint())
     held.disk.fail(errno.ENOSPC, kind="append", path="recovery-point-offset-checkpoint")
     with pytest.raises(CodedError, match="no space left"):
         partition.log.truncate_to(1)
