@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Final
 
-from headrace.storage.disk import Directory, DirectoryLocked, File, Lock, StorageError, replace_atomically
+from headrace.storage.disk import Directory, DirectoryLocked, File, Lock, StorageError, parent_of, replace_atomically
 
 Cut = Callable[[str, bytes], bytes]
 """What becomes of the bytes of a file that were not synced."""
@@ -411,6 +411,11 @@ class SimulatedDisk:
         """Overwrite bytes behind everybody's back."""
         self._inode(path).data[position : position + len(data)] = data
 
+    def lose(self, path: str) -> None:
+        """Remove a file or a directory behind everybody's back, for good; no fault that is set strikes for it."""
+        self._remove(path)
+        self._commit_names(parent_of(path))
+
     def used_bytes(self) -> int:
         """What all files take."""
         return sum(len(node.data) for node in self._names.values() if node is not None)
@@ -495,6 +500,9 @@ class SimulatedDisk:
     def rmtree(self, path: str) -> None:
         self._need_descriptor(path)
         self.operate("rmtree", path)
+        self._remove(path)
+
+    def _remove(self, path: str) -> None:
         inside = [name for name in self._names if name == path or name.startswith(path + "/")]
         for name in sorted(inside, reverse=True):
             self._change(name, None)
@@ -512,6 +520,9 @@ class SimulatedDisk:
         """What syncing a directory does, once it is open."""
         self.operate("sync_directory", path)
         self._require_directory(path)
+        self._commit_names(path)
+
+    def _commit_names(self, path: str) -> None:
         for change in self._name_changes.inside(path):
             self._commit(change)
 

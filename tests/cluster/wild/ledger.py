@@ -129,8 +129,7 @@ class Ledger:
     def lose_directory(self, machine: Machine, path: str) -> None:
         """A partition's directory is gone, for good."""
         place = _logs(machine)[path][0]
-        machine.disk.rmtree(path)
-        machine.disk.sync_directory("/data")
+        machine.disk.lose(path)
         self._destroy(place, machine.id)
         self._judge(place)
 
@@ -138,8 +137,7 @@ class Ledger:
         """An empty disk takes the place of the old one."""
         places = [place for place, _ in _logs(machine).values()]
         for name in machine.disk.listdir("/data"):
-            machine.disk.rmtree(f"/data/{name}")
-        machine.disk.sync_directory("/data")
+            machine.disk.lose(f"/data/{name}")
         for place in places:
             self._destroy(place, machine.id)
         for place in places:

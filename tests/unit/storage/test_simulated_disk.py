@@ -56,6 +56,21 @@ def test_a_synced_directory_keeps_its_names() -> None:
     assert disk.paths() == ["/e/f"]
 
 
+def test_what_is_lost_stays_lost_and_uses_up_no_fault() -> None:
+    disk = SimulatedDisk()
+    disk.mkdir("/data")
+    disk.mkdir("/data/t-0")
+    disk.create("/data/t-0/x").close()
+    for directory in ("/", "/data", "/data/t-0"):
+        disk.sync_directory(directory)
+    disk.fail(errno.EIO)
+    disk.lose("/data/t-0")
+    assert disk.has_faults
+    disk.heal()
+    disk.crash()
+    assert disk.listdir("/data") == []
+
+
 def test_a_truncation_may_be_undone() -> None:
     disk = with_file(b"0123456789", b"")
     file = disk.open("/d/f")
