@@ -122,7 +122,7 @@ class Broker:
         await self._housekeeping.stop()
         self._fetch.wake_all()
         if self._clustered is not None:
-            self._clustered.service.close()
+            self._clustered.service.wake_followers()
         await self._transactions.close()
         await self._groups.close()
         await self._listener.drain(DRAIN_SECONDS)
@@ -320,7 +320,6 @@ class Broker:
         produce = ProduceHandler(self._replicas, schemas)
         raw: dict[ApiKey, RawHandler] = {ApiKey.PRODUCE: produce, ApiKey.FETCH: self._fetch}
         dispatcher = Dispatcher(
-            loop,
             context,
             HANDLERS,
             raw,
@@ -331,6 +330,7 @@ class Broker:
             ready=None if clustered is None else clustered.member.is_ready,
             is_out_of_touch=lambda: clustered is not None and clustered.member.is_out_of_touch,
         )
+        self._held.push_async_callback(dispatcher.close)
         self._cleaner = Cleaner(
             self._replicas,
             self._disk,

@@ -183,6 +183,7 @@ class Clustered:
         """Follow nobody, ask nobody."""
         self._fetchers.close()
         await self._tasks.close()
+        await self.service.close()
         await self.peers.close()
 
     async def restore_preferred(self) -> None:
@@ -221,7 +222,7 @@ class PeerService:
             InternalApi.VERIFY: lambda message, _: serve_verification(context.transactions, message),
             InternalApi.FORWARD: Forwarded(self._me.broker_id, context, HANDLERS),
         }
-        self._gate = PeerGate(self._loop, self._me, self._rng, handlers, authenticator)
+        self._gate = PeerGate(self._me, self._rng, handlers, authenticator)
         return self.serve
 
     def serve(self, connection: Connection, api_key: int, correlation_id: int, body: memoryview) -> Parts | None:
@@ -230,6 +231,11 @@ class PeerService:
         assert self._gate is not None
         return self._gate.serve(connection, api_key, correlation_id, body)
 
-    def close(self) -> None:
+    def wake_followers(self) -> None:
         """Answer followers that wait: the broker stops."""
         self._replicate.close()
+
+    async def close(self) -> None:
+        """End the work on what other brokers have asked and nobody waits for any more."""
+        if self._gate is not None:
+            await self._gate.close()

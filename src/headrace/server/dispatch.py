@@ -10,7 +10,7 @@ What only brokers ask each other goes to the `PeerGate`; what is the controller'
 broker has neither.
 """
 
-from asyncio import AbstractEventLoop, Event, Task, sleep
+from asyncio import Event, sleep
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from struct import Struct
@@ -20,6 +20,7 @@ import structlog
 from kio.index import KioIndexError, load_request_schema
 from kio.serial import entity_reader
 
+from headrace.net.tasks import Tasks
 from headrace.protocol.api import PEERS_ONLY, SUPPORTED, ApiKey, response_header_is_flexible
 from headrace.protocol.encode import blank_response, encode_in_steps, encode_response, is_large
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
@@ -108,7 +109,6 @@ class Dispatcher:
 
     def __init__(
         self,
-        loop: AbstractEventLoop,
         context: Context,
         handlers: Mapping[ApiKey, Handler],
         raw_handlers: Mapping[ApiKey, RawHandler],
@@ -120,7 +120,6 @@ class Dispatcher:
         ready: Event | None = None,
         is_out_of_touch: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._loop = loop
         self._context = context
         self._handlers = handlers
         self._raw = raw_handlers
@@ -133,12 +132,7 @@ class Dispatcher:
         self._is_out_of_touch = is_out_of_touch
         """Whether this broker has lost its cluster, and may not know any longer who leads."""
         self._routes: dict[tuple[int, int], Route] = {}
-        self._tasks: set[Task[None]] = set()
-
-    @property
-    def tasks(self) -> set[Task[None]]:
-        """The requests that run now."""
-        return self._tasks
+        self._running = Tasks()
 
     def serve(self, connection: Connection, frame: memoryview) -> Parts | None:
         """Answer one frame: now, or later through a slot of the connection."""
@@ -196,9 +190,11 @@ class Dispatcher:
             work = self._work(info, decode(request), request)
         request.connection.hold()
         slot = request.connection.open_slot()
-        task = self._loop.create_task(self._run(info, request.correlation_id, slot, work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._running.spawn(self._run(info, request.correlation_id, slot, work))
+
+    async def close(self) -> None:
+        """End the work on requests that are not answered yet: nobody waits for it any more."""
+        await self._running.close()
 
     def _work(self, info: RequestInfo, entity: Any, request: Request) -> Work:
         relay = self._relay

@@ -63,6 +63,8 @@ class Faults:
     def __init__(self, cluster: SimulatedCluster, mix: Mix, ledger: Ledger, bugs: Bugs) -> None:
         self.log: list[str] = []
         self.counts: dict[str, int] = {}
+        self.complaints: list[str] = []
+        """Of machines that could not be stopped or started as they should."""
         self._cluster = cluster
         self._network = cluster.network
         self._mix = mix
@@ -179,7 +181,12 @@ class Faults:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.complaints.append(f"broken: {task.exception()}")
 
     # Machines
 

@@ -144,6 +144,8 @@ class WildRun:
         for task in done:
             if task.exception() is not None:
                 self.history.complain(f"broken client: {task.exception()!r}")
+        for complaint in self.faults.complaints:
+            self.history.complain(complaint)
 
     # The end
 

@@ -70,10 +70,9 @@ class Node:
             InternalApi.FEED: self._feed,
             InternalApi.FORWARD: Forwarded(broker_id, self.context, handlers),
         }
-        self.gate = PeerGate(loop, me, Random(broker_id + 100), internal, authenticator)
+        self.gate = PeerGate(me, Random(broker_id + 100), internal, authenticator)
         self.forwarder = Forwarder(broker_id=broker_id, active_controller=self.active_controller, peers=self.peers)
         self.dispatcher = Dispatcher(
-            loop,
             self.context,
             handlers,
             {},
@@ -103,11 +102,8 @@ class Node:
     async def stop(self) -> None:
         await self.peers.close()
         self.listener.close()
-        running = [*self.dispatcher.tasks, *self.gate.tasks]
-        for task in running:
-            task.cancel()
-        if running:
-            await asyncio.wait(running)
+        await self.dispatcher.close()
+        await self.gate.close()
 
     @property
     def address(self) -> tuple[str, int]:

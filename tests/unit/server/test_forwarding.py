@@ -298,3 +298,36 @@ def test_every_other_refusal_has_a_place_for_the_whole(api_key: ApiKey) -> None:
     for version in range(SUPPORTED[api_key].min, SUPPORTED[api_key].max + 1):
         if (api_key, version) != (ApiKey.ELECT_LEADERS, 0):
             assert blank_response(api_key, version, 41)["error_code"] in (41, ErrorCode.not_controller)
+
+
+def test_no_work_on_requests_is_left_when_brokers_stop() -> None:
+    async def main() -> None:
+        ended: list[str] = []
+
+        async def wait_for_ever(request: Any, info: RequestInfo) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(request.topics[0].name)
+
+        async with trio(2) as three:
+            for node in three.nodes:
+                node.work = wait_for_ever
+            three.cluster.controller = 1
+            here = asyncio.ensure_future(three.create("at the broker that was asked"))
+            await asyncio.sleep(1)
+            three.cluster.controller = 2
+            other = SimulatedClient(three.network.host("c2"))
+            request = topics_request("at another")
+            there = asyncio.ensure_future(other.ask(three.nodes[0].address, ApiKey.CREATE_TOPICS, 7, request))
+            await asyncio.sleep(1)
+            assert [len(node.asked) for node in three.nodes] == [1, 1, 0]
+            for node in reversed(three.nodes):
+                await node.dispatcher.close()
+                await node.gate.close()
+            assert sorted(ended) == ["at another", "at the broker that was asked"]
+            here.cancel()
+            there.cancel()
+            other.close()
+
+    run_virtual(main)

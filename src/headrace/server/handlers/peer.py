@@ -5,7 +5,6 @@ anything else is known of it. Who fails is told so and the connection closed. Un
 closes the connection: no client has one. Requests of brokers run side by side; answers keep their order.
 """
 
-from asyncio import AbstractEventLoop, Task
 from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from struct import Struct
@@ -14,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
+from headrace.net.tasks import Tasks
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
 from headrace.protocol.peer import InternalApi, Message, decode_message, encode_message, failure
 from headrace.security.hello import NONCE_BYTES, Greeting, Role
@@ -41,25 +41,18 @@ class PeerGate:
 
     def __init__(
         self,
-        loop: AbstractEventLoop,
         me: Identity,
         rng: Random,
         handlers: Mapping[int, PeerHandler],
         authenticator: Authenticator | None = None,
     ) -> None:
-        self._loop = loop
         self._me = me
         self._rng = rng
         self._handlers = handlers
         self._authenticator = authenticator
         self._greetings: WeakKeyDictionary[Connection, Greeting] = WeakKeyDictionary()
         """What was said on connections whose other end has not proved yet who it is."""
-        self._tasks: set[Task[None]] = set()
-
-    @property
-    def tasks(self) -> set[Task[None]]:
-        """The requests that run now."""
-        return self._tasks
+        self._running = Tasks()
 
     def serve(self, connection: Connection, api_key: int, correlation_id: int, body: memoryview) -> Parts | None:
         """Answer one request with such a key: now, or later through a slot of the connection."""
@@ -74,10 +67,12 @@ class PeerGate:
             return _framed(correlation_id, failure(refusal))
         kept = Message(message.values, bytes(message.attachment))
         slot = connection.open_slot()
-        task = self._loop.create_task(self._run(handler, kept, connection.peer_broker, slot, correlation_id))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._running.spawn(self._run(handler, kept, connection.peer_broker, slot, correlation_id))
         return None
+
+    async def close(self) -> None:
+        """End the work on requests that are not answered yet."""
+        await self._running.close()
 
     async def _run(
         self, handler: PeerHandler, message: Message, broker_id: int, slot: Slot, correlation_id: int
