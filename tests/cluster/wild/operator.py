@@ -9,6 +9,8 @@ from headrace.protocol.errors import ErrorCode
 
 from ..clients import Failed
 from .clients import AGAIN, Client, Scene
+from .ledger import TRANSACTIONS
+from .transacting import coordinator
 
 STEADY: Final = "steady"
 """A topic that is never deleted."""
@@ -16,7 +18,6 @@ FLEETING: Final = "fleeting"
 """A topic that is deleted and made again, under the same name."""
 COMPACTED: Final = "compacted"
 RETAINED: Final = "retained"
-SOURCE: Final = "source"
 TARGET: Final = "target"
 """Written by transactions alone."""
 
@@ -44,6 +45,21 @@ class Operator:
             names.append(TARGET)
         for name in names:
             await self.create(name)
+        if mix.is_durable and TARGET in names:
+            await self._sync_transactions()
+
+    async def _sync_transactions(self) -> None:
+        """What the docs ask for where topics that sync are written in transactions."""
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    await coordinator(self._client, group="", transactional_id="any")
+                    answer = await self._set_flush_messages(TRANSACTIONS, "1")
+                    if answer.responses[0].error_code == ErrorCode.none:
+                        return
+                except (Failed, OSError):
+                    pass
+                await self._client.pause()
 
     async def create(self, name: str) -> None:
         """Asks until it is there."""
@@ -67,7 +83,7 @@ class Operator:
             "partitions": self._add_partition,
             "delete records": self._delete_records,
             "reassignment": self._reassign,
-            "flush setting": self._set_flush_messages,
+            "flush setting": self._change_flush_messages,
         }
         chosen = [kinds[kind] for kind in kinds if self._mix.does(kind)]
         if self._mix.does("reassignment"):
@@ -139,10 +155,14 @@ class Operator:
         values = {"timeout": 5_000, "topics": [{"name": topic, "partitions": [asked]}]}
         await self._ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, values)
 
-    async def _set_flush_messages(self) -> None:
-        config = {"name": "flush.messages", "config_operation": 0, "value": self._rng.choice(("1", "1", "1000000"))}
-        resource = {"resource_type": 2, "resource_name": self._rng.choice(self._scene.topics), "configs": [config]}
-        await self._ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [resource], "validate_only": False})
+    async def _change_flush_messages(self) -> None:
+        value = self._rng.choice(("1", "1", "1000000"))
+        await self._set_flush_messages(self._rng.choice(self._scene.topics), value)
+
+    async def _set_flush_messages(self, topic: str, value: str) -> Any:
+        config = {"name": "flush.messages", "config_operation": 0, "value": value}
+        resource = {"resource_type": 2, "resource_name": topic, "configs": [config]}
+        return await self._ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [resource], "validate_only": False})
 
     async def _elect_preferred(self) -> None:
         values = {"election_type": 0, "topic_partitions": None, "timeout": 5_000}
