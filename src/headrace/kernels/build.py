@@ -7,6 +7,7 @@ it is compared with the Python source on many batches (`trials`) before it is ke
 import os
 import sys
 from collections.abc import Callable
+from operator import attrgetter
 from types import FunctionType
 from typing import Any, Final
 
@@ -27,6 +28,9 @@ _OPTIONS: Final = {
     "no_cfunc_wrapper": True,
 }
 _NICENESS: Final = 5
+
+_compiled_parts: Final = attrgetter("fndesc", "library")
+"""Of what numba compiled: how to call it, and its code."""
 
 
 def compiled(kernel: str) -> Code:
@@ -54,18 +58,19 @@ def _library(result: Any, arguments: tuple[Any, ...], returns: Any) -> Any:
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.registry import cpu_target
 
+    description, code = _compiled_parts(result)
     context = cpu_target.target_context
     library = context.codegen().create_library(_ENTRY)
     module = library.create_ir_module(_ENTRY)
     values = [context.get_value_type(each) for each in arguments]
     entry = ir.Function(module, ir.FunctionType(context.get_value_type(returns), values), _ENTRY)
     builder = ir.IRBuilder(entry.append_basic_block())
-    callee = context.declare_function(module, result.fndesc)
+    callee = context.declare_function(module, description)
     _, out = context.call_conv.call_function(builder, callee, returns, arguments, entry.args)
     builder.ret(out)
     with global_compiler_lock:
         library.add_ir_module(module)
-        library.add_linking_library(result.library)
+        library.add_linking_library(code)
         library.finalize()
     return library
 

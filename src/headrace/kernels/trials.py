@@ -24,9 +24,9 @@ def check(kernel: str, function: native.Function, trials: int = _TRIALS) -> None
     """`Unusable` when the compiled code differs from its source on any of many batches, sound and damaged."""
     random = Random(0)
     for _ in range(trials):
-        for both_say in _differences(kernel, function, random):
-            if both_say:
-                raise native.Unusable(f"the compiled code is wrong: {both_say}")
+        for difference in _differences(kernel, function, random):
+            if difference:
+                raise native.Unusable(f"the compiled code is wrong: {difference}")
 
 
 def _differences(kernel: str, function: native.Function, random: Random) -> Iterator[str]:
