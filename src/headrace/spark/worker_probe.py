@@ -17,7 +17,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 PACKAGE: Final = "headrace"
 ENTRY: Final = "pyspark_headrace"
 """The module that every worker loads for the source and the sink."""
-REQUIRED: Final = ("cramjam", "crc32c", "fastavro", "google.protobuf", "kio", "numba", "pyarrow")
+REQUIRED: Final = ("cramjam", "crc32c", "google.protobuf", "jsonschema", "kio", "numba", "pyarrow")
 """Modules of other packages that the source, the sink and their formats import in a worker."""
 REPORT: Final = "report"
 
