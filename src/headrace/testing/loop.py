@@ -87,6 +87,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     _ready: "deque[Any]"  # of handles, whose parts are asyncio's own
     _scheduled: list[Any]
+    _closed: bool
     _stopping: bool
     _timer_cancelled_count: int
 
@@ -174,7 +175,29 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """What a program that was killed was in the middle of is gone with it."""
         self._asyncgens.discard(agen)  # type: ignore[attr-defined]
 
-    # The turn of the loop; the names are asyncio's
+    # The turn of the loop; the names are asyncio's. What is scheduled is not looked at for a debugger, as asyncio does.
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
+        if self._closed:
+            raise RuntimeError("the loop is closed")
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        if self._closed:
+            raise RuntimeError("the loop is closed")
+        alarm = asyncio.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._scheduled, alarm)
+        alarm._scheduled = True  # type: ignore[attr-defined]
+        return alarm
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
 
     def _run_once(self) -> None:
         """One turn, in the place of asyncio's: there is no selector to ask, and runs consist of little else."""
@@ -298,7 +321,7 @@ def _make_task(
     process = _PROCESS.get() if context is None else context.get(_PROCESS)
     if process is not None:
         process.tasks[task] = None
-        task.add_done_callback(lambda done: process.tasks.pop(done, None))
+        task.add_done_callback(process.tasks.pop)
     return task
 
 
