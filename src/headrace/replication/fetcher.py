@@ -49,9 +49,10 @@ class Fetcher:
         self.leader = leader
         self._ask = ask
         self._max_bytes = terms.max_bytes
-        self._news = asyncio.Event()
+        self._wake = asyncio.Event()
+        """Set when an answer is there, or something to tell."""
         later = asyncio.get_running_loop().call_later
-        self.inflow = Inflow(later, self._news.set, terms.new_session, terms.broker_epoch, terms.slowly)
+        self.inflow = Inflow(later, self._wake.set, terms.new_session, terms.broker_epoch, terms.slowly)
 
     async def run(self) -> None:
         """Follow until cancelled. A session that breaks is begun anew."""
@@ -71,11 +72,10 @@ class Fetcher:
         under_way: deque[asyncio.Future[memoryview]] = deque()
         try:
             while True:
-                self._news.clear()
+                self._wake.clear()
                 if not under_way or (self.inflow.has_news and len(under_way) < MOST_UNDER_WAY):
-                    body = self.inflow.request(MAX_WAIT_MS, self._max_bytes)
-                    under_way.append(asyncio.ensure_future(self._ask(self.leader, body)))
-                await self._something(under_way)
+                    under_way.append(self._request())
+                await self._wake.wait()
                 while under_way and under_way[0].done():
                     self.inflow.take(under_way.popleft().result())
         finally:
@@ -83,18 +83,12 @@ class Fetcher:
                 future.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
 
-    async def _something(self, under_way: "deque[asyncio.Future[memoryview]]") -> None:
-        """Returns when an answer is there, or something to tell that can be told."""
-        first = under_way[0]
-        if first.done() or len(under_way) >= MOST_UNDER_WAY:
-            await asyncio.wait([first])
-            return
-        news = asyncio.ensure_future(self._news.wait())
-        try:
-            waiting: list[asyncio.Future[Any]] = [first, news]
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            news.cancel()
+    def _request(self) -> "asyncio.Future[memoryview]":
+        """The answer to the next request, which is sent now."""
+        body = self.inflow.request(MAX_WAIT_MS, self._max_bytes)
+        answer = asyncio.ensure_future(self._ask(self.leader, body))
+        answer.add_done_callback(lambda _: self._wake.set())
+        return answer
 
 
 class Fetchers:
