@@ -30,7 +30,7 @@ from headrace.registry.service import Registry
 from headrace.registry.state import State
 from headrace.registry.topic_log import TopicLog
 from headrace.server.registry_reader import RegistryReader, slice_of
-from headrace.server.schema_book import SchemaBook, Slice
+from headrace.server.schema_book import SchemaBook, Slice, named_schemas
 from headrace.testing import Broker
 from tests.unit.registry.registering import register
 from tests.unreadable import unreadable
@@ -93,7 +93,7 @@ async def told_to_wait(
     """The first to bring an unknown id is asked to come again; returns once the topic was read."""
     topic.was_read.clear()
     with pytest.raises(CodedError) as error:
-        book.check("t", fields, records)
+        book.check("t", named_schemas(fields, records))
     assert error.value.code is ErrorCode.request_timed_out
     await topic.was_read.wait()
 
@@ -104,7 +104,7 @@ def test_a_registered_schema_passes_once_the_topic_was_read() -> None:
     async def talk(book: SchemaBook) -> None:
         await told_to_wait(book, topic, batch(framed(1)))
         reads = topic.reads
-        book.check("t", ("value",), batch(framed(1), None, framed(1)))
+        book.check("t", named_schemas(("value",), batch(framed(1), None, framed(1))))
         assert topic.reads == reads
 
     with_book(topic, talk)
@@ -117,7 +117,7 @@ def test_an_unknown_schema_or_one_of_another_subject_is_refused_by_record(value:
     async def talk(book: SchemaBook) -> None:
         await told_to_wait(book, topic, batch(framed(1), value))
         with pytest.raises(RecordsRefused) as refused:
-            book.check("t", ("value",), batch(framed(1), value))
+            book.check("t", named_schemas(("value",), batch(framed(1), value)))
         assert refused.value.code is ErrorCode.invalid_record
         assert [index for index, _ in refused.value.records] == [1]
 
@@ -128,7 +128,7 @@ def test_an_unknown_schema_or_one_of_another_subject_is_refused_by_record(value:
 def test_what_has_no_schema_id_is_refused_at_once(value: bytes) -> None:
     async def talk(book: SchemaBook) -> None:
         with pytest.raises(RecordsRefused):
-            book.check("t", ("value",), batch(value))
+            book.check("t", named_schemas(("value",), batch(value)))
 
     with_book(Topic(), talk)
 
@@ -138,10 +138,10 @@ def test_keys_are_checked_against_their_own_subject() -> None:
 
     async def talk(book: SchemaBook) -> None:
         await told_to_wait(book, topic, batch(framed(1), key=framed(2)), ("key", "value"))
-        book.check("t", ("key", "value"), batch(framed(1), key=framed(2)))
+        book.check("t", named_schemas(("key", "value"), batch(framed(1), key=framed(2))))
         await told_to_wait(book, topic, batch(framed(1), key=framed(1)), ("key", "value"))
         with pytest.raises(RecordsRefused):
-            book.check("t", ("key", "value"), batch(framed(1), key=framed(1)))
+            book.check("t", named_schemas(("key", "value"), batch(framed(1), key=framed(1))))
 
     with_book(topic, talk)
 
@@ -153,7 +153,7 @@ def test_a_schema_registered_after_the_first_try_is_found_at_the_second() -> Non
         await told_to_wait(book, topic, batch(framed(1)))
         topic.log = registrations("t-value", "t-value")
         await told_to_wait(book, topic, batch(framed(2)))
-        book.check("t", ("value",), batch(framed(2)))
+        book.check("t", named_schemas(("value",), batch(framed(2))))
 
     with_book(topic, talk)
 

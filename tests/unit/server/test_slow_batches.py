@@ -120,3 +120,22 @@ def test_a_batch_that_is_compressed_anew_takes_a_thread_too(broker: Broker, thre
         assert not thread.names
         offset_of(wire.ask(0, 9, produce_request("packed", large(0, MEBIBYTE // 2))))
         assert len(thread.names) == 1
+
+
+def test_the_schemas_of_many_records_are_looked_for_by_a_thread(broker: Broker, thread: Thread) -> None:
+    broker.create_topic("checked", 1, **{"headrace.schema.validation": "true"})
+    values = [None] * 3_000
+    many = bytes(encode_batch([Record(0, 1, b"key", value, ()) for value in values]))
+    bad = bytes(encode_batch([Record(0, 1, b"key", value, ()) for value in [*values, b"no schema"]]))
+    with Wire(broker.bootstrap) as slow, Wire(broker.bootstrap) as other:
+        offset_of(other.ask(0, 9, produce_request("checked", bytes(encode_batch([Record(0, 1, b"key", None, ())])))))
+        assert not thread.names
+        slow.send(0, 9, produce_request("checked", many))
+        assert thread.begun.wait(60)
+        offset_of(other.ask(0, 9, produce_request("orders", batch_of(b"other"))))
+        thread.may_go_on.set()
+        offset_of(slow.receive(0, 9))
+        (partition,) = slow.ask(0, 9, produce_request("checked", bad)).responses[0].partition_responses
+    assert partition.error_code is ErrorCode.invalid_record
+    assert [each.batch_index for each in partition.record_errors] == [3_000]
+    assert len(thread.names) == 2

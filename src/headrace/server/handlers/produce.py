@@ -19,7 +19,7 @@ order of the request. One partition's error never stops the others.
 """
 
 from asyncio import Task, get_running_loop, sleep
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from math import inf
 from struct import Struct
@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
+from headrace.cluster.log_settings import IntakeSettings
 from headrace.protocol.api import ApiKey
 from headrace.protocol.batch import TRANSACTIONAL_BIT, BatchHeader, check_batch
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation, RecordsRefused
@@ -50,7 +51,7 @@ from headrace.storage.log import Appended
 from ..connection import Connection, Parts, Slot
 from ..dispatch import Request, response_head
 from ..refusals import check_order, note_refusal
-from ..schema_book import SchemaBook
+from ..schema_book import Named, SchemaBook, named_schemas
 from .produce_transactions import FIRST_ADDING, NOTHING_TO_VERIFY, Beginning, Verified, ask, beginnings
 
 _LENGTH: Final = Struct(">i")
@@ -59,6 +60,8 @@ _FLEXIBLE_HEAD: Final = Struct(">iib")
 MANY: Final = 1_000
 """Partitions of a request that is better served in turns: some 20 ms."""
 _STEP: Final = 200
+_READ_AT_ONCE: Final = 2_000
+"""Records whose schemas are looked for while others wait: some 10 ms."""
 _ACKS: Final = (-1, 0, 1)
 
 log = structlog.get_logger(__name__)
@@ -113,6 +116,17 @@ class Pending:
         if not self._waiting:
             slot.answer([response(*self._request, self._topics)])
         self._slot = slot
+
+
+class Admitted(NamedTuple):
+    """A batch that a thread has looked through."""
+
+    batch: memoryview
+    now_ms: int
+    """When that was."""
+    fields: Sequence[str]
+    """Whose schemas were looked for."""
+    named: Named
 
 
 class Slow(NamedTuple):
@@ -246,10 +260,10 @@ class ProduceHandler:
         try:
             partition = self._find(topic, index, produce.acks, request.version)
             header, now_ms = check_batch(records), self._clock.now_ms()
-            check = partial(admit, records, header, partition.rules, now_ms, request.version, in_thread=True)
-            admitted, _ = await self._replicas.in_thread(check)
+            check = partial(_look_through, records, header, partition.rules, now_ms, request.version)
+            admitted = await self._replicas.in_thread(check)
             partition = self._find(topic, index, produce.acks, request.version)
-            appended, answer = self._append(partition, admitted, produce, request.version, verified, now_ms)
+            appended, answer = self._append(partition, admitted.batch, produce, request.version, verified, admitted)
         except CodedError as error:
             note_refusal(request.connection.refusals, topic, index, records, error.code)
             slow.answers[slow.at] = failed(index, error)
@@ -365,16 +379,16 @@ class ProduceHandler:
         produce: ProduceRequest,
         version: int,
         verified: Verified = NOTHING_TO_VERIFY,
-        admitted_ms: int | None = None,
+        admitted: Admitted | None = None,
     ) -> tuple[Appended, PartitionAnswer]:
-        """Write a batch. One that a thread has admitted tells when that was."""
+        """Write a batch. Of one that a thread has admitted, what that found."""
         if records is None:
             raise CodedError(ErrorCode.invalid_record, "no record batch")
         header = check_batch(records)
         if partition.rules.checked_fields:
-            self._schemas.check(partition.topic, partition.rules.checked_fields, records)
-        is_admitted = admitted_ms is not None
-        now_ms = self._clock.now_ms() if admitted_ms is None else admitted_ms
+            self._check_schemas(partition, records, header, admitted)
+        is_admitted = admitted is not None
+        now_ms = self._clock.now_ms() if admitted is None else admitted.now_ms
         if header.attributes & TRANSACTIONAL_BIT:
             self._check_transactional(header, produce)
             appended = partition.append_transactional(
@@ -392,6 +406,16 @@ class ProduceHandler:
         start = partition.log.log_start_offset
         return appended, PartitionAnswer(partition.index, 0, appended.base_offset, append_time, start)
 
+    def _check_schemas(
+        self, partition: Partition, batch: memoryview, header: BatchHeader, admitted: Admitted | None
+    ) -> None:
+        fields = partition.rules.checked_fields
+        if admitted is None and header.record_count > _READ_AT_ONCE:
+            raise SlowBatch
+        found = None if admitted is None or admitted.fields != fields else admitted.named  # settings may have changed
+        named = named_schemas(fields, batch) if found is None else found
+        self._schemas.check(partition.topic, named)
+
     def _check_transactional(self, header: BatchHeader, produce: ProduceRequest) -> None:
         if self._replicas.verifier is None:
             raise CodedError(ErrorCode.invalid_txn_state, "transactions are not available on this broker")
@@ -402,6 +426,15 @@ class ProduceHandler:
             )
         if header.producer_id < 0:
             raise CodedError(ErrorCode.invalid_record, "a batch of a transaction needs a producer id")
+
+
+def _look_through(
+    records: memoryview, header: BatchHeader, rules: IntakeSettings, now_ms: int, version: int
+) -> Admitted:
+    """In a thread: everything that takes long."""
+    batch, _ = admit(records, header, rules, now_ms, version, in_thread=True)
+    fields = rules.checked_fields
+    return Admitted(batch, now_ms, fields, named_schemas(fields, batch) if fields else {})
 
 
 def _put_off(topic: TopicRecords, index: int, records: memoryview | None, answers: list[PartitionAnswer]) -> Slow:
