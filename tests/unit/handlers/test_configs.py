@@ -161,6 +161,7 @@ def test_lists_grow_and_shrink(broker: Harness) -> None:
         ([("retention.ms", SET, "1"), ("retention.ms", DELETE, None)], ErrorCode.invalid_request),
         ([("min.compaction.lag.ms", SET, "9"), ("max.compaction.lag.ms", SET, "8")], ErrorCode.invalid_config),
         ([("preallocate", SET, "true")], ErrorCode.invalid_config),
+        ([(f"x{number}", SET, "1") for number in range(1_001)], ErrorCode.invalid_request),
     ],
 )
 def test_changes_that_cannot_be_are_refused(broker: Harness, changes: list[Any], code: ErrorCode) -> None:

@@ -40,6 +40,8 @@ class ResourceType(IntEnum):
 
 
 _FIRST_WITH_RESOURCE_TYPES: Final = 1
+MOST_CONFIGS: Final = 1_000
+"""That one resource can be given at once: many more than there are."""
 
 
 async def handle_describe_configs(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
@@ -128,7 +130,10 @@ async def _alter_each(ctx: Context, request: Any, info: RequestInfo, *, replace_
 
 
 async def _alter(ctx: Context, asked: int, resource: Any, *, replace_all: bool, validate_only: bool) -> None:
-    changes = [_change(config) for config in resource.configs or ()]
+    configs = resource.configs or ()
+    if len(configs) > MOST_CONFIGS:
+        raise CodedError(ErrorCode.invalid_request, f"{len(configs)} configs; a resource takes {MOST_CONFIGS} at once")
+    changes = [_change(config) for config in configs]
     name = resource.resource_name
     if resource.resource_type == ResourceType.TOPIC:
         validate_name(name)
