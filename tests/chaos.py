@@ -11,7 +11,9 @@ import time
 from collections.abc import Sequence
 
 WILD = [sys.executable, "-m", "tests.cluster.wild"]
-LONG = [sys.executable, "-m", "pytest", "-q", "-m", "long"]
+TESTS = [sys.executable, "-m", "pytest", "-q"]
+LONG = [*TESTS, "-m", "long and not kafka"]
+KAFKA = [*TESTS, "-m", "kafka"]
 
 PARTS: dict[str, list[str]] = {
     "wild": [*WILD, "--seeds", "100000:102000", "--jobs", "2"],
@@ -24,8 +26,10 @@ PARTS: dict[str, list[str]] = {
     "links": [*LONG, "tests/faults/test_cluster_links.py"],
     "transactions": [*LONG, "tests/faults/test_transactions_kill.py"],
     "spark-source": [*LONG, "tests/spark/test_source_failover.py"],
-    "spark-evolution": [*LONG, "tests/spark/test_evolution.py"],
+    "spark-evolution": [*LONG, "tests/spark/test_evolution.py", "tests/spark/test_registry_outage.py"],
     "spark-sink": [*LONG, "tests/spark/test_sink_failover.py", "tests/spark/test_sink_restarts.py"],
+    "spark-kafka": [*KAFKA, "tests/spark/test_sink_restarts.py", "tests/spark/test_sink_stages.py"],
+    "spark-kafka-pipelines": [*KAFKA, "tests/spark/test_pipeline_restarts.py"],
     "spark-stages": [*LONG, "tests/spark/test_sink_stages.py", "tests/spark/test_sink_times.py"],
     "spark-pipelines": [*LONG, "tests/spark/test_pipeline_process.py", "tests/spark/test_pipeline_restarts.py"],
     "spark-lease": [*LONG, "tests/spark/test_pipeline_lease.py"],
@@ -47,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.list:
         for name, command in PARTS.items():
-            _say(f"{name:16} {shlex.join(command[1:])}")
+            _say(f"{name:22} {shlex.join(command[1:])}")
         return 0
     codes: dict[str, int] = {}
     for name in given.part or PARTS:

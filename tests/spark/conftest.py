@@ -3,12 +3,17 @@
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.testing import Broker
+from tests.apache_kafka import ApacheKafka
 from tests.gateways import GatewayProcess
+from tests.maven import Unavailable
+from tests.process import ClusterProcesses
 
 from .topics import Topics
 
@@ -17,6 +22,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/spark/" in item.nodeid:
             item.add_marker(pytest.mark.slow)
+
+
+@contextmanager
+def _headrace(directory: Path) -> Iterator[str]:
+    with ClusterProcesses(directory, 3, settings={"transaction.state.log.num.partitions": "6"}) as cluster:
+        yield cluster.bootstrap
+
+
+@contextmanager
+def _apache_kafka(directory: Path) -> Iterator[str]:
+    try:
+        kafka = ApacheKafka(directory)
+    except Unavailable as reason:
+        pytest.skip(f"Apache Kafka is not to be had here: {reason}")
+    with kafka:
+        yield kafka.bootstrap
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +76,20 @@ def registry(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield gateway.url
 
 
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param(_headrace, id="headrace"),
+        pytest.param(_apache_kafka, id="apache-kafka", marks=pytest.mark.kafka),
+    ],
+)
+def bootstrap(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of a cluster that has transactions: three brokers of ours, and Apache Kafka."""
+    with request.param(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
 @pytest.fixture
 def topics(broker: Broker, request: pytest.FixtureRequest) -> Topics:
     """Topics of one test."""
-    return Topics(broker, request.node.name)
+    return Topics(broker.bootstrap, request.node.name)

@@ -1,4 +1,6 @@
-"""A pipeline whose driver is killed again and again: what went in comes out, each record once."""
+"""A pipeline whose driver is killed again and again: what went in comes out, each record once, as files and in a topic,
+on our cluster and on Apache Kafka.
+"""
 
 import random
 import threading
@@ -10,10 +12,11 @@ import pytest
 from confluent_kafka import Producer
 
 from headrace.spark.pipeline.files import committed_files
-from headrace.testing import Broker
 
 from .pipelines import PipelineProcess
+from .records import values, wait_until_decided
 from .standalone import LEAN
+from .topics import Topics
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -24,7 +27,7 @@ PIPELINE = """
 name: restarts
 sources:
   numbers:
-    topic: numbers
+    topic: {source}
     startingOffsets: earliest
     maxOffsetsPerTrigger: {batch}
 steps:
@@ -32,17 +35,19 @@ steps:
     sql: SELECT CAST(CAST(value AS STRING) AS BIGINT) AS number, partition, offset FROM numbers
 sinks:
   files: {{from: texts, parquet: out}}
+  copies: {{from: numbers, topic: {target}, delivery: exactly-once}}
 """
 
 
 class Sender:
     """Sends one number after the other in the background, as many as it was told to in all."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, topics: Topics, topic: str) -> None:
         self.sent: list[int] = []
+        self._topic = topic
         self._wanted = 0
         self._over = threading.Event()
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 10, "enable.idempotence": True})
+        self._producer = Producer({"bootstrap.servers": topics.bootstrap, "linger.ms": 10, "enable.idempotence": True})
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -58,7 +63,7 @@ class Sender:
     def _run(self) -> None:
         while not self._over.wait(0.05):
             for number in range(len(self.sent), min(len(self.sent) + 40, self._wanted)):
-                self._producer.produce("numbers", value=str(number), partition=number % PARTITIONS)
+                self._producer.produce(self._topic, value=str(number), partition=number % PARTITIONS)
                 self.sent.append(number)
             self._producer.poll(0)
 
@@ -74,18 +79,22 @@ def run_and_kill(file: Path, arguments: list[str], dice: random.Random) -> None:
 
 
 @pytest.mark.timeout(1800)
-def test_ten_killed_drivers_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+def test_ten_killed_drivers_lose_nothing_and_double_nothing(
+    bootstrap: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     dice = random.Random(7)
+    topics = Topics(bootstrap, request.node.name)
+    source, target = topics.create(PARTITIONS), topics.create(2)
     file = tmp_path / "pipeline.yaml"
-    file.write_text(PIPELINE.format(batch=BATCH))
-    with Broker() as broker:
-        broker.create_topic("numbers", PARTITIONS)
-        arguments = ["--bootstrap", broker.bootstrap, "--conf", f"spark.driver.extraJavaOptions={LEAN}"]
-        with closing(Sender(broker.bootstrap)) as sender:
-            for _ in range(RESTARTS):
-                sender.send_more(4 * BATCH)
-                run_and_kill(file, arguments, dice)
-        with PipelineProcess(file, *arguments, "--once") as last:
-            assert last.ended() == 0, last.errors
+    file.write_text(PIPELINE.format(batch=BATCH, source=source, target=target))
+    arguments = ["--bootstrap", bootstrap, "--conf", f"spark.driver.extraJavaOptions={LEAN}"]
+    with closing(Sender(topics, source)) as sender:
+        for _ in range(RESTARTS):
+            sender.send_more(4 * BATCH)
+            run_and_kill(file, arguments, dice)
+    with PipelineProcess(file, *arguments, "--once") as last:
+        assert last.ended() == 0, last.errors
     written = pq.read_table(committed_files(tmp_path / "out")).column("number").to_pylist()
     assert sorted(written) == sender.sent
+    wait_until_decided(bootstrap, target)
+    assert sorted(int(value or b"-1") for value in values(bootstrap, target, read_committed=True)) == sender.sent

@@ -13,7 +13,7 @@ from headrace.client.columnar.cluster import Cluster
 from headrace.client.columnar.prepared import open_transactions
 from headrace.spark.sink_commit import PREFIX
 
-from .records import values
+from .records import values, wait_until_decided
 from .retried import Plan
 from .standalone import standalone
 from .topics import Topics
@@ -25,7 +25,10 @@ FINISH_SECONDS = 900.0
 
 
 @pytest.mark.parametrize("way", ["job", "stream", "speculation"])
-def test_tasks_that_have_twins_write_each_row_once(topics: Topics, tmp_path: Path, way: str) -> None:
+def test_tasks_that_have_twins_write_each_row_once(
+    bootstrap: str, request: pytest.FixtureRequest, tmp_path: Path, way: str
+) -> None:
+    topics = Topics(bootstrap, request.node.name)
     source, target = topics.create(partitions=4), topics.create(partitions=3)
     topics.fill(source, (b"%d" % number for number in range(ROWS)), lambda number: number % 4)
     with standalone(tmp_path) as master:
@@ -36,6 +39,7 @@ def test_tasks_that_have_twins_write_each_row_once(topics: Topics, tmp_path: Pat
         done = subprocess.run(command, capture_output=True, text=True, timeout=FINISH_SECONDS, check=False)
     assert "finished" in done.stdout, done.stderr[-5_000:]
     assert (tmp_path / "twin-wrote").exists(), "there was no twin"
+    wait_until_decided(topics.bootstrap, target)
     assert Counter(int(value or b"-1") for value in values(topics.bootstrap, target, read_committed=True)) == Counter(
         range(ROWS)
     )

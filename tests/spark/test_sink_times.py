@@ -40,7 +40,7 @@ def forgetful() -> Iterator[Broker]:
 
 @pytest.fixture
 def topics(forgetful: Broker, request: pytest.FixtureRequest) -> Topics:
-    return Topics(forgetful, request.node.name)
+    return Topics(forgetful.bootstrap, request.node.name)
 
 
 @pytest.fixture

@@ -8,26 +8,28 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from headrace.client.admin import Admin
-from headrace.testing import Broker
 from headrace.testing.plugin import topic_name
 
+_ADMIN_SECONDS = 60.0
 _numbers = itertools.count(1)
 
 
 class Topics:
-    """What a test does to the broker."""
+    """What a test does to a cluster."""
 
-    def __init__(self, broker: Broker, test_name: str) -> None:
-        self.bootstrap = broker.bootstrap
-        self._broker = broker
+    def __init__(self, bootstrap: str, test_name: str) -> None:
+        self.bootstrap = bootstrap
         self._test_name = test_name
 
-    def create(self, partitions: int = 1, **configs: object) -> str:
+    def create(self, partitions: int = 1) -> str:
         """A new topic that no other test uses."""
-        return self._broker.create_topic(topic_name(self._test_name, next(_numbers)), partitions, **configs)
+        name = topic_name(self._test_name, next(_numbers))
+        self.create_as(name, partitions)
+        return name
 
     def create_as(self, name: str, partitions: int = 1) -> None:
-        self._broker.create_topic(name, partitions)
+        (error,) = Admin(self.bootstrap, timeout=_ADMIN_SECONDS).create_topics([name], partitions).values()
+        assert error is None, error
 
     def fill(
         self,

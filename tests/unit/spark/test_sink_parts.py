@@ -39,7 +39,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def topics(broker: Broker, request: pytest.FixtureRequest) -> Topics:
-    return Topics(broker, request.node.name)
+    return Topics(broker.bootstrap, request.node.name)
 
 
 @pytest.fixture
