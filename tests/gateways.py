@@ -16,8 +16,8 @@ _BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 class GatewayProcess:
     """`headrace gateway`, through any number of deaths."""
 
-    def __init__(self, bootstrap: str, log: Path, *options: str) -> None:
-        self._arguments = ["gateway", "--bootstrap", bootstrap, "--http", "127.0.0.1:0", *options]
+    def __init__(self, bootstrap: str, log: Path, *options: str, port: int = 0) -> None:
+        self._arguments = ["gateway", "--bootstrap", bootstrap, "--http", f"127.0.0.1:{port}", *options]
         self._log = log
         self._process: subprocess.Popen[str] | None = None
         self.url = ""
@@ -33,7 +33,7 @@ class GatewayProcess:
             self.kill()
 
     def start(self) -> None:
-        """Start it and wait for its ready line; on another port than before."""
+        """Start it and wait for its ready line; on another port than before, unless it was given one."""
         with open(self._log, "a") as errors:
             command = [sys.executable, "-m", "headrace.cli", *self._arguments]
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
