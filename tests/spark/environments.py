@@ -1,8 +1,12 @@
-"""Python environments for Spark's workers: one with nothing in it, and a packed one with the project."""
+"""Python environments for Spark's workers: one with nothing in it, one with all but the project, and a packed one with
+the project; and the project as a file for `addPyFile`.
+"""
 
 import shutil
+import sysconfig
 import tarfile
 import venv
+import zipfile
 from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -19,6 +23,23 @@ def bare_python(directory: Path) -> Path:
     """The Python of an environment without any package."""
     venv.create(directory, symlinks=True)
     return directory / "bin" / "python"
+
+
+def python_with_dependencies(directory: Path) -> Path:
+    """The Python of an environment with all that the project needs, but without the project."""
+    python = bare_python(directory)
+    (packages,) = directory.glob("lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return python
+
+
+def zipped_project(directory: Path) -> Path:
+    """The project's Python files, as `addPyFile` takes them."""
+    archive = directory / "headrace.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for source in [*sorted((SOURCES / "headrace").rglob("*.py")), SOURCES / "pyspark_headrace.py"]:
+            file.write(source, source.relative_to(SOURCES))
+    return archive
 
 
 def packed_environment(directory: Path) -> Path:

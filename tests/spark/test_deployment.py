@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .environments import bare_python, packed_environment
+from .environments import bare_python, packed_environment, python_with_dependencies, zipped_project
 from .pipelines import PipelineProcess
 from .standalone import LEAN, connect_server, standalone
 from .topics import Topics
@@ -41,10 +41,12 @@ def origin():
     return headrace.__file__
 
 
-place, settings, bootstrap, source, target, checkpoint = json.loads(sys.argv[1])
+place, settings, bootstrap, source, target, checkpoint, sent = json.loads(sys.argv[1])
 builder = SparkSession.builder
 builder = builder.remote(place) if place.startswith("sc:") else builder.master(place)
 spark = builder.config(map=settings).getOrCreate()
+if sent:
+    spark.sparkContext.addPyFile(sent)
 headrace.spark.register(spark)
 brokers = {"kafka.bootstrap.servers": bootstrap}
 stream = spark.readStream.format("headrace").options(**brokers, subscribe=source, startingOffsets="earliest").load()
@@ -88,8 +90,12 @@ class Job:
         self._checkpoint = str(directory / "checkpoint")
         topics.fill(self._source, [b"one", b"two"])
 
-    def run(self, place: str, settings: dict[str, str], **environment: str) -> "subprocess.CompletedProcess[str]":
-        given = [place, settings, self._topics.bootstrap, self._source, self._target, self._checkpoint]
+    def run(
+        self, place: str, settings: dict[str, str], sent: Path | None = None, **environment: str
+    ) -> "subprocess.CompletedProcess[str]":
+        """`sent` is a file for `addPyFile`."""
+        places = (self._topics.bootstrap, self._source, self._target, self._checkpoint)
+        given = [place, settings, *places, str(sent or "")]
         return subprocess.run(
             [sys.executable, str(self._file), json.dumps(given)],
             env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", **environment},
@@ -124,6 +130,28 @@ def test_executors_of_a_cluster_that_lack_the_package_are_named(cluster: str, to
     assert f"({python}, Python 3." in done.stderr
     assert ": no module headrace, pyspark_headrace, " in done.stderr
     assert "spark.archives=environment.tar.gz#environment" in done.stderr
+
+
+def test_a_package_sent_alone_lacks_the_compiled_ones_and_they_are_named(
+    cluster: str, topics: Topics, tmp_path: Path
+) -> None:
+    python = bare_python(tmp_path / "bare")
+    done = Job(tmp_path, topics).run(cluster, SETTINGS, zipped_project(tmp_path), PYSPARK_PYTHON=str(python))
+    assert done.returncode != 0
+    assert f"({python}, Python 3." in done.stderr
+    assert "headrace is there, but no module " in done.stderr
+    assert "numba, pyarrow: addPyFile and --py-files do not bring compiled packages" in done.stderr
+    assert "spark.archives=environment.tar.gz#environment" in done.stderr
+
+
+def test_a_package_sent_alone_is_enough_where_the_compiled_ones_are(
+    cluster: str, topics: Topics, tmp_path: Path
+) -> None:
+    python = python_with_dependencies(tmp_path / "dependencies")
+    done = Job(tmp_path, topics).run(cluster, SETTINGS, zipped_project(tmp_path), PYSPARK_PYTHON=str(python))
+    values, origin = result_of(done)
+    assert values == ["one", "two"]
+    assert "headrace.zip" in origin
 
 
 def test_a_connect_server_works_from_a_packed_environment(

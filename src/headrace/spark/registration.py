@@ -100,7 +100,7 @@ def message_of(findings: Iterable[Finding]) -> str:
 def judge(role: str, one: WorkerReport, version: str) -> Finding | None:
     """What keeps a worker from working together with this version of the package."""
     if one.missing:
-        trouble = f"no module {', '.join(one.missing)}"
+        trouble = _lack(one)
     elif one.problem is not None:
         trouble = f"the source does not load there: {one.problem}"
     elif one.version != version:
@@ -108,6 +108,18 @@ def judge(role: str, one: WorkerReport, version: str) -> Finding | None:
     else:
         return None
     return Finding(role, f"{_where(role)} on {one.host} ({one.executable}, Python {one.python}): {trouble}")
+
+
+def _lack(one: WorkerReport) -> str:
+    """What is missing, and why it may be, if the package itself is there: it was sent with `addPyFile`."""
+    from .worker_probe import ENTRY
+
+    modules = f"no module {', '.join(one.missing)}"
+    if one.version is None:
+        return modules
+    if list(one.missing) == [ENTRY]:
+        return f"headrace is there, but {modules}: a zip for addPyFile needs {ENTRY}.py beside headrace/"
+    return f"headrace is there, but {modules}: addPyFile and --py-files do not bring compiled packages"
 
 
 def _where(role: str) -> str:

@@ -32,6 +32,17 @@ def test_a_worker_that_lacks_modules_names_them_with_its_host_and_python() -> No
     )
 
 
+def test_a_worker_that_was_sent_the_package_alone_names_what_does_not_come_with_it() -> None:
+    compiled = judge("executor", replace(GOOD, missing=["numba", "pyarrow"]), "1.2.0")
+    assert compiled is not None
+    assert compiled.words.endswith(
+        "headrace is there, but no module numba, pyarrow: addPyFile and --py-files do not bring compiled packages"
+    )
+    half = judge("executor", replace(GOOD, missing=["pyspark_headrace"]), "1.2.0")
+    assert half is not None
+    assert half.words.endswith("a zip for addPyFile needs pyspark_headrace.py beside headrace/")
+
+
 def test_a_worker_with_another_version_or_a_broken_installation_is_told_of() -> None:
     another = judge("server", GOOD, "1.3.0")
     assert another is not None
