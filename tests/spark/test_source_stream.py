@@ -42,7 +42,7 @@ class Stream:
         """Read what is there, and end."""
 
         def ends(query: Query) -> None:
-            assert query.awaitTermination(_PATIENCE)
+            assert query.awaitTermination(_PATIENCE), f"after {_PATIENCE:g} s: {query.status}"
 
         return started(lambda: self._start({"availableNow": True}, options), ends)
 
