@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 
 WILD = [sys.executable, "-m", "tests.cluster.wild"]
+FUZZ = [sys.executable, "-m", "tests.fuzz"]
 TESTS = [sys.executable, "-m", "pytest", "-q"]
 LONG = [*TESTS, "-m", "long and not kafka"]
 KAFKA = [*TESTS, "-m", "kafka"]
@@ -18,6 +19,7 @@ KAFKA = [*TESTS, "-m", "kafka"]
 PARTS: dict[str, list[str]] = {
     "wild": [*WILD, "--seeds", "100000:102000", "--jobs", "2"],
     "ablations": [*WILD, "--ablations", "--jobs", "2"],
+    "kernels": [*FUZZ, "--cases", "5000000", "--jobs", "2"],
     "simulated": [*LONG, "tests/cluster/test_simulated_faults.py", "tests/unit"],
     "store": [*LONG, "tests/cluster/test_zookeeper_store.py", "tests/cluster/test_openapi.py"],
     "kill": [*LONG, "tests/faults/test_kill.py", "tests/faults/test_cluster_kill.py"],

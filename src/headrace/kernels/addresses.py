@@ -2,7 +2,7 @@
 
 numba's arrays would cost twice: each is counted whenever a function is given it, and each index is looked at for being
 negative. So an address must be right before it is used: kernels check every length against the end of its buffer, and
-their callers keep the buffers alive.
+their callers keep the buffers alive. Tests run a build in which `bounds` looks at each address.
 """
 
 from typing import Any, Final
@@ -11,6 +11,8 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from .bounds import check_address
 
 INT: Final = types.int64
 INTS: Final = types.int64[::1]
@@ -22,7 +24,8 @@ def _loads(bits: int, *, signed: bool, swapped: bool = False) -> Any:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def load(_: Any, address: Any) -> Any:  # noqa: ARG001 - numba goes by the names
-        def generate(__: Any, builder: Any, ___: Any, arguments: Any) -> Any:
+        def generate(context: Any, builder: Any, __: Any, arguments: Any) -> Any:
+            check_address(context, builder, arguments[0], ir.IntType(64)(bits // 8))
             pointer = builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer())
             value = builder.load(pointer, align=1)
             if swapped:
@@ -42,6 +45,7 @@ def _stores(bits: int) -> Any:
     @intrinsic  # type: ignore[untyped-decorator]
     def store(_: Any, address: Any, value: Any) -> Any:  # noqa: ARG001
         def generate(context: Any, builder: Any, __: Any, arguments: Any) -> Any:
+            check_address(context, builder, arguments[0], ir.IntType(64)(bits // 8))
             pointer = builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer())
             low = arguments[1] if bits == 64 else builder.trunc(arguments[1], ir.IntType(bits))
             builder.store(low, pointer, align=1)
@@ -69,6 +73,8 @@ def copy(_: Any, to: Any, source: Any, size: Any) -> Any:  # noqa: ARG001
     """Copy bytes from one address to another; a loop comes out ten times slower."""
 
     def generate(context: Any, builder: Any, __: Any, arguments: Any) -> Any:
+        for address in arguments[:2]:
+            check_address(context, builder, address, arguments[2])
         byte = ir.IntType(8).as_pointer()
         target, origin = (builder.inttoptr(address, byte) for address in arguments[:2])
         cgutils.raw_memcpy(builder, target, origin, arguments[2], 1)

@@ -37,19 +37,27 @@ def compiled(kernel: str) -> Code:
     """The machine code of a kernel's `walk`, which needs nothing but its arguments."""
     os.environ["NUMBA_CPU_NAME"], os.environ["NUMBA_CPU_FEATURES"] = "generic", ""
     import llvmlite.binding as llvm
-    from numba import njit, types
+    from numba import types
 
-    source = _SOURCES[kernel]
-    names = {**vars(source), "_COMPARES": True}
-    for name in _HELPERS[kernel]:
-        names[name] = njit(forceinline=True, **_OPTIONS)(_renamed(getattr(source, name), names))
     arguments = (types.CPointer(types.uint8), types.CPointer(types.int64))
-    walk = njit(types.int64(*arguments), forceinline=True, **_OPTIONS)(_renamed(source.walk, names))
+    walk = loop(kernel)
+    walk.compile(types.int64(*arguments))
     result = walk.overloads[arguments]
     library = _library(result, arguments, types.int64)
     target = llvm.Target.from_default_triple()
     machine = target.create_target_machine(cpu="generic", opt=3, reloc="pic", codemodel="small")
     return code_of(machine.emit_object(llvm.parse_assembly(library.get_llvm_str())), _ENTRY)
+
+
+def loop(kernel: str) -> Any:
+    """A kernel's `walk` as part of compiled code, whatever the types that it is called with."""
+    from numba import njit
+
+    source = _SOURCES[kernel]
+    names = {**vars(source), "_COMPARES": True}
+    for name in _HELPERS[kernel]:
+        names[name] = njit(forceinline=True, **_OPTIONS)(_renamed(getattr(source, name), names))
+    return njit(forceinline=True, **_OPTIONS)(_renamed(source.walk, names))
 
 
 def _library(result: Any, arguments: tuple[Any, ...], returns: Any) -> Any:

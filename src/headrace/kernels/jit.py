@@ -15,9 +15,11 @@ from typing import Any, Final, TypeVar, cast
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
+from .bounds import CHECKED
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_OPTIONS: Final = {"nogil": True, "boundscheck": False, "error_model": "numpy", "no_cfunc_wrapper": True}
+_OPTIONS: Final = {"nogil": True, "boundscheck": CHECKED, "error_model": "numpy", "no_cfunc_wrapper": True}
 
 
 @cache
@@ -29,7 +31,7 @@ def _sources(directory: Path) -> str:
 
 class _Files(CompileResultCacheImpl):  # type: ignore[misc]
     def __init__(self, function: Any) -> None:
-        self._state = _sources(Path(function.__code__.co_filename).parent)[:16]
+        self._state = _sources(Path(function.__code__.co_filename).parent)[:16] + ("-checked" if CHECKED else "")
         super().__init__(function)
 
     def get_filename_base(self, *of: Any) -> str:

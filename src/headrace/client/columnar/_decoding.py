@@ -101,6 +101,7 @@ MOST_RECORDS: Final = 8_000_000
 """Records that one batch may have: with their topic's name beside each they still fit into one Arrow array."""
 
 _SMALLEST_BODY: Final = 6
+_LARGEST: Final = 2**63 - 1
 _LATEST_MS: Final = (2**63 - 1) // 1000
 _NULL: Final = -1
 
@@ -140,7 +141,7 @@ def read_heads(source: Any, size: Any, table: Any) -> Any:
 
 @called
 def _varint(at: Any, stop: Any) -> Any:
-    """The number at an address and the address after it, which is 0 when there is no number before `stop`."""
+    """The number at an address and the address after it, which is 0 when no number of 64 bits ends before `stop`."""
     if at >= stop:
         return 0, 0
     byte = load_u8(at)
@@ -154,6 +155,8 @@ def _varint(at: Any, stop: Any) -> Any:
         at += 1
         value |= np.uint64(byte & 0x7F) << shift
         if byte < 0x80:
+            if byte > 1 and shift == np.uint64(63):
+                return 0, 0
             return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), at
         shift += np.uint64(7)
     return 0, 0
@@ -172,6 +175,15 @@ def _microseconds(milliseconds: Any) -> Any:
     if milliseconds < -_LATEST_MS:
         milliseconds = -_LATEST_MS
     return milliseconds * 1000
+
+
+@called
+def _sum(one: Any, other: Any) -> Any:
+    """Of two numbers; the largest or the smallest that there is where it would be beyond them."""
+    found = one + other
+    if (one ^ found) & (other ^ found) < 0:
+        return _LARGEST if one > 0 else -_LARGEST
+    return found
 
 
 @called
@@ -252,7 +264,7 @@ def decode_records(
             null_keys += key_size < 0
             null_values += value_size < 0
             store_64(offsets + 8 * row, offset)
-            store_64(times + 8 * row, append_time if is_append_time else _microseconds(base_time + time_delta))
+            store_64(times + 8 * row, append_time if is_append_time else _microseconds(_sum(base_time, time_delta)))
             if places != 0:
                 headers_at = value_at + max(value_size, 0)
                 store_64(places + 16 * row, headers_at)

@@ -7,10 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.kernels.bounds import pointer
 from headrace.kernels.jit import jit
 
 from .layout import ROOT_SCOPE, Form, Layout, Node
-from .machine import copy, pointer
+from .machine import copy
 from .payload import read_only
 from .sheet import BASE, COUNT, ROOM, SECOND_BASE, Sheet
 from .times import utc_of_local

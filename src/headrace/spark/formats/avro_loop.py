@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from headrace.kernels.bounds import pointer
 from headrace.kernels.jit import called, inlined, jit
 
 from .avro_plan import (
@@ -39,7 +40,7 @@ from .avro_plan import (
     WIDE_CONSTANT,
 )
 from .decimals import fits, halves
-from .machine import long, pointer, source_of
+from .machine import long, source_of
 from .payload import Payload
 from .sheet import Sheet, Slots, drop_row, mark, open_element, open_row, put, put_wide, slots_of
 from .wire import is_utf8, little_endian, varint, zigzag

@@ -5,9 +5,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from headrace.kernels.bounds import pointer
 from headrace.kernels.jit import inlined, jit
 
-from .machine import pointer
 from .payload import Payload
 from .text import gathered
 from .wire import varint, zigzag

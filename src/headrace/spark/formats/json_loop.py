@@ -7,6 +7,7 @@ there twice, a time in another form, a value of another type), it leaves to be r
 
 from typing import Any, Final, NamedTuple
 
+from headrace.kernels.bounds import pointer
 from headrace.kernels.jit import called, inlined, jit
 
 from .json_plan import (
@@ -26,7 +27,7 @@ from .json_plan import (
 )
 from .json_scalars import scalar
 from .json_text import after_space, string_end
-from .machine import eight_bytes, long, pointer, source_of
+from .machine import eight_bytes, long, source_of
 from .payload import Payload
 from .sheet import Sheet, Slots, drop_row, is_set, mark, open_element, open_row, put_wide, slots_of
 
@@ -181,7 +182,7 @@ def _name(
     if node < 0 or tables.places[node * WIDTH + KIND] != STRUCT:
         return _key(data, pos, end, tables, slots, node)
     name = stack.likely[depth]
-    if name < tables.places[node * WIDTH + SECOND] and _matches(data, size, pos, tables, name):
+    if name < tables.places[node * WIDTH + SECOND] and _matches(data, pos, end, size, tables, name):
         pos += tables.names[name * NAME_WIDTH + NAME_SIZE]
     else:
         name, pos = _field(data, pos, end, tables, node)
@@ -192,11 +193,14 @@ def _name(
 
 
 @inlined
-def _matches(data: Any, size: int, pos: int, tables: Tables, name: int) -> bool:
-    """Whether this name, with nothing between it and its colon, is at `pos`."""
+def _matches(data: Any, pos: int, end: int, size: int, tables: Tables, name: int) -> bool:
+    """Whether this name, with nothing between it and its colon, is at `pos`. Words are compared, which may go on behind
+    the end of the document; the name may not.
+    """
     first = tables.names[name * NAME_WIDTH + NAME_WORDS]
-    count = (tables.names[name * NAME_WIDTH + NAME_SIZE] + 7) >> 3
-    if pos + 8 * count > size:
+    length = tables.names[name * NAME_WIDTH + NAME_SIZE]
+    count = (length + 7) >> 3
+    if pos + length > end or pos + 8 * count > size:
         return False
     for step in range(count):
         if eight_bytes(data, pos + 8 * step) & tables.masks[first + step] != tables.words[first + step]:

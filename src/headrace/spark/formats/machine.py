@@ -1,4 +1,4 @@
-"""What compiled loops need of the machine and numba does not give by itself. None of it checks bounds."""
+"""What compiled loops need of the machine and numba does not give by itself. Bounds are checked in tests alone."""
 
 from typing import Any, Final, NamedTuple
 
@@ -8,6 +8,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from headrace.kernels.bounds import place, pointer
 from headrace.kernels.jit import inlined
 
 from .payload import Payload
@@ -19,26 +20,12 @@ word: Final[Any] = np.int32
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def pointer(_: Any, array: Any) -> Any:
-    """Where the array's elements are, to be read and written by their index, in the order of memory.
-
-    The array must be an argument of the function that is called from Python: one that is made in compiled code is freed
-    after its last use, and its pointer is none.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return context.make_array(signature.args[0])(context, builder, arguments[0]).data
-
-    return types.CPointer(array.dtype)(array), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
 def eight_bytes(_: Any, data: Any, pos: Any) -> Any:  # noqa: ARG001 - numba needs the names
     """The bytes from `data[pos]` on as one unsigned number, the first byte the lowest."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        place = builder.gep(arguments[0], [arguments[1]])
-        return builder.load(builder.bitcast(place, ir.IntType(64).as_pointer()), align=1)
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        first = place(context, builder, signature.args[0], arguments[0], arguments[1], ir.IntType(64)(8))
+        return builder.load(builder.bitcast(first, ir.IntType(64).as_pointer()), align=1)
 
     return types.uint64(data, types.int64), generate
 
@@ -57,9 +44,11 @@ def low_zeros(_: Any, bits: Any) -> Any:  # noqa: ARG001
 def copy(_: Any, target: Any, to: Any, source: Any, start: Any, size: Any) -> Any:  # noqa: ARG001
     """`target[to : to + size] = source[start : start + size]`, given pointers to bytes."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        place, begin = builder.gep(arguments[0], [arguments[1]]), builder.gep(arguments[2], [arguments[3]])
-        cgutils.raw_memcpy(builder, place, begin, arguments[4], 1)
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kinds, count = signature.args, arguments[4]
+        written = place(context, builder, kinds[0], arguments[0], arguments[1], count)
+        read = place(context, builder, kinds[2], arguments[2], arguments[3], count)
+        cgutils.raw_memcpy(builder, written, read, count, 1)
         return context.get_dummy_value()
 
     return types.void(target, types.int64, source, types.int64, types.int64), generate

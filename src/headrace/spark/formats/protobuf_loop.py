@@ -7,9 +7,10 @@ a field with another type on the wire), it leaves to the library, whose answer c
 
 from typing import Any, Final, NamedTuple
 
+from headrace.kernels.bounds import pointer
 from headrace.kernels.jit import called, inlined, jit
 
-from .machine import long, pointer, source_of, word
+from .machine import long, source_of, word
 from .payload import Payload
 from .protobuf_plan import (
     BOOL,
@@ -59,6 +60,8 @@ NO_ROOM: Final = -2
 _VARINT, _EIGHT_BYTES, _SPAN, _FOUR_BYTES = 0, 1, 2, 5
 _NO_TAG: Final = 7
 _LAST_TAG: Final = 2**32 - 1
+_LONGEST: Final = 5
+"""Bytes of a tag or a size. Encoders write no more, and not all decoders read them."""
 _LOW_HALF: Final = 2**32 - 1
 _MOST_SECONDS: Final = (2**63 - 1) // 1_000_000 - 1
 
@@ -117,8 +120,9 @@ def _message(data: Any, pos: int, end: int, tables: Tables, slots: Slots, stack:
                 return pos
             depth -= 1
             continue
+        start = pos
         tag, pos = varint(data, pos, end)
-        if pos < 0 or tag <= _NO_TAG or tag > _LAST_TAG:
+        if pos < 0 or pos - start > _LONGEST or tag <= _NO_TAG or tag > _LAST_TAG:
             return ODD
         wire = tag & 7
         field = _find(tables, message, stack.likely[depth], tag >> 3)
@@ -165,10 +169,19 @@ def _skip(data: Any, pos: int, end: int, wire: int) -> int:
         return pos
     size = 8 if wire == _EIGHT_BYTES else 4
     if wire == _SPAN:
-        size, pos = varint(data, pos, end)
+        size, pos = _size(data, pos, end)
     elif wire != _EIGHT_BYTES and wire != _FOUR_BYTES:
         return ODD
-    return pos + size if pos >= 0 and 0 <= size <= end - pos else ODD
+    return pos + size if pos >= 0 and size <= end - pos else ODD
+
+
+@inlined
+def _size(data: Any, pos: int, end: int) -> tuple[int, int]:
+    """The size of what begins behind it, and where that is; ODD in its place if it does not end before `end`."""
+    size, begin = varint(data, pos, end)
+    if begin < 0 or begin - pos > _LONGEST or size < 0 or size > end - begin:
+        return 0, ODD
+    return size, begin
 
 
 @inlined
@@ -176,8 +189,8 @@ def _begun(
     data: Any, pos: int, end: int, wire: int, tables: Tables, message: int, field: int, slots: Slots
 ) -> tuple[int, int]:
     """How long the message in a field is, and where it begins; it is marked as there."""
-    size, pos = varint(data, pos, end)
-    if wire != _SPAN or pos < 0 or size < 0 or size > end - pos or _taken(tables, message, field, slots):
+    size, pos = _size(data, pos, end)
+    if wire != _SPAN or pos < 0 or _taken(tables, message, field, slots):
         return 0, ODD
     if not _entered(tables, field, slots):
         return 0, NO_ROOM
@@ -221,8 +234,8 @@ def _scalars(data: Any, pos: int, end: int, wire: int, tables: Tables, message: 
         return _scalar(data, pos, end, code, tables, field, slots)
     if wire != _SPAN or tables.fields[field * WIDTH + LIST_NODE] < 0 or code == REFUSED:
         return ODD
-    size, pos = varint(data, pos, end)
-    if pos < 0 or size < 0 or size > end - pos:
+    size, pos = _size(data, pos, end)
+    if pos < 0:
         return ODD
     end = pos + size
     while 0 <= pos < end:
@@ -296,8 +309,8 @@ def _is_known(numbers: Any, enum: int, number: int) -> bool:
 
 @inlined
 def _span(data: Any, pos: int, end: int, code: int, slots: Slots, node: int) -> int:
-    size, pos = varint(data, pos, end)
-    if pos < 0 or size < 0 or size > end - pos:
+    size, pos = _size(data, pos, end)
+    if pos < 0:
         return ODD
     if code != TIME:
         put_wide(slots, node, pos, size)

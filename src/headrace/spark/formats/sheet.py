@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from headrace.kernels.bounds import pointer
 from headrace.kernels.jit import called, inlined
 
 from .layout import ROOT_SCOPE, Layout
-from .machine import pointer
 
 BASE, SECOND_BASE, SCOPE, NODE_WIDTH = range(4)
 """Columns of `nodes`, and how many there are."""

@@ -56,6 +56,16 @@ def test_the_loop_reads_what_the_reader_of_single_records_reads(
     assert repr(whole.values.take(there).to_pylist()) == repr(single.to_pylist())
 
 
+@pytest.mark.parametrize("rest", [b'":[[],[]', b'":[[]]}', b'":[[1],[2]]}', b'":[[[[[[['])
+def test_a_document_that_ends_inside_a_name_does_not_go_on_in_the_next_one(rest: bytes) -> None:
+    """The names of fields are compared by words, which may lie across the end of a document."""
+    rows: list[bytes | None] = [b'{"a', rest]
+    found = decoded("a ARRAY<ARRAY<INT>>", rows)
+    assert set(found.errors) == {0, 1}
+    found = decoded("a ARRAY<ARRAY<INT>>", [*rows, b'{"a":[[1]]}'])
+    assert found.values.to_pylist() == [None, None, {"a": [[1]]}]
+
+
 @pytest.mark.parametrize("key", ['"k"', '"\\u006b"'], ids=["by the loop", "by itself"])
 def test_a_map_has_all_entries_of_one_key_as_in_spark(key: str) -> None:
     assert value("MAP<STRING, INT>", f'{{"k": 1, {key}: 2}}') == [("k", 1), ("k", 2)]

@@ -97,6 +97,22 @@ def test_any_bytes_are_judged_as_the_library_judges_them(raw: bytes) -> None:
     judged(raw)
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\x80\x80\x80\x81\x80\x00\x01",
+        b"\x88\x80\x80\x80\x80\x00\x01",
+        b"\x42" + b"\x80" * 9 + b"\x00",
+        b"\x92\x01" + b"\x80" * 9 + b"\x00",
+        b"\x5a" + b"\x80" * 5 + b"\x00",
+        b"\xfa\x07" + b"\x80" * 9 + b"\x00",
+    ],
+    ids=["tag", "known tag", "string", "time", "message", "unknown field"],
+)
+def test_tags_and_sizes_of_more_bytes_than_encoders_write_are_left_to_the_library(raw: bytes) -> None:
+    judged(raw)
+
+
 def judged(raw: bytes) -> None:
     found = decoded([b"", raw])
     try:
