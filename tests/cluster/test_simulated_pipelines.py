@@ -55,6 +55,16 @@ async def joined(run: Run) -> None:
     assert partition.is_leader
 
 
+async def refused_once(run: Run) -> Pipelined:
+    """A producer whose batch 0 was taken and whose batch 1 was refused; it would be taken now."""
+    producer = Pipelined(run)
+    assert await producer.send(0) == [NONE]
+    await alone(run)
+    assert await producer.send(1) == [TOO_FEW]
+    await joined(run)
+    return producer
+
+
 def test_what_follows_a_refused_batch_is_refused_like_it_until_that_comes_again() -> None:
     """librdkafka would begin a new epoch when told OUT_OF_ORDER, and then write batch 1 again, which is in the log."""
 
@@ -107,11 +117,7 @@ def test_a_broker_that_comes_to_lead_between_two_batches_takes_none_before_the_f
 
 def test_a_batch_after_a_gap_is_out_of_order_whatever_was_refused_before() -> None:
     async def story(run: Run) -> None:
-        producer = Pipelined(run)
-        assert await producer.send(0) == [NONE]
-        await alone(run)
-        assert await producer.send(1) == [TOO_FEW]
-        await joined(run)
+        producer = await refused_once(run)
         assert await producer.send(3) == [OUT_OF_ORDER]
         assert await producer.send(1, 2, 3) == [NONE] * 3
         await run.cluster[2].start()
@@ -121,11 +127,7 @@ def test_a_batch_after_a_gap_is_out_of_order_whatever_was_refused_before() -> No
 
 def test_a_producer_that_never_sends_the_refused_batch_again_learns_that_it_is_missing() -> None:
     async def story(run: Run) -> None:
-        producer = Pipelined(run)
-        assert await producer.send(0) == [NONE]
-        await alone(run)
-        assert await producer.send(1) == [TOO_FEW]
-        await joined(run)
+        producer = await refused_once(run)
         assert await producer.send(2, 3, 4, 5, 6, 7) == [TOO_FEW] * 4 + [OUT_OF_ORDER] * 2
         assert await producer.send(*range(1, 8)) == [NONE] * 7
         await run.cluster[2].start()
@@ -135,11 +137,7 @@ def test_a_producer_that_never_sends_the_refused_batch_again_learns_that_it_is_m
 
 def test_what_a_connection_was_refused_ends_with_it() -> None:
     async def story(run: Run) -> None:
-        producer = Pipelined(run)
-        assert await producer.send(0) == [NONE]
-        await alone(run)
-        assert await producer.send(1) == [TOO_FEW]
-        await joined(run)
+        producer = await refused_once(run)
         run.client.close()
         assert await producer.send(2) == [OUT_OF_ORDER]
         assert await producer.send(1, 2) == [NONE, NONE]

@@ -111,7 +111,8 @@ def test_a_weaker_setting_takes_effect_once_the_file_does_not_name_the_log_any_m
     assert (broker.is_durable, broker.file) == (False, NOTHING)
 
 
-def test_a_weaker_setting_waits_while_the_file_cannot_be_written() -> None:
+def weakened_with_a_failing_disk() -> Broker:
+    """A broker that had a synced log, was told to sync it no more, and could not write that down."""
     broker = Broker()
     broker.replicas.apply_topic(TOPIC)
     broker.prove()
@@ -119,6 +120,11 @@ def test_a_weaker_setting_waits_while_the_file_cannot_be_written() -> None:
     broker.disk.fail(errno.EIO, kind="append", path=SYNCED_LOGS, times=9)
     with pytest.raises(StorageError):
         broker.prove()
+    return broker
+
+
+def test_a_weaker_setting_waits_while_the_file_cannot_be_written() -> None:
+    broker = weakened_with_a_failing_disk()
     assert (broker.is_durable, broker.file) == (True, NAMED)
     broker.disk.heal()
     broker.prove()
@@ -126,13 +132,7 @@ def test_a_weaker_setting_waits_while_the_file_cannot_be_written() -> None:
 
 
 def test_a_setting_that_returns_while_the_file_cannot_be_written_is_named_in_the_end() -> None:
-    broker = Broker()
-    broker.replicas.apply_topic(TOPIC)
-    broker.prove()
-    broker.replicas.apply_topic(UNSYNCED)
-    broker.disk.fail(errno.EIO, kind="append", path=SYNCED_LOGS, times=9)
-    with pytest.raises(StorageError):
-        broker.prove()
+    broker = weakened_with_a_failing_disk()
     broker.disk.heal()
     broker.replicas.apply_topic(TOPIC)
     broker.prove()
