@@ -72,14 +72,16 @@ class View:
         return _known("another leader", lambda: self.leader(partition), than)
 
     def _cluster(self) -> ClusterMetadata | None:
+        """All topics: to ask for one makes it, with as many replicas as the broker likes, where it is not there yet."""
         try:
-            return self.admin.list_topics(self.topic, timeout=30)
+            return self.admin.list_topics(timeout=30)
         except KafkaException:
             return None
 
     def _partitions(self) -> dict[int, PartitionMetadata]:
         cluster = self._cluster()
-        return {} if cluster is None else dict(cluster.topics[self.topic].partitions)
+        found = None if cluster is None else cluster.topics.get(self.topic)
+        return {} if found is None else dict(found.partitions)
 
 
 def _known(what: str, look: Callable[[], int], than: int = -1) -> int:
