@@ -84,7 +84,7 @@ def test_ten_killed_drivers_lose_nothing_and_double_nothing(
 ) -> None:
     dice = random.Random(7)
     topics = Topics(bootstrap, request.node.name)
-    source, target = topics.create(PARTITIONS), topics.create(2)
+    source, target = topics.create(PARTITIONS), topics.create(PARTITIONS)
     file = tmp_path / "pipeline.yaml"
     file.write_text(PIPELINE.format(batch=BATCH, source=source, target=target))
     arguments = ["--bootstrap", bootstrap, "--conf", f"spark.driver.extraJavaOptions={LEAN}"]
