@@ -27,7 +27,7 @@ from . import (
     start,
     transactions,
 )
-from .model import BenchError, Row, Sample, Work, rows_of
+from .model import BenchError, Row, Sample, Skipped, Work, rows_of
 from .setting import Setting, a_setting
 from .spark import works as spark
 
@@ -56,6 +56,15 @@ def all_works() -> list[Work]:
         *columnar.works(),
         *spark.works(),
     ]
+
+
+def rows_or_word(work: Work, setting: Setting, console: Console) -> list[Row]:
+    """The rows of a work; none, and a word about it, where it cannot be done here."""
+    try:
+        return sample(work, setting, console)
+    except Skipped as reason:
+        console.print(f"{work.title}: skipped, {reason}", style="yellow", markup=False)
+        return []
 
 
 def sample(work: Work, setting: Setting, console: Console) -> list[Row]:
@@ -130,7 +139,7 @@ def main() -> int:
                 for work in works:
                     profiling.profile(work, setting)
                 return 0
-            rows = [row for work in works for row in sample(work, setting, console)]
+            rows = [row for work in works for row in rows_or_word(work, setting, console)]
     except (BenchError, OSError) as error:
         console.print(f"stopped: {error}", style="red", markup=False)
         return 1

@@ -6,7 +6,7 @@ other's time. With a single core nothing is pinned.
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -77,6 +77,17 @@ def cpu_seconds(pid: int) -> float:
     """Processor time that a process has used."""
     times = psutil.Process(pid).cpu_times()
     return times.user + times.system
+
+
+def tree_cpu_seconds(pid: int) -> dict[tuple[int, float], float]:
+    """Processor time of a process and of those it started, of each that lives; by id and time of start."""
+    root = psutil.Process(pid)
+    found = {}
+    for process in (root, *root.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            found[process.pid, process.create_time()] = times.user + times.system
+    return found
 
 
 def resident_mb(pid: int) -> float:

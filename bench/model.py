@@ -14,6 +14,10 @@ class BenchError(Exception):
     """A run that cannot be counted: says what went wrong and where to look."""
 
 
+class Skipped(BenchError):  # noqa: N818 - named for what becomes of the work
+    """A work that cannot be done here, for want of something that is no part of the project: says of what."""
+
+
 class Of(Enum):
     """What an aim is about: the broker's figure divided by its ceiling's, or the broker's figure itself."""
 

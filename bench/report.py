@@ -76,7 +76,8 @@ work, measured in the same run, in turns with the broker. What counts is the rat
 
 Machine: {shape}; {placement}; loopback; logs on the disk.
 Medians of at most {rounds} rounds of {seconds:g} s, a fresh broker with default settings for each. CPU is the server's
-processor time, user and system. A run of some works alone renews their rows, and what follows is said of it.
+processor time, user and system; of Spark's formats and sinks, that of the server and all of its clients' processes. A
+run of some works alone renews their rows, and what follows is said of it.
 Other work took {before:.0f} % of the machine before the run and {after:.0f} % after it.
 
 """

@@ -1,21 +1,25 @@
 """A Spark session of its own process, which runs one query after another as it is told, a line of JSON each."""
 
-import glob
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.avro.functions import from_avro, to_avro
+from pyspark.sql.protobuf.functions import from_protobuf, to_protobuf
 from pyspark.sql.streaming import StreamingQuery
 
+from . import orders
 from .synthetic import AgeSink, SyntheticSource
 
 _WARM_SECONDS: Final = 90.0
 
 
-def session(jars: str) -> SparkSession:
+def session(jars: list[str]) -> SparkSession:
     builder = (
         SparkSession.builder.master("local[2]")
         .appName("headrace-bench")
@@ -23,9 +27,10 @@ def session(jars: str) -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
+        .config("spark.sql.session.timeZone", "UTC")
     )
     if jars:
-        builder = builder.config("spark.jars", ",".join(glob.glob(f"{jars}/*.jar")))
+        builder = builder.config("spark.jars", ",".join(jars))
     spark = builder.getOrCreate()
     spark.dataSource.register(SyntheticSource)
     spark.dataSource.register(AgeSink)
@@ -79,11 +84,61 @@ def _wait_for_batches(query: StreamingQuery, count: int) -> None:
     raise TimeoutError(f"the stream made no {count} batches within {_WARM_SECONDS:g} s: {query.exception()}")
 
 
-TASKS = {"batch": timed_batch, "stream": timed_stream, "ages": ages}
+Decoder = Callable[[DataFrame, dict[str, Any]], DataFrame]
+
+
+def _with_value(frame: DataFrame, value: Any) -> DataFrame:
+    return frame.withColumn("value", value)
+
+
+DECODERS: dict[str, Decoder] = {
+    "the source": lambda frame, _: frame,
+    "from_json": lambda frame, _: _with_value(frame, f.from_json(f.col("value").cast("string"), orders.DDL)),
+    "from_avro": lambda frame, _: _with_value(frame, from_avro("value", orders.AVRO)),
+    "from_avro behind the head": lambda frame, _: _with_value(
+        frame, from_avro(f.expr("substring(value, 6)"), orders.AVRO)
+    ),
+    "from_protobuf": lambda frame, task: _with_value(
+        frame, from_protobuf("value", orders.MESSAGE, task["descriptors"])
+    ),
+    "google.protobuf": lambda frame, _: frame.select("value").mapInArrow(
+        orders.messages_to_columns, f"value STRUCT<{orders.DDL.replace(' ', ': ').replace(',:', ',')}>"
+    ),
+}
+"""What makes orders of the values of a source."""
+
+ENCODERS: dict[str, Decoder] = {
+    "the sink": lambda frame, _: frame,
+    "to_json": lambda frame, _: _with_value(frame, f.to_json("value")),
+    "to_avro": lambda frame, _: _with_value(frame, to_avro("value", orders.AVRO)),
+    "to_protobuf": lambda frame, task: _with_value(frame, to_protobuf("value", orders.MESSAGE, task["descriptors"])),
+    "google.protobuf": lambda frame, _: frame.mapInArrow(orders.columns_to_messages, "key STRING, value BINARY"),
+}
+"""What makes the values of a sink of orders."""
+
+
+def timed_orders(spark: SparkSession, task: dict[str, Any]) -> dict[str, Any]:
+    """Seconds to read every field of every order of a topic, and what they come to."""
+    start = time.perf_counter()
+    frame = spark.read.format(task["format"]).options(**task["options"]).load()
+    row = DECODERS[task["decoder"]](frame, task).selectExpr(*orders.CHECKSUM).collect()[0]
+    return {"seconds": time.perf_counter() - start, "rows": row.rows, "checksum": row.checksum}
+
+
+def timed_write(spark: SparkSession, task: dict[str, Any]) -> dict[str, float]:
+    """Seconds to write rows that Spark makes up."""
+    start = time.perf_counter()
+    frame = spark.range(0, task["rows"], 1, task["tasks"]).selectExpr(*task["columns"])
+    writing = ENCODERS[task["encoder"]](frame, task).write.format(task["format"]).mode("append")
+    writing.options(**task["options"]).save()
+    return {"seconds": time.perf_counter() - start}
+
+
+TASKS = {"orders": timed_orders, "write": timed_write, "batch": timed_batch, "stream": timed_stream, "ages": ages}
 
 
 def main() -> None:
-    spark = session(sys.argv[1])
+    spark = session(sys.argv[1:])
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         task = json.loads(line)
