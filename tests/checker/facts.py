@@ -114,6 +114,12 @@ class Facts:
         """When a partition of a topic last lost what it held."""
         return max((p.lost_at for place, p in self.partitions.items() if place[0] == topic), default=-inf)
 
+    def was_lost(self, topic: str, since: float, until: float) -> bool:
+        """Whether a partition of a topic lost what it held between two times."""
+        return any(
+            since <= loss <= until for place, p in self.partitions.items() if place[0] == topic for loss in p.losses
+        )
+
     def _request(self, event: Event) -> Request | None:
         """A new request; None for the answer to one."""
         if event["phase"] == "invoke":

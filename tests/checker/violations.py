@@ -23,7 +23,7 @@ copy, an election after acks=1, the deletion of a topic or of records, retention
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from math import inf
 
 from .facts import Facts, Partition, Place, Poll, Request, is_promised
@@ -93,8 +93,18 @@ def _two_values(facts: Facts, partition: Partition) -> Iterator[str]:
         for offset, value, _ in partition.final["records"]:
             seen[len(partition.losses), offset].add(value)
     for (_, offset), values in seen.items():
-        if len(values) > 1:
+        if len(values) > 1 and not _have_shared_an_epoch(facts, partition, values):
             yield f"two values: offset {offset} was {sorted(values)}"
+
+
+def _have_shared_an_epoch(facts: Facts, partition: Partition, values: Collection[str]) -> bool:
+    """Whether these may have been taken for each other: one transactional producer sent them, and meanwhile the log of
+    transactions was lost, and with it that an epoch had been given out.
+    """
+    sends = [send for send in partition.sends if not set(values).isdisjoint(_values(send))]
+    if any(send["transaction"] is None for send in sends) or len({send["client"] for send in sends}) != 1:
+        return False
+    return facts.was_lost(TRANSACTIONS_TOPIC, min(send.began for send in sends), max(send.ended for send in sends))
 
 
 def _bad_polls(partition: Partition) -> Iterator[str]:
@@ -265,7 +275,13 @@ class _Transactions:
             base = send.answer.get("offset", -1)
             if base < final["log_start"] and final["log_start"] > 0:
                 continue  # it may have been deleted
-            self._visible |= {value: value in committed for value in _values(send)}
+            for offset, value in enumerate(_values(send), base):
+                if value in committed or base < 0 or not self._is_taken_for(partition, value, values.get(offset)):
+                    self._visible[value] = value in committed
+
+    def _is_taken_for(self, partition: Partition, value: str, there: str | None) -> bool:
+        """Whether a value was acknowledged as one that an earlier owner of its epoch had sent."""
+        return there not in (None, value) and _have_shared_an_epoch(self._facts, partition, {value, str(there)})
 
     def violations(self) -> list[str]:
         found: list[str] = []

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.checker.history import History, read
-from tests.checker.violations import violations
+from tests.checker.violations import TRANSACTIONS_TOPIC, violations
 
 TOPIC = "t"
 
@@ -228,6 +228,26 @@ def test_a_reader_is_given_nothing_aborted_unless_the_marker_was_lost(
         history.note("loss", "info", topic=TOPIC, partition=0, brokers=[1])
     history.saw("r", TOPIC, 0, 0, held("v0"), committed_only=True)
     ending(history, ())
+    assert kinds(history) == found
+
+
+@pytest.mark.parametrize(
+    ("lost", "client", "found"),
+    [
+        (TRANSACTIONS_TOPIC, "p", set()),
+        (TRANSACTIONS_TOPIC, "other", {"two values", "lost write"}),
+        ("unrelated", "p", {"two values", "lost write"}),
+    ],
+)
+def test_an_epoch_is_given_out_twice_only_where_the_log_of_transactions_was_lost(
+    history: History, lost: str, client: str, found: set[str]
+) -> None:
+    history.send("p", TOPIC, 0, ["v"], transaction="x").ok(offset=0)
+    history.note("loss", "info", topic=lost, partition=0)
+    history.send(client, TOPIC, 0, ["w"], transaction="y").ok(offset=0)
+    for name in "xy":
+        history.invoke("end", transaction=name, commit=True, group="", consumed=[]).ok()
+    history.final(TOPIC, 0, held("v"), committed=[0], control=[1])
     assert kinds(history) == found
 
 
