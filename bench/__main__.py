@@ -15,6 +15,7 @@ from . import (
     groups,
     http,
     image,
+    json_formats,
     kernels,
     latency,
     machine,
@@ -53,6 +54,7 @@ def all_works() -> list[Work]:
         *recovery.works(),
         *image.works(),
         *kernels.works(),
+        *json_formats.works(),
         *columnar.works(),
         *spark.works(),
     ]

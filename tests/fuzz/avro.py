@@ -309,5 +309,4 @@ def run(random: Random) -> int:
         compare(codec.decode(MEMORY.payload(rows)), rows, reference, f"schema {json.dumps(schema)}")
 
     check(rows)
-    at_the_end(random, rows, check)
-    return len(rows)
+    return len(rows) + at_the_end(random, rows, check)

@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from headrace.spark.formats.payload import Decoded
 
-_ALONE: Final = 5
+_ALONE: Final = 8
+_MARKS: Final = b'[]{},:"'
 
 
 class Bad(Exception):  # noqa: N818 - what a reader says of a payload
@@ -39,13 +40,24 @@ def compare(found: Decoded, rows: list[bytes | None], reference: Callable[[bytes
         assert is_same, f"row {row} is {reason or expected}, not {said}: {data.hex()}; {what}"
 
 
-def at_the_end(random: Random, rows: list[bytes | None], check: Callable[[list[bytes | None]], None]) -> None:
-    """Check some of the rows alone, and cut into two, so that each ends where the memory ends."""
+def at_the_end(random: Random, rows: list[bytes | None], check: Callable[[list[bytes | None]], None]) -> int:
+    """Check some of the rows alone, and cut into two, so that each ends where the memory ends; how many payloads that
+    were.
+    """
     for _ in range(_ALONE):
         row = random.choice(rows) or b""
         check([row])
-        middle, end = sorted((random.randrange(len(row) + 1), random.randrange(len(row) + 1)))
+        middle, end = sorted((_place(random, row), _place(random, row)))
         check([row[:middle], row[middle:end]])
+    return 3 * _ALONE
+
+
+def _place(random: Random, row: bytes) -> int:
+    """A place to cut: anywhere, or where something begins or ends in a format that is text."""
+    at = random.randrange(len(row) + 1)
+    if random.random() < 0.5:
+        return at
+    return next((place + 1 for place in range(at, len(row)) if row[place] in _MARKS), at)
 
 
 def _read(reference: Callable[[bytes], Any], data: bytes) -> tuple[Any, str]:

@@ -76,6 +76,7 @@ REFUSED: Final[list[Callable[[], Any]]] = [
     lambda: _move(_AT + 9, _AT, 8),
     lambda: _move(_AT, _AT + 9, 8),
     lambda: _move(_AT, _AT, -1),
+    lambda: _move(_AT, _AT, 2**63 - 1),
 ]
 
 

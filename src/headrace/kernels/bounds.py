@@ -104,7 +104,7 @@ def _refuse_unless(context: Any, builder: Any, is_within: Any) -> None:
 
 def _is_allowed(address: int, size: int) -> bool:
     for n in range(_region(0)):
-        if _region(1 + 2 * n) <= address and address + size <= _region(2 + 2 * n):
+        if _region(1 + 2 * n) <= address and size <= _region(2 + 2 * n) - address:
             return size >= 0
     return bool(size == 0)
 

@@ -3,6 +3,9 @@
 
 It reads what serializers write. A document with anything else, right or wrong (an escape in a name, a field that is
 there twice, a time in another form, a value of another type), it leaves to be read by itself.
+
+It is here for its speed, twice to four times that of `pyarrow.json` and a multiple of it where some documents are bad
+(`python -m bench --only json-formats`), and as a document cannot be told from its neighbours in what pyarrow reads.
 """
 
 from typing import Any, Final, NamedTuple
