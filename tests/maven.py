@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 _SECONDS = 300
-_READY = ".ready"
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion><groupId>headrace</groupId><artifactId>fetched</artifactId><version>1</version>
 <dependencies>
@@ -30,15 +29,10 @@ class Unavailable(Exception):  # noqa: N818 - an answer, not an error
     """The jars cannot be had on this machine; the message is the reason."""
 
 
-def can_be_had(directory: Path) -> bool:
-    """Whether jars are in the directory already, or there is Maven to fetch them."""
-    return (directory / _READY).exists() or shutil.which("mvn") is not None
-
-
 def fetched(directory: Path, artifacts: Iterable[Artifact], *, alone: bool = False) -> Path:
     """A directory with the jars and what they need, or with them `alone`; fetched once, unless the list changes."""
     wanted = _POM.format("\n".join(_DEPENDENCY.format(*one, _ALONE if alone else "") for one in artifacts))
-    pom, ready = directory / "pom.xml", directory / _READY
+    pom, ready = directory / "pom.xml", directory / ".ready"
     if ready.exists() and pom.read_text() == wanted:
         return directory.resolve()
     if shutil.which("mvn") is None:
