@@ -74,7 +74,7 @@ class Records:
                 break
             byte = self._in.read(1)[0]
             folded |= (byte & 0x7F) << 7 * place
-            if byte < 0x80:
+            if byte < 0x80 and folded < 2**64:
                 return (folded >> 1) ^ -(folded & 1)
         raise Bad("a number is cut short or too long")
 
