@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from headrace.client.columnar import _fill, _heads, _memory, _outputs
 from headrace.client.columnar._decoding import MOST_RECORDS
+from headrace.client.columnar._plan import ROWS_AT_ONCE
 from headrace.client.columnar.decode import Decoder
 from headrace.client.errors import ClientError
 from headrace.protocol.batch import SMALLEST_RECORD
@@ -85,7 +86,8 @@ class _Head:
 
 
 def _reference(data: bytes, start: int, end: int, with_headers: bool) -> tuple[list[Row], int]:
-    at, heads = 0, []
+    at = 0
+    heads: list[_Head] = []
     while len(data) - at >= HEADER.size:
         head = _Head(data, at)
         if not head.is_sound or head.size > len(data) - at:
@@ -93,19 +95,26 @@ def _reference(data: bytes, start: int, end: int, with_headers: bool) -> tuple[l
         heads.append(head)
         at += head.size
     within = next((n for n, head in enumerate(heads) if head.base >= end), len(heads))
-    rows = [
-        row
-        for head in heads[:within]
-        if head.last >= start and head.count and not head.attributes & 0x20
-        for row in head.rows(start, end, with_headers)
-    ]
-    following = max([start, *(head.last + 1 for head in heads[:within])])
+    rows: list[Row] = []
+    promised = 0
+    for n, head in enumerate(heads[:within]):
+        if head.last < start or not head.count or head.attributes & 0x20:
+            continue
+        if promised and promised + head.count > ROWS_AT_ONCE:  # which is for the next call
+            return rows, _after(heads[:n], start)
+        promised += head.count
+        rows += head.rows(start, end, with_headers)
+    following = _after(heads[:within], start)
     if within < len(heads):
         return rows, max(following, end)
     rest = data[at:]
     if (len(rest) >= HEADER.size and not _Head(data, at).is_sound) or (len(rest) > 16 and rest[16] != 2):
         raise Bad("what follows is no batch")
     return rows, following
+
+
+def _after(heads: list[_Head], start: int) -> int:
+    return max([start, *(head.last + 1 for head in heads)])
 
 
 def _fetches(random: Random) -> list[bytes]:
