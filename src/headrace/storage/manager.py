@@ -19,6 +19,7 @@ from .disk import DirectoryLocked, Disk, Lock, StorageError, parent_of
 from .log import Log
 from .open_files import UNLIMITED, OpenFiles
 from .recovery import Expected, Progress, open_log, sync_found
+from .segment import LOG_SUFFIX
 from .settings import LogSettings
 from .synced_logs import SyncedLogs
 
@@ -296,13 +297,14 @@ class LogManager:
         self._remove_clean_marker()
         name = _directory_of(key)
         directory = self._path(name)
-        if name in self._directories and not self._belongs(key, topic_id):
+        is_in_doubt = name in self._directories and self._may_be_anyones(key)
+        if name in self._directories and (is_in_doubt or not self._belongs(key, topic_id)):
             for aside in self._dispose([key]):
                 logger.warning("a directory of another topic of this name was set aside", log=name, directory=aside)
         came_back = name not in self._directories and self._took_back(key, topic_id)
         is_new = name not in self._directories
         if is_new:
-            self._make_directory(name, topic_id, refetching=replicated and self._was_held(key))
+            self._make_directory(name, topic_id, refetching=replicated and (is_in_doubt or self._was_held(key)))
         self._closed_logs.add(key)
         closed = ClosedLog(
             disk=self._disk,
@@ -403,12 +405,25 @@ class LogManager:
 
         Somebody may have put it there: what the last stop left counts for another.
         """
-        path = f"{self._path(_directory_of(key))}/{PARTITION_METADATA}"
-        found = checkpoints.decode_partition_metadata(self._read(path))
+        found = self._topic_id_of(key)
         if found is None:
             self._opened.add(key)
+            path = f"{self._path(_directory_of(key))}/{PARTITION_METADATA}"
             self._disk.write_atomically(path, checkpoints.encode_partition_metadata(topic_id))
         return found is None or found == topic_id
+
+    def _may_be_anyones(self, key: Partition) -> bool:
+        """Whether a log has records and does not say of which topic: they may be of an earlier one of this name.
+
+        So it may be after a power loss before the first sync, which syncs that as well.
+        """
+        if self._clean or self._recovery_points.get(key, 0) > 0 or self._topic_id_of(key) is not None:
+            return False
+        return any(self._disk.sizes(self._path(_directory_of(key)), LOG_SUFFIX).values())
+
+    def _topic_id_of(self, key: Partition) -> uuid.UUID | None:
+        path = f"{self._path(_directory_of(key))}/{PARTITION_METADATA}"
+        return checkpoints.decode_partition_metadata(self._read(path))
 
     def _took_back(self, key: Partition, topic_id: uuid.UUID) -> bool:
         """Whether the log was set aside when the metadata did not know its topic, and has its name again now.
@@ -537,8 +552,7 @@ class LogManager:
         return self._set_aside([key for key in keys if key not in deleted], _STRAY_SUFFIX)
 
     def _was_deleted(self, key: Partition) -> bool:
-        path = f"{self._path(_directory_of(key))}/{PARTITION_METADATA}"
-        topic_id = checkpoints.decode_partition_metadata(self._read(path))
+        topic_id = self._topic_id_of(key)
         return topic_id is not None and self.was_deleted(topic_id)
 
     def set_aside(self, topic: str, partitions: Iterable[int]) -> list[str]:

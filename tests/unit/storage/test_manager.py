@@ -387,6 +387,27 @@ def test_a_lost_partition_metadata_is_written_again() -> None:
     assert store.disk.exists("/data/events-0/partition.metadata")
 
 
+@pytest.mark.parametrize("replicated", [False, True])
+def test_a_log_that_lost_power_before_its_first_sync_is_not_taken_for_another_topic(replicated: bool) -> None:
+    """Its records reached the disk, the file that says whose they are did not; meanwhile the topic was made anew."""
+    store = Store()
+    append(store.log)
+    store.disk.kill()
+    store.disk.unlink("/data/events-0/partition.metadata")
+    again = opened(store.disk)
+    log = again.load("events", 0, uuid.UUID(int=8), LogSettings(), replicated=replicated)
+    assert (log.health, log.log_end_offset) == (Health.REFETCHING if replicated else Health.ONLINE, 0)
+    assert any(path.endswith("-stray/00000000000000000000.log") for path in store.disk.paths("/data"))
+
+
+def test_a_log_that_was_synced_says_whose_it_is_after_a_power_loss() -> None:
+    store = Store()
+    append(store.log)
+    sync(store.log)
+    store.disk.crash()
+    assert store.disk.exists("/data/events-0/partition.metadata")
+
+
 def lost(store: Store) -> None:
     """The log's directory goes while the broker is stopped."""
     append(store.log)
