@@ -16,7 +16,7 @@ from . import jars, orders, topics
 from .jars import Part
 from .session import driver
 
-ROWS: Final = 2_000_000
+ROWS: Final = 1_000_000
 _RUNS: Final = 2
 """Of a query, of which the last one counts: the first compiles and warms."""
 

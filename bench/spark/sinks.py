@@ -22,7 +22,7 @@ from .session import driver
 if TYPE_CHECKING:
     from confluent_kafka import Producer
 
-ROWS: Final = 2_000_000
+ROWS: Final = 1_000_000
 VALUE_SIZE: Final = 100
 _RUNS: Final = 2
 _DISTINCT: Final = 100_000
