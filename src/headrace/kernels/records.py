@@ -96,13 +96,19 @@ def field(data: Sequence[int], at: int, end: int) -> int:
     return -1 if size & 1 or at > end else at
 
 
+def is_null(data: Sequence[int], at: int, end: int) -> bool:
+    """Whether the length of a key or value is -1, in however many bytes it is written."""
+    size, after = varint(data, at, end, _SHORT)
+    return after >= 0 and size == _NULL
+
+
 def headers(data: Sequence[int], at: int, end: int) -> int:
     """Where the headers of a record end; -1 if they do not before `end`."""
     count, at = varint(data, at, end, _SHORT)
     if at < 0 or count & 1 or count >> 1 > end - at:
         return -1
     for _ in range(count >> 1):
-        if at >= end or data[at] == _NULL:
+        if is_null(data, at, end):
             return -1
         at = field(data, at, end)
         if at < 0:
@@ -194,7 +200,7 @@ def walk(data: Sequence[int], state: MutableSequence[int]) -> int:
         if at < 0 or offset != place << 1:
             return place << 4 | WRONG_OFFSET
         key_at = at
-        has_no_key = at < end and data[at] == _NULL
+        has_no_key = is_null(data, at, end)
         if has_no_key:
             if keyless < KEYLESS_ROOM:
                 state[KEYLESS + 1 + keyless] = place

@@ -150,6 +150,22 @@ def test_attributes_that_clients_in_python_cannot_read_are_refused(function: nat
     assert source_says(bytes(body), count)[0] == place << 4 | records.WRONG_ATTRIBUTES
 
 
+def record_with(key: bytes, headers: bytes) -> bytes:
+    body = b"\0\0\0" + key + b"\2v" + headers
+    return bytes([2 * len(body)]) + body
+
+
+@pytest.mark.parametrize("null", [b"\1", b"\x81\0", b"\x81\x80\0", b"\x81\x80\x80\x80\0"])
+def test_a_length_of_null_is_known_in_however_many_bytes_it_is_written(function: native.Function, null: bytes) -> None:
+    keyless = record_with(null, b"\0")
+    status, state = said(function, keyless, 1)
+    assert (status, state[records.KEYLESS]) == (records.SOUND, 1)
+    assert (status, state) == source_says(keyless, 1)
+    unnamed = record_with(b"\2k", b"\2" + null + b"\2w")
+    assert said(function, unnamed, 1)[0] == records.WRONG_HEADERS
+    assert source_says(unnamed, 1)[0] == records.WRONG_HEADERS
+
+
 def test_sound_batches_pass_the_compiled_check(function: native.Function) -> None:
     body = encode_batch([Record(0, 5 + at % 9, None, b"v" * at) for at in range(9_000)])[HEADER_SIZE:]
     status, state = said(function, bytes(body), 9_000)
