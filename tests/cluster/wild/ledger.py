@@ -39,6 +39,8 @@ class Ledger:
         """Partitions of which everything that counts was destroyed."""
         self._forgotten: set[str] = set()
         """Names of topics that the store has forgotten."""
+        self._set_back: set[Place] = set()
+        """Partitions whose state is an older one: until one is elected, who led goes by the state that is no more."""
         self._rotten: list[tuple[Machine, str, int, bytes]] = []
         """Where bytes are wrong, and which ones."""
         self._once_unsynced: set[UUID] = set()
@@ -71,6 +73,9 @@ class Ledger:
                 epoch=state.leader_epoch,
                 leader=state.leader,
             )
+            if place in self._set_back:
+                self._set_back.discard(place)
+                self._note_loss(topic, index)
         destroyed, left = self._destroyed[place], self._left[place]
         for broker in list(destroyed):
             if broker not in (*state.isr, *state.elr):
@@ -79,6 +84,10 @@ class Ledger:
                 left.discard(broker)
                 destroyed.discard(broker)
         self._judge(place)
+
+    def _note_loss(self, topic: Topic, index: int) -> None:
+        """What the store knew of a partition is lost, and with it who held everything."""
+        self._history.note("loss", "info", topic=self._name(topic), partition=index, brokers=[])
 
     def _name(self, topic: Topic) -> str:
         return topic.name if topic.name in INTERNAL else topic.id.hex
@@ -182,6 +191,7 @@ class Ledger:
         if snapshot.entries(MARKS) == self._cluster.ensemble.tree.list(MARKS):
             return False
         before = self._topics
+        changed: set[Place] = set()
         then = {topic.id: topic for topic in decode_topics(snapshot.entries(TOPICS))}
         if not then.keys() <= before.keys():
             return False
@@ -192,9 +202,11 @@ class Ledger:
             for index, state in enumerate(topic.partitions):
                 old = then[topic_id].partitions
                 if index >= len(old) or old[index] != state:
-                    self.lost.add((topic_id, index))
-                    self._history.note("loss", "info", topic=self._name(topic), partition=index, brokers=[])
+                    changed.add((topic_id, index))
+                    self._note_loss(topic, index)
+        self.lost |= changed
         self._cluster.ensemble.set_back(snapshot)
+        self._set_back |= changed
         return True
 
     def _forget(self, topic: Topic) -> None:
@@ -202,7 +214,7 @@ class Ledger:
         self._forgotten.add(topic.name)
         if topic.name in INTERNAL:
             for index in range(len(topic.partitions)):
-                self._history.note("loss", "info", topic=topic.name, partition=index, brokers=[])
+                self._note_loss(topic, index)
         else:
             self._history.invoke("delete_topic", topic=topic.id.hex)
 
