@@ -300,7 +300,8 @@ class LogManager:
         is_in_doubt = name in self._directories and self._may_be_anyones(key)
         if name in self._directories and (is_in_doubt or not self._belongs(key, topic_id)):
             for aside in self._dispose([key]):
-                logger.warning("a directory of another topic of this name was set aside", log=name, directory=aside)
+                why = "does not say of which topic it is" if is_in_doubt else "is of another topic of this name"
+                logger.warning("a log's directory was set aside", log=name, directory=aside, reason=f"it {why}")
         came_back = name not in self._directories and self._took_back(key, topic_id)
         is_new = name not in self._directories
         if is_new:
