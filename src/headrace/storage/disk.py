@@ -8,8 +8,8 @@ import errno
 import fcntl
 import os
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from io import FileIO
 from threading import Thread
@@ -430,9 +430,27 @@ class RealDisk:
             return RealLock(fd)
 
     def do_all(self, works: Sequence[Callable[[], None]]) -> None:
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="disk") as threads:
-            for _ in threads.map(lambda work: work(), works):
-                pass
+        waiting = deque(works)
+
+        def work_off() -> None:
+            while True:
+                try:
+                    work = waiting.popleft()
+                except IndexError:
+                    return
+                work()
+
+        threads = [Thread(target=work_off, name=f"disk-{number}") for number in range(min(_AT_ONCE, len(works)))]
+        begun: list[Thread] = []
+        for thread in threads:
+            try:
+                thread.start()
+            except RuntimeError:  # the system gives no more: this thread does what is left
+                break
+            begun.append(thread)
+        work_off()
+        for thread in begun:
+            thread.join()
 
     def free_bytes(self, path: str) -> int:
         with _translated(path):

@@ -1,9 +1,11 @@
 """The real disk, on a real directory."""
 
 import errno
+import itertools
 import os
 from functools import partial
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -118,7 +120,18 @@ def test_directories_are_listed_renamed_and_removed(disk: RealDisk, tmp_path: Pa
     assert 0 < disk.free_bytes(str(tmp_path)) <= disk.total_bytes(str(tmp_path))
 
 
-def test_what_waits_for_the_disk_is_all_done(disk: RealDisk) -> None:
+@pytest.mark.parametrize("most", [0, 1, 1000])
+def test_what_waits_for_the_disk_is_all_done_with_as_many_threads_as_there_may_be(
+    disk: RealDisk, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    start, begun = Thread.start, itertools.count()
+
+    def start_one(thread: Thread) -> None:
+        if next(begun) >= most:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(Thread, "start", start_one)
     done: list[int] = []
     disk.do_all([partial(done.append, number) for number in range(100)])
     assert sorted(done) == list(range(100))
