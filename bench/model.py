@@ -14,7 +14,7 @@ class BenchError(Exception):
     """A run that cannot be counted: says what went wrong and where to look."""
 
 
-class Skipped(BenchError):  # noqa: N818 - named for what becomes of the work
+class Skipped(BenchError):
     """A work that cannot be done here, for want of something that is no part of the project: says of what."""
 
 

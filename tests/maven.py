@@ -25,7 +25,7 @@ class Artifact(NamedTuple):
     version: str
 
 
-class Unavailable(Exception):  # noqa: N818 - an answer, not an error
+class Unavailable(Exception):
     """The jars cannot be had on this machine; the message is the reason."""
 
 

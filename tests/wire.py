@@ -18,7 +18,7 @@ from headrace.protocol.records import Record, decode_records, encode_batch
 TIMEOUT_SECONDS = 120.0
 
 
-class Closed(Exception):  # noqa: N818 - what happened, not a fault
+class Closed(Exception):
     """The broker closed the connection."""
 
 

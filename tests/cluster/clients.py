@@ -42,7 +42,7 @@ NOBODY: Final = (-1, -1, -1)
 """Producer id, epoch and sequence of a producer that is not idempotent."""
 
 
-class Failed(Exception):  # noqa: N818 - what was answered
+class Failed(Exception):
     """An answer with an error code."""
 
     def __init__(self, code: ErrorCode) -> None:

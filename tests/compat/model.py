@@ -18,11 +18,11 @@ Position = tuple[int, int]
 Advertised = Mapping[int, tuple[int, int]]
 
 
-class NotOffered(Exception):  # noqa: N818 - an answer, not an error
+class NotOffered(Exception):
     """The client has no way to do this; the message is the reason."""
 
 
-class Pending(Exception):  # noqa: N818 - an answer, not an error
+class Pending(Exception):
     """The client could do this once the broker serves what the message names."""
 
 

@@ -22,7 +22,7 @@ _JARS = ("kafka-clients", "slf4j-api", "lz4-java", "snappy-java", "zstd-jni")
 _JSON_JARS = ("jackson-annotations", "jackson-core", "jackson-databind")
 
 
-class Unavailable(Exception):  # noqa: N818 - an answer, not an error
+class Unavailable(Exception):
     """The client cannot be had on this machine; the message is the reason."""
 
 

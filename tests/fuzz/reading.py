@@ -12,11 +12,11 @@ _ALONE: Final = 8
 _MARKS: Final = b'[]{},:"'
 
 
-class Bad(Exception):  # noqa: N818 - what a reader says of a payload
+class Bad(Exception):
     """The payload is none of its kind."""
 
 
-class Unclear(Exception):  # noqa: N818
+class Unclear(Exception):
     """The reference does not count here."""
 
 

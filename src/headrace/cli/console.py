@@ -24,7 +24,7 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-class Failure(Exception):  # noqa: N818 - what the user sees, not a defect
+class Failure(Exception):
     """Ends a command: one line that tells what happened, which value did it, and what to do."""
 
     def __init__(self, message: str, code: ExitCode = ExitCode.FAILED) -> None:

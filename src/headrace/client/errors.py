@@ -14,7 +14,7 @@ class ClientError(Exception):
         self.code = code
 
 
-class ClusterUnreachable(ClientError):  # noqa: N818 - named for the state found
+class ClusterUnreachable(ClientError):
     """No broker answered."""
 
 

@@ -33,11 +33,11 @@ _CONFLICT: Final = 409
 _NO_REGISTRY: Final = 0
 
 
-class RegistryUnreachable(ClientError):  # noqa: N818 - named for the state found
+class RegistryUnreachable(ClientError):
     """No address of a registry answers; it may later."""
 
 
-class RegistryRefusal(ClientError):  # noqa: N818 - named for what was answered
+class RegistryRefusal(ClientError):
     """The registry said no, or what answers is none; `error_code` is the number it gave, or the status."""
 
     def __init__(self, message: str, error_code: int) -> None:
@@ -50,7 +50,7 @@ class RegistryRefusal(ClientError):  # noqa: N818 - named for what was answered
         return self.error_code == _CONFLICT
 
 
-class NotRegistered(ClientError):  # noqa: N818
+class NotRegistered(ClientError):
     """The registry has no such subject, version or schema."""
 
 
@@ -241,7 +241,7 @@ class SchemaRegistry:
         return context
 
 
-class _TryAgain(Exception):  # noqa: N818 - never leaves this file
+class _TryAgain(Exception):
     """An address that may answer later."""
 
 

@@ -16,7 +16,7 @@ _OVERHEAD_BYTES: Final = 128
 _NO_NAMES: Final = frozenset(("", ".", ".."))
 
 
-class TooLarge(StoreError):  # noqa: N818 - named for the state found
+class TooLarge(StoreError):
     """A commit that no ZooKeeper server would take; nothing of it happened."""
 
 

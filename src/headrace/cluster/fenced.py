@@ -17,7 +17,7 @@ MOST_BYTES: Final = 512 * 1024
 MOST_UNDER_WAY: Final = 8
 
 
-class Deposed(StoreError):  # noqa: N818 - named for the state found
+class Deposed(StoreError):
     """Another broker is the controller now: nothing that this one decides counts any more."""
 
     def __init__(self) -> None:

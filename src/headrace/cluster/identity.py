@@ -10,7 +10,7 @@ from .store import AlreadyExists, Create, MetadataStore, StoreError
 CLUSTER_ID: Final = "/cluster/id"
 
 
-class WrongCluster(StoreError):  # noqa: N818 - named for the state found
+class WrongCluster(StoreError):
     """The store is not of the cluster that this broker belongs to."""
 
 

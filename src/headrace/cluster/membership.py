@@ -65,7 +65,7 @@ LEAVE_SECONDS: Final = 2.0
 log = structlog.get_logger(__name__)
 
 
-class IdInUse(Exception):  # noqa: N818 - named for the state found
+class IdInUse(Exception):
     """Another broker of the same number is alive."""
 
 

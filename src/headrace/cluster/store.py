@@ -69,7 +69,7 @@ class StoreError(Exception):
     """The store cannot be read or written; the message says why and what to do."""
 
 
-class Conflict(Exception):  # noqa: N818 - the store works as it should, another was faster
+class Conflict(Exception):
     """A commit that did not happen because `key` was not as expected."""
 
     def __init__(self, key: str) -> None:
@@ -160,5 +160,5 @@ class SharedStore(MetadataStore, Protocol):
         ...
 
 
-class Uncertain(StoreError):  # noqa: N818 - named for the state found
+class Uncertain(StoreError):
     """A commit that may have happened or not."""

@@ -23,7 +23,7 @@ _UVARINT_SHIFTS: Final = (0, 7, 14, 21, 28)
 _LARGEST_UVARINT: Final = 2**32 - 1
 
 
-class BadRecord(Exception):  # noqa: N818 - named for what was found
+class BadRecord(Exception):
     """Bytes, of a record of an internal topic or inside one, that are not what their format says."""
 
 

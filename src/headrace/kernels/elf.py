@@ -13,7 +13,7 @@ _SYMBOL_TABLE: Final = 2
 _RELOCATIONS: Final = (4, 9)
 
 
-class NotSelfContained(Exception):  # noqa: N818 - named for what was found
+class NotSelfContained(Exception):
     """The code cannot run on its own: it is missing, or refers to something outside of itself."""
 
 

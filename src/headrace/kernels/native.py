@@ -38,7 +38,7 @@ _mapped: Final[list[mmap.mmap]] = []
 """What was mapped stays, as nobody knows who still calls it."""
 
 
-class Unusable(Exception):  # noqa: N818 - named for what it says
+class Unusable(Exception):
     """There is no machine code, or none that may be run; the words say why."""
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 Buffer = bytes | bytearray | memoryview
 
 
-class LinkClosed(ConnectionError):  # noqa: N818 - named for the state found
+class LinkClosed(ConnectionError):
     """The connection ended before the answer came: the request may have been carried out or not."""
 
 

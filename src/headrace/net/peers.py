@@ -23,7 +23,7 @@ class Purpose(Enum):
     VERIFY = "verify"
 
 
-class PeerUnreachable(ConnectionError):  # noqa: N818 - named for the state found
+class PeerUnreachable(ConnectionError):
     """No answer from a broker, for any reason. Unless it `was_sent`, the request was certainly not carried out."""
 
     def __init__(self, broker_id: int, reason: str, *, was_sent: bool) -> None:

@@ -61,7 +61,7 @@ Buffer = bytes | bytearray | memoryview
 _Allocate = Callable[[int], bytearray | memoryview]
 
 
-class TooLarge(CodedError):  # noqa: N818 - named for what the batch is
+class TooLarge(CodedError):
     """There is more in a batch than its reader wants to hold; others may read it."""
 
 

@@ -19,7 +19,7 @@ class CodedError(Exception):
         self.message = message or code.name.replace("_", " ")
 
 
-class RecordsRefused(CodedError):  # noqa: N818 - named for what happened to them
+class RecordsRefused(CodedError):
     """Some records of a batch are refused, and with them the batch. `records` are their places in it, and why."""
 
     def __init__(self, code: ErrorCode, message: str, records: tuple[tuple[int, str], ...]) -> None:
@@ -27,5 +27,5 @@ class RecordsRefused(CodedError):  # noqa: N818 - named for what happened to the
         self.records = records
 
 
-class ProtocolViolation(Exception):  # noqa: N818 - named for what the peer did
+class ProtocolViolation(Exception):
     """The peer sent bytes that no Kafka client sends; the connection is closed."""

@@ -60,7 +60,7 @@ def check_records(data: memoryview, start: int, count: int) -> Learned:
     return state
 
 
-class SlowBatch(Exception):  # noqa: N818 - nothing is wrong with it
+class SlowBatch(Exception):
     """Checking the batch would take too long here: a thread should do it."""
 
 

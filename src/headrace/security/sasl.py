@@ -16,7 +16,7 @@ _ESCAPED: Final = re.compile(r"\\(.)")
 _FAILED: Final = "Authentication failed: Invalid username or password"
 
 
-class AuthenticationFailed(Exception):  # noqa: N818 - names what happened
+class AuthenticationFailed(Exception):
     """The client is not who it says. The message is the same whatever was wrong."""
 
 

@@ -74,7 +74,7 @@ the second kind looks at some 200,000 objects: 30 ms.
 log = structlog.get_logger(__name__)
 
 
-class BrokerFailed(Exception):  # noqa: N818 - named for what happened
+class BrokerFailed(Exception):
     """The broker cannot go on."""
 
 

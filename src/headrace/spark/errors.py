@@ -35,7 +35,7 @@ class QueryError(Exception):
     """A query cannot be planned or cannot go on; the message says why and what to do."""
 
 
-class Unreachable(QueryError):  # noqa: N818 - named for the state found
+class Unreachable(QueryError):
     """The cluster, a part of it or a schema registry does not answer: nothing is wrong with the query."""
 
 

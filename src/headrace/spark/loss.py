@@ -13,7 +13,7 @@ _WHY: Final = (
 )
 
 
-class DataLost(ClientError):  # noqa: N818 - named for the state found
+class DataLost(ClientError):
     """Records are gone that the query had not read."""
 
 

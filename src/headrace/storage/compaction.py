@@ -211,7 +211,7 @@ def _is_readable(source: Source, header: BatchHeader, batch: bytes) -> bool:
     return True
 
 
-class _Unreadable(Exception):  # noqa: N818 - never leaves this file
+class _Unreadable(Exception):
     """The records of a batch are not what its header promises, though its checksum is right."""
 
 

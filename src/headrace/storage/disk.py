@@ -53,7 +53,7 @@ class StorageError(Exception):
         return self.errno in _NO_DESCRIPTOR
 
 
-class DirectoryLocked(Exception):  # noqa: N818 - named for the state found
+class DirectoryLocked(Exception):
     """Another process works in this directory."""
 
 

@@ -32,7 +32,7 @@ _LONGEST_NAME: Final = 255
 logger = structlog.get_logger(__name__)
 
 
-class WrongDirectory(Exception):  # noqa: N818 - named for the state found
+class WrongDirectory(Exception):
     """The data directory belongs to another broker or cluster."""
 
 

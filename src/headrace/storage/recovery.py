@@ -75,7 +75,7 @@ class Progress:
         self.is_cancelled = False
 
 
-class RecoveryCancelled(Exception):  # noqa: N818 - named for what happened
+class RecoveryCancelled(Exception):
     """The broker stops: what was not recovered is so at the next start."""
 
 
@@ -95,7 +95,7 @@ class _Watched:
         return data
 
 
-class _Damaged(Exception):  # noqa: N818 - never leaves this file
+class _Damaged(Exception):
     """Something below the recovery point is not as it was."""
 
 

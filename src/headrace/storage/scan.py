@@ -15,7 +15,7 @@ UNCHECKED: Final = 1 << 63
 """An offset that no batch reaches."""
 
 
-class BadBatch(Exception):  # noqa: N818 - named for what was found
+class BadBatch(Exception):
     """What stands at this position of the file is no sound batch."""
 
     def __init__(self, path: str, position: int, reason: str) -> None:

@@ -590,5 +590,5 @@ def restart_position(index: OffsetIndex, times: TimeIndex) -> int:
     return index.positions[number] if number >= 0 else 0
 
 
-class _WrongIndex(Exception):  # noqa: N818 - never leaves this file
+class _WrongIndex(Exception):
     """An index entry does not name the batch it points to."""

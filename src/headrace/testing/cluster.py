@@ -179,7 +179,7 @@ class Machine:
         self._cluster.ensemble.expire(self.store)
 
 
-class Died(Exception):  # noqa: N818 - named for what happened
+class Died(Exception):
     """The process was killed before its work was done."""
 
 

@@ -33,7 +33,7 @@ _BURIAL_SECONDS: Final = 600.0
 _MANY_ALARMS: Final = 100
 
 
-class Stuck(Exception):  # noqa: N818 - named for the state found
+class Stuck(Exception):
     """Everybody waits, and nothing will ever happen."""
 
 

@@ -32,7 +32,7 @@ _OUTSIDE: Final = Context()
 """What is on its way, and what the servers do, belongs to no broker: it happens also when its sender is dead."""
 
 
-class _Broken(Exception):  # noqa: N818 - named for the state found
+class _Broken(Exception):
     """The connection ended before the answer came."""
 
 

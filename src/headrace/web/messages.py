@@ -40,11 +40,11 @@ class Stream(NamedTuple):
     headers: HeaderList = ()
 
 
-class Disconnected(Exception):  # noqa: N818 - named for what happened
+class Disconnected(Exception):
     """The caller left before its request was whole."""
 
 
-class BadBody(Exception):  # noqa: N818 - named for the state found
+class BadBody(Exception):
     """The body is too large (413), not in an encoding we take (415), damaged (400), too slow (408), or one too many."""
 
     def __init__(self, status: int, detail: str) -> None:

@@ -9,7 +9,7 @@ from .messages import Answer, HeaderList
 CONTENT_TYPE: Final = b"application/problem+json"
 
 
-class Problem(Exception):  # noqa: N818 - RFC 9457's word
+class Problem(Exception):
     """An answer that says what is wrong. `code` is for programs and stays the same, `detail` is for people.
 
     `more` are further members of the answer, such as `errors` with one entry per record.

@@ -6,7 +6,7 @@ from typing import Any
 from .messages import Receive, Send
 
 
-class SocketClosed(Exception):  # noqa: N818 - named for what happened
+class SocketClosed(Exception):
     """The other side has left."""
 
 

@@ -19,7 +19,7 @@ ZOMBIES: Final = 0.3
 """How often a producer is taken for dead in the middle of a transaction, where that is a part of the work."""
 
 
-class GaveUp(Exception):  # noqa: N818 - named for what happened
+class GaveUp(Exception):
     """The transaction cannot go on: its producer begins anew."""
 
 

@@ -48,7 +48,7 @@ PASSING: Final = (
 )
 
 
-class Unavailable(Exception):  # noqa: N818 - named for the state found
+class Unavailable(Exception):
     """What was asked could not be done in time. A write may have been carried out (`is_uncertain`) or not."""
 
     def __init__(self, reason: str, *, is_uncertain: bool = False) -> None:

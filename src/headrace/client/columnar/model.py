@@ -44,7 +44,7 @@ class Range(NamedTuple):
     end: int
 
 
-class UnknownTopic(ClientError):  # noqa: N818 - named for the state found
+class UnknownTopic(ClientError):
     """The topic does not exist, or no longer."""
 
     def __init__(self, topic: str) -> None:
@@ -52,7 +52,7 @@ class UnknownTopic(ClientError):  # noqa: N818 - named for the state found
         self.topic = topic
 
 
-class UnknownPartition(ClientError):  # noqa: N818 - named for the state found
+class UnknownPartition(ClientError):
     """The topic does not have this partition, or no longer since it was made anew."""
 
     def __init__(self, where: TopicPartition, count: int) -> None:
@@ -63,7 +63,7 @@ class UnknownPartition(ClientError):  # noqa: N818 - named for the state found
         self.where = where
 
 
-class TopicReplaced(ClientError):  # noqa: N818 - named for the state found
+class TopicReplaced(ClientError):
     """There is a topic of this name, but not the one that was asked for."""
 
     def __init__(self, topic: str) -> None:
@@ -71,7 +71,7 @@ class TopicReplaced(ClientError):  # noqa: N818 - named for the state found
         self.topic = topic
 
 
-class OffsetsGone(ClientError):  # noqa: N818 - named for the state found
+class OffsetsGone(ClientError):
     """Offsets that were asked for are not in the log: deleted by retention, or never there after the topic was
     made anew. `earliest` and `latest` are what the partition has now.
     """

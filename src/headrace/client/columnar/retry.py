@@ -38,7 +38,7 @@ PASSING: Final = STALE_METADATA | {
 """Answers that may be others a moment later."""
 
 
-class TryAgain(Exception):  # noqa: N818 - an instruction
+class TryAgain(Exception):
     """The same question may have an answer in a moment; `error` is what to raise when it never has."""
 
     def __init__(self, error: ClientError) -> None:

@@ -45,7 +45,7 @@ Decide = Callable[[Transaction | None, int | None], Decision]
 """From what is known, and a new producer id if one was asked for."""
 
 
-class LateRequest(Exception):  # noqa: N818 - named for what was found
+class LateRequest(Exception):
     """A request on a connection that its client has given up: it must not be carried out."""
 
 

@@ -15,7 +15,7 @@ _NAT64: Final = IPv6Network("64:ff9b::/96")
 _LONGEST: Final = 2048
 
 
-class Refused(Exception):  # noqa: N818 - named for what happened
+class Refused(Exception):
     """A callback leads where none may lead."""
 
 

@@ -30,7 +30,7 @@ _FINALIZED_FEATURES: Final = (
 )
 
 
-async def handle_api_versions(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+async def handle_api_versions(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     if info.version >= _FIRST_WITH_SOFTWARE:
         _check_software("ClientSoftwareName", request.client_software_name)
         _check_software("ClientSoftwareVersion", request.client_software_version)

@@ -30,7 +30,7 @@ BROKERS: Final = 1
 CONTROLLERS: Final = 2
 
 
-async def handle_describe_cluster(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+async def handle_describe_cluster(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     asked = getattr(request, "endpoint_type", BROKERS)
     image = ctx.image
     answer: dict[str, Any] = {
@@ -57,7 +57,7 @@ async def handle_describe_cluster(ctx: Context, request: Any, info: RequestInfo)
     return answer
 
 
-async def handle_describe_log_dirs(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+async def handle_describe_log_dirs(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     held = list(ctx.replicas.hosted()) if request.topics is None else await _held(ctx, request.topics)
     by_topic: dict[str, list[dict[str, Any]]] = {}
     async for partition in in_turns(held):
@@ -95,7 +95,7 @@ def _size(partition: Partition) -> dict[str, Any]:
 async def handle_alter_replica_log_dirs(
     ctx: Context,
     request: Any,
-    info: RequestInfo,  # noqa: ARG001
+    info: RequestInfo,
 ) -> dict[str, Any]:
     """A broker has one directory, so that nothing moves; `headrace log refetch` asks here, too."""
     found: dict[str, list[dict[str, Any]]] = {}
@@ -132,7 +132,7 @@ def _placed(ctx: Context, topic: str, index: int) -> ErrorCode:
     return ErrorCode.none if log.offline is None else ErrorCode.kafka_storage_error
 
 
-async def handle_describe_producers(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+async def handle_describe_producers(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     return {
         "throttle_time": 0,
         "topics": [

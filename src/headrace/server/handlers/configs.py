@@ -44,7 +44,7 @@ MOST_CONFIGS: Final = 1_000
 """That one resource can be given at once: many more than there are."""
 
 
-async def handle_describe_configs(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+async def handle_describe_configs(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     documentation = getattr(request, "include_documentation", False)
     describing = _Describing(ctx, request.include_synonyms, documentation)
     results = []

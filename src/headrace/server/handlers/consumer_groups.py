@@ -42,7 +42,7 @@ async def handle_consumer_group_heartbeat(ctx: Context, request: Any, info: Requ
     return dict(await consumers.heartbeat(ctx.groups, request.group_id, heartbeat, info.version))
 
 
-async def handle_consumer_group_describe(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+async def handle_consumer_group_describe(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     found = await consumers.describe(ctx.groups, list(dict.fromkeys(request.group_ids or ())))
     groups = [_refused(*group) if isinstance(group, tuple) else group for group in found]

@@ -135,7 +135,7 @@ async def handle_sync_group(ctx: Context, request: Any, info: RequestInfo) -> Ma
     )
 
 
-async def handle_heartbeat(ctx: Context, request: Any, info: RequestInfo) -> Mapping[str, Any]:  # noqa: ARG001
+async def handle_heartbeat(ctx: Context, request: Any, info: RequestInfo) -> Mapping[str, Any]:
     instance_id = getattr(request, "group_instance_id", None)
     return await ctx.groups.heartbeat(request.group_id, request.member_id, instance_id, request.generation_id)
 

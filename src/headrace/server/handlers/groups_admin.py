@@ -51,7 +51,7 @@ def _not_described(group_id: str, error: CodedError, version: int) -> dict[str, 
     }
 
 
-async def handle_list_groups(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+async def handle_list_groups(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     states = getattr(request, "states_filter", None) or ()
     types = getattr(request, "types_filter", None) or ()
     return {
@@ -69,7 +69,7 @@ async def handle_list_groups(ctx: Context, request: Any, info: RequestInfo) -> d
     }
 
 
-async def handle_delete_groups(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+async def handle_delete_groups(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     results = []
     async for group_id in in_turns(dict.fromkeys(request.groups_names or ())):
         code = ErrorCode.none
@@ -81,7 +81,7 @@ async def handle_delete_groups(ctx: Context, request: Any, info: RequestInfo) ->
     return {"throttle_time": 0, "results": results}
 
 
-async def handle_offset_delete(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+async def handle_offset_delete(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     known: dict[str, list[int]] = defaultdict(list)
     answers: dict[str, dict[int, ErrorCode]] = {}
     for topic in request.topics or ():

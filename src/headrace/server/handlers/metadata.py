@@ -126,7 +126,7 @@ def _problem(name: str | None, topic_id: object, code: ErrorCode) -> dict[str, A
     return {"error_code": code, "name": name or "", "topic_id": topic_id, "partitions": ()}
 
 
-async def handle_describe_topic_partitions(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+async def handle_describe_topic_partitions(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:
         refused = [_problem(topic.name, None, ErrorCode.invalid_request) for topic in request.topics or ()]

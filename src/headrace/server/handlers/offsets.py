@@ -148,7 +148,7 @@ def _find_place(partition: Partition, timestamp: int, end: int, version: int) ->
     return Found()
 
 
-async def handle_offset_for_leader_epoch(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+async def handle_offset_for_leader_epoch(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     return {
         "throttle_time": 0,
         "topics": [
@@ -173,7 +173,7 @@ def _epoch_end(ctx: Context, topic: str, asked: Any) -> dict[str, Any]:
     return {"error_code": code, "partition": asked.partition, "leader_epoch": epoch, "end_offset": end_offset}
 
 
-async def handle_delete_records(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+async def handle_delete_records(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     timeout = max(request.timeout.total_seconds(), 0.0)
 
     async def delete_of(topic: Any) -> dict[str, Any]:

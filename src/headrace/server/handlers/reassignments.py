@@ -25,7 +25,7 @@ DESIGNATED: Final = 64
 """The first of the types that name a replica by its position."""
 
 
-async def handle_elect_leaders(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+async def handle_elect_leaders(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     kind = getattr(request, "election_type", 0)
     asked = request.topic_partitions
     if asked is None:
@@ -61,7 +61,7 @@ async def _elect(ctx: Context, name: str, index: int) -> CodedError | None:
     return None
 
 
-async def handle_alter_reassignments(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+async def handle_alter_reassignments(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     responses = []
     may_resize = getattr(request, "allow_replication_factor_change", True)
     async for topic in in_turns(request.topics or ()):
@@ -111,7 +111,7 @@ def _result(error: CodedError | None) -> dict[str, Any]:
     return {"error_code": error.code, "error_message": error.message}
 
 
-async def handle_list_reassignments(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+async def handle_list_reassignments(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     asked = None
     if request.topics is not None:
         asked = {topic.name: set(topic.partition_indexes or ()) async for topic in in_turns(request.topics)}

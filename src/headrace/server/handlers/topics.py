@@ -32,7 +32,7 @@ _FIRST_WITH_DELETION_DISABLED: Final = 3
 _FIRST_WITH_TOPIC_IDS: Final = 6
 
 
-async def handle_create_topics(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+async def handle_create_topics(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     wanted = request.topics or ()
     repeated = await _repeated(topic.name for topic in wanted)
     once = [topic async for topic in in_turns(wanted) if topic.name not in repeated]
@@ -128,7 +128,7 @@ def _deleted(name: str | None, topic_id: UUID | None, code: ErrorCode, message: 
     return {"name": name, "topic_id": topic_id, "error_code": code, "error_message": message}
 
 
-async def handle_create_partitions(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+async def handle_create_partitions(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     wanted = request.topics or ()
     repeated = await _repeated(topic.name for topic in wanted)
     results = [

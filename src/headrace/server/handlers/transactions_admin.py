@@ -18,7 +18,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from ..context import Context, RequestInfo
 
 
-async def handle_describe(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+async def handle_describe(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     states = [
         await _described(ctx, transactional_id) async for transactional_id in in_turns(request.transactional_ids or ())
     ]
@@ -54,7 +54,7 @@ async def _described(ctx: Context, transactional_id: str) -> dict[str, Any]:
     }
 
 
-async def handle_list(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:  # noqa: ARG001
+async def handle_list(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     asked = request.state_filters or ()
     found = await admin.list_transactions(
         ctx.transactions,

@@ -84,7 +84,7 @@ def plan_of(reader: AvroModel, writer: AvroModel) -> Plan:
     )
 
 
-class _Unresolvable(Exception):  # noqa: N818 - never leaves this file
+class _Unresolvable(Exception):
     """Why a value of the writer's cannot be one of the reader's."""
 
 

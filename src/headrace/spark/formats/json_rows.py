@@ -34,7 +34,7 @@ _LONGEST_SHOWN: Final = 60
 _ARITHMETIC: Final = decimal.Context(prec=80, rounding=decimal.ROUND_HALF_UP, traps=[decimal.InvalidOperation])
 
 
-class Misfit(ValueError):  # noqa: N818 - named for what the value is
+class Misfit(ValueError):
     """A value that is not of its field's type."""
 
 

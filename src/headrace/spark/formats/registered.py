@@ -45,7 +45,7 @@ class Reader(Protocol):
         """The values of a payload."""
 
 
-class Unreadable(Exception):  # noqa: N818 - named for what the values are
+class Unreadable(Exception):
     """Why nothing that was written with a schema can be read."""
 
 

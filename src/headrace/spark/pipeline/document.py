@@ -31,7 +31,7 @@ class Node:
     place: Place
 
 
-class InvalidPipeline(Exception):  # noqa: N818 - named for the state found
+class InvalidPipeline(Exception):
     """The declaration cannot be run; `problems` has one line for each mistake, with its place."""
 
     def __init__(self, problems: Collection[str]) -> None:

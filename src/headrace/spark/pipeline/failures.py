@@ -27,7 +27,7 @@ _TRIPPED: Final = "UnboundLocalError: cannot access local variable 'reader'"
 _SPEAKS_FOR_ITSELF: Final = ("headrace.", "pyspark.errors.")
 
 
-class PipelineFailed(Exception):  # noqa: N818 - named for the state found
+class PipelineFailed(Exception):
     """The pipeline cannot be started, or a query of it has ended by an error; the message tells the cause."""
 
 

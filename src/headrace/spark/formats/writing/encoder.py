@@ -18,7 +18,7 @@ Encode = Callable[[Any], bytes]
 _KEPT: Final = ("key", "headers")
 
 
-class Misfit(ValueError):  # noqa: N818 - named for what the value is
+class Misfit(ValueError):
     """Why a value cannot be written with the schema."""
 
 
