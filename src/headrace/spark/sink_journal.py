@@ -4,17 +4,17 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
-from headrace.client.columnar.administration import create_topic
+from headrace.client.columnar.administration import TopicNotMade, require_compacted_topic
 from headrace.client.columnar.cluster import Cluster
 from headrace.client.columnar.fenced import Entry, FencedLog
-from headrace.client.columnar.model import TopicPartition, UnknownTopic
+from headrace.client.columnar.model import TopicPartition
 from headrace.client.errors import ClientError
 
 from .sink_commit import PREFIX, CommitError, Decision, decision_of, not_a_decision
 
 T = TypeVar("T")
 
-_CONFIGS: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1", "segment.bytes": str(8 << 20)}
+_SEGMENT_BYTES: Final = 8 << 20
 """Small segments, cleaned soon: a new worker reads the whole topic once."""
 _PARTITION: Final = 0
 """One partition for all queries, so that more partitions added by somebody cannot send a query to another one."""
@@ -246,17 +246,13 @@ def _fields(text: bytes, version: int) -> dict[str, Any]:
 def require_journal(cluster: Cluster, topic: str) -> None:
     """Make the topic of decisions unless it is there; `ClientError` says how somebody else can."""
     try:
-        cluster.describe([topic])
-    except UnknownTopic:
-        try:
-            create_topic(cluster, topic, partitions=1, configs=_CONFIGS)
-        except ClientError as error:
-            raise ClientError(
-                f"the sink needs a topic for its decisions and cannot make it: {error.message}. Make it with one "
-                f"partition and cleanup.policy=compact, or write with delivery=at-least-once",
-                error.code,
-            ) from error
-        cluster.describe([topic], max_age=0.0)
+        require_compacted_topic(cluster, topic, segment_bytes=_SEGMENT_BYTES)
+    except TopicNotMade as error:
+        raise ClientError(
+            f"the sink needs a topic for its decisions and cannot make it: {error.message}. Make it with one "
+            f"partition and cleanup.policy=compact, or write with delivery=at-least-once",
+            error.code,
+        ) from error
 
 
 def _superseded() -> CommitError:

@@ -1,20 +1,20 @@
 """Topics are made on demand where the brokers do that, and with settings of our own where we want them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
 from headrace.client.admin import Admin
-from headrace.client.columnar.administration import create_topic, require_topic
+from headrace.client.columnar.administration import TopicNotMade, require_compacted_topic, require_topic
 from headrace.client.columnar.cluster import Cluster
 from headrace.client.columnar.model import UnknownTopic
-from headrace.client.errors import ClientError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.testing import Broker
 from tests.scripted import Asked, Reply
 
-from .scripted_cluster import FAST, ScriptedCluster, ScriptedLog
+from .scripted_cluster import FAST, TOPIC, ScriptedCluster, ScriptedLog
 
 
 @pytest.fixture(scope="module")
@@ -44,27 +44,44 @@ def test_a_topic_that_brokers_do_not_make_is_unknown() -> None:
         require_topic(cluster, "missing")
 
 
-def test_a_topic_is_made_with_settings_and_stays_as_it_is(broker: Broker, cluster: Cluster) -> None:
-    create_topic(cluster, "journal", partitions=1, configs={"cleanup.policy": "compact"})
-    create_topic(cluster, "journal", partitions=5, configs={})
+def test_a_compacted_topic_is_made_and_stays_as_it_is(broker: Broker, cluster: Cluster) -> None:
+    require_compacted_topic(cluster, "journal", segment_bytes=1 << 20)
+    require_compacted_topic(cluster, "journal", segment_bytes=2 << 20)
+    configs = Admin(broker.bootstrap).describe_topic("journal").configs
     assert cluster.partitions(["journal"]) == {"journal": 1}
-    assert Admin(broker.bootstrap).describe_topic("journal").configs["cleanup.policy"] == "compact"
+    assert (configs["cleanup.policy"], configs["segment.bytes"]) == ("compact", str(1 << 20))
 
 
 def test_a_topic_that_cannot_be_made_says_why(cluster: Cluster) -> None:
-    with pytest.raises(ClientError, match=r"topic 'a b' cannot be made"):
-        create_topic(cluster, "a b", partitions=1, configs={})
+    with pytest.raises(TopicNotMade, match=r"topic 'wrong' cannot be made.*segment.bytes"):
+        require_compacted_topic(cluster, "wrong", segment_bytes=-1)
 
 
-def test_the_controller_is_found_where_only_it_makes_topics() -> None:
-    def made_by_the_second(node: int, asked: Asked) -> Reply | bool:
+@pytest.mark.parametrize(("brokers", "replicas", "least"), [(1, 1, "1"), (2, 2, "1"), (4, 3, "2")])
+def test_it_has_three_replicas_where_there_are_as_many_brokers_and_the_controller_makes_it(
+    brokers: int, replicas: int, least: str
+) -> None:
+    made: list[Any] = []
+
+    def made_by_the_last(node: int, asked: Asked) -> Reply | bool:
         if asked.api_key != ApiKey.CREATE_TOPICS:
             return False
-        code = ErrorCode.none if node == 1 else ErrorCode.not_controller
-        topic = {"name": "t", "topic_id": None, "error_code": code.value, "error_message": None, "configs": None}
+        code = ErrorCode.not_controller
+        if node == brokers - 1:
+            made.extend(asked.entity.topics)
+            code = ErrorCode.none
+        topic = {"name": TOPIC, "topic_id": None, "error_code": code.value, "error_message": None, "configs": None}
         return {"throttle_time": 0, "topics": [topic]}
 
-    with ScriptedCluster({0: ScriptedLog()}, brokers=3) as script, Cluster(script.settings) as cluster:
-        script.before = made_by_the_second
-        create_topic(cluster, "t", partitions=1, configs={})
-        assert script.count(ApiKey.CREATE_TOPICS) == 2
+    def unknown_before(_node: int, asked: Asked, reply: Reply) -> Reply:
+        if asked.api_key == ApiKey.METADATA and not made:
+            assert isinstance(reply, Mapping)
+            return {**reply, "topics": [{**topic, "error_code": 3, "partitions": ()} for topic in reply["topics"]]}
+        return reply
+
+    with ScriptedCluster({0: ScriptedLog()}, brokers=brokers) as script, Cluster(script.settings) as cluster:
+        script.before, script.after = made_by_the_last, unknown_before
+        require_compacted_topic(cluster, TOPIC, segment_bytes=1 << 20)
+        assert script.count(ApiKey.CREATE_TOPICS) == brokers
+    configs = {config.name: config.value for config in made[0].configs}
+    assert (made[0].replication_factor, configs["min.insync.replicas"]) == (replicas, least)

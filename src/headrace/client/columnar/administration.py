@@ -1,14 +1,16 @@
-"""Topics made by the columnar client: on demand, as producers do, or with settings of its own."""
+"""Topics made by the columnar client: on demand, as producers do, or to keep its own state in."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
+from headrace.client.errors import ClientError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 
 from .cluster import Cluster
 from .model import UnknownTopic
 from .retry import PASSING, TryAgain, refused
+
+_REPLICAS: Final = 3
 
 
 def require_topic(cluster: Cluster, name: str) -> None:
@@ -36,21 +38,41 @@ def require_topic(cluster: Cluster, name: str) -> None:
     cluster.describe([name], max_age=0.0)
 
 
-def create_topic(cluster: Cluster, name: str, *, partitions: int, configs: Mapping[str, str]) -> None:
-    """Make a topic with as many replicas as the brokers have by default, unless it is there."""
-    values = {
-        "topics": [
-            {
-                "name": name,
-                "num_partitions": partitions,
-                "replication_factor": -1,
-                "assignments": [],
-                "configs": [{"name": key, "value": value} for key, value in configs.items()],
-            }
-        ],
-        "timeout": cluster.settings["request.timeout.ms"],
-        "validate_only": False,
+class TopicNotMade(ClientError):
+    """A topic is not there, and cannot be made; the message is the reason."""
+
+
+def require_compacted_topic(cluster: Cluster, name: str, *, segment_bytes: int) -> None:
+    """Return when a topic is there that keeps the last record of each key; it is made now if it is not.
+
+    One partition, on three brokers, or on as many as there are. `TopicNotMade` where it cannot be.
+    """
+    try:
+        cluster.describe([name])
+    except UnknownTopic:
+        try:
+            _create_compacted(cluster, name, segment_bytes)
+        except ClientError as error:
+            raise TopicNotMade(error.message, error.code) from error
+        cluster.describe([name], max_age=0.0)
+
+
+def _create_compacted(cluster: Cluster, name: str, segment_bytes: int) -> None:
+    replicas = min(_REPLICAS, len(cluster.brokers()))
+    configs = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0.1",
+        "segment.bytes": str(segment_bytes),
+        "min.insync.replicas": str(max(1, replicas - 1)),
     }
+    topic = {
+        "name": name,
+        "num_partitions": 1,
+        "replication_factor": replicas,
+        "assignments": [],
+        "configs": [{"name": key, "value": value} for key, value in configs.items()],
+    }
+    values = {"topics": [topic], "timeout": cluster.settings["request.timeout.ms"], "validate_only": False}
 
     def attempt() -> None:
         for node in cluster.brokers():

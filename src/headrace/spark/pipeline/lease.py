@@ -24,10 +24,10 @@ from enum import Enum
 from hashlib import sha256
 from typing import Any, Final, Protocol
 
-from headrace.client.columnar.administration import create_topic
+from headrace.client.columnar.administration import TopicNotMade, require_compacted_topic
 from headrace.client.columnar.cluster import Cluster
 from headrace.client.columnar.fenced import Entry, FencedLog
-from headrace.client.columnar.model import TopicPartition, UnknownTopic
+from headrace.client.columnar.model import TopicPartition
 from headrace.client.errors import ClientError
 
 from .failures import PipelineFailed
@@ -45,7 +45,7 @@ _AGAIN_SECONDS: Final = 1.0
 """The pause after a heartbeat without an answer."""
 _LOOK_SECONDS: Final = 0.5
 _NO_CLAIM: Final = -1
-_CONFIGS: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1", "segment.bytes": str(1 << 20)}
+_SEGMENT_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,13 +319,9 @@ def _beat(lease: Lease, over: threading.Event) -> None:
 
 def _require_topic(cluster: Cluster) -> None:
     try:
-        cluster.describe([TOPIC])
-    except UnknownTopic:
-        try:
-            create_topic(cluster, TOPIC, partitions=1, configs=_CONFIGS)
-        except ClientError as error:
-            raise PipelineFailed(
-                f"a checkpoint that other hosts can reach needs the topic {TOPIC}, which cannot be made: "
-                f"{error.message}. Make it with one partition and cleanup.policy=compact"
-            ) from error
-        cluster.describe([TOPIC], max_age=0.0)
+        require_compacted_topic(cluster, TOPIC, segment_bytes=_SEGMENT_BYTES)
+    except TopicNotMade as error:
+        raise PipelineFailed(
+            f"a checkpoint that other hosts can reach needs the topic {TOPIC}, which cannot be made: "
+            f"{error.message}. Make it with one partition and cleanup.policy=compact"
+        ) from error
