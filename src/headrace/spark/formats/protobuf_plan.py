@@ -255,7 +255,7 @@ class _Planner:
         self, field: FieldDescriptor, written: FieldDescriptor | None, scope: int, parent: Node | None, path: str
     ) -> tuple[Node, t.DataType, list[int]]:
         explicit = field.has_presence or is_repeated(field) or _is_map_entry(field.containing_type)
-        row = [field.number, MESSAGE, -1, -1, -1, 0, _oneof(field), int(_is_required(field)), int(explicit)]
+        row = [field.number, MESSAGE, -1, -1, -1, 0, _oneof(field), int(is_required(field)), int(explicit)]
         reason = _objection(field, written)
         same = field if reason or written is None else written
         if not is_repeated(field):
@@ -392,7 +392,8 @@ def is_repeated(field: FieldDescriptor) -> bool:
     return bool(field.is_repeated) if hasattr(field, "is_repeated") else field.label == FieldDescriptor.LABEL_REPEATED
 
 
-def _is_required(field: FieldDescriptor) -> bool:
+def is_required(field: FieldDescriptor) -> bool:
+    """Whether a message without the field is not whole."""
     return bool(field.is_required) if hasattr(field, "is_required") else field.label == FieldDescriptor.LABEL_REQUIRED
 
 

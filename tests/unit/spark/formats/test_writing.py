@@ -1,22 +1,18 @@
 """Columns written with a registry's schemas: Confluent's own deserializers read them, and so does the source."""
 
-import io
 import json
 import pickle
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
-from decimal import Context, Decimal
+from decimal import Decimal
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from hypothesis import given
-from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from headrace.client.errors import ClientError
@@ -24,7 +20,6 @@ from headrace.spark.formats.arrow_types import arrow_type
 from headrace.spark.formats.ddl import parse_schema
 from headrace.spark.formats.errors import OptionError
 from headrace.spark.formats.writing import ValueEncoder, encoder_for, read_encoding
-from headrace.spark.formats.writing.avro import avro_encode, made_schema
 from tests.unit.registry.serving import in_memory, serving
 
 from .test_decoder import batch, decoder
@@ -216,42 +211,6 @@ def test_defaults_and_unions_are_written_as_the_schema_has_them(client: SchemaRe
     assert (read(other, context("defaults"))["m"], read(other, context("defaults"))["o"]) == (3, None)
 
 
-_avro_rows = st.fixed_dictionaries(
-    {
-        "i": st.none() | st.integers(-(2**31), 2**31 - 1),
-        "l": st.none() | st.integers(-(2**63), 2**63 - 1),
-        "f": st.floats(width=32, allow_nan=False),
-        "d": st.floats(allow_nan=False),
-        "t": st.text(st.characters(exclude_categories=["Cs"]), max_size=6),
-        "b": st.binary(max_size=6),
-        "o": st.none() | st.booleans(),
-        "y": st.dates(date(1600, 1, 1), date(2300, 1, 1)),
-        "at": st.datetimes(datetime(1800, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC)),
-        "n": st.integers(-(10**38) + 1, 10**38 - 1).map(lambda digits: Decimal(digits).scaleb(-5, Context(prec=80))),
-        "a": st.lists(st.none() | st.integers(-5, 5), max_size=3),
-        "m": st.dictionaries(st.text("ab", max_size=2), st.none() | st.text("ab", max_size=2), max_size=3),
-    }
-)
-_AVRO_COLUMNS = (
-    "i INT, l BIGINT, f FLOAT, d DOUBLE, t STRING, b BINARY, o BOOLEAN, y DATE, at TIMESTAMP, n DECIMAL(38,5), "
-    "a ARRAY<INT>, m MAP<STRING, STRING>"
-)
-
-
-@given(st.lists(_avro_rows, max_size=4))
-def test_avro_that_is_written_is_what_fastavro_writes_and_reads(values: list[dict[str, Any]]) -> None:
-    kind = parse_schema(_AVRO_COLUMNS)
-    text = made_schema(kind, "t")
-    encode = avro_encode(text, kind)
-    parsed = fastavro.parse_schema(json.loads(text))
-    for value in values:
-        data = encode(value)
-        assert fastavro.schemaless_reader(io.BytesIO(data), parsed, parsed) == value
-        out = io.BytesIO()
-        fastavro.schemaless_writer(out, parsed, value)
-        assert out.getvalue() == data
-
-
 def test_rows_that_the_schema_does_not_allow_become_letters(url: str) -> None:
     made = encoder(url, COLUMNS, format="avro", topic="letters", schema=SCHEMA, deadLetterTopic="dead")
     bad = [order(id=None), order(state="LOST"), order(price=Decimal("10.00"))]
@@ -269,6 +228,17 @@ def test_rows_that_the_schema_does_not_allow_become_letters(url: str) -> None:
     ]
     assert json.loads(found.letters.column("value").to_pylist()[1])["state"] == "LOST"
     assert found.letters.column("key").to_pylist() == [b"k"] * 3
+
+
+def test_text_that_is_not_utf8_becomes_a_letter_with_the_bytes_that_it_has(url: str) -> None:
+    made = encoder(url, "a STRING, b INT", format="avro", topic="garbage", deadLetterTopic="dead")
+    raw = pa.array([b"ok", b"a\xff"], pa.binary())
+    text = pa.Array.from_buffers(pa.string(), 2, raw.buffers())
+    value = pa.StructArray.from_arrays([text, pa.array([1, 2], pa.int32())], ["a", "b"])
+    found = made.encode(pa.RecordBatch.from_arrays([value], ["value"]))
+    assert found.rows.num_rows == 1
+    assert found.letters is not None
+    assert found.letters.column("value").to_pylist() == [b'{"a":"a\xff","b":2}']
 
 
 def test_a_row_that_cannot_be_written_fails_where_letters_go_nowhere(url: str) -> None:

@@ -1,13 +1,13 @@
-"""Rows as Avro records: a function for each place of the schema, which is chosen when the query is planned."""
+"""Columns as Avro records: a function for each place of the schema, which is chosen when the query is planned."""
 
 import json
 import re
-from collections.abc import Callable
-from datetime import UTC, datetime
-from decimal import Context, Decimal
 from struct import Struct
 from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute
 from pyspark.sql import types as t
 
 from headrace.registry.errors import InvalidSchemaError
@@ -15,15 +15,11 @@ from headrace.registry.schemas.avro import AvroModel, Enum, Fixed, Items, Node, 
 
 from ..avro_columns import is_default_of, logical_type, model_of, resolved
 from ..errors import OptionError
-from .encoder import Encode, Misfit
+from .pieces import Column, Part, Write, chosen, fixed, folded, grouped, ragged, sizes, spread, texts
 
-Write = Callable[[bytearray, Any], None]
-"""Adds the bytes of a value, which is not null unless the schema allows it."""
-
-_ARITHMETIC: Final = Context(prec=80)
-_EPOCH: Final = datetime(1970, 1, 1)
-_EPOCH_DAY: Final = _EPOCH.toordinal()
 _FLOAT, _DOUBLE = Struct("<f"), Struct("<d")
+_WIDE: Final = 16
+"""Bytes of a decimal in Arrow."""
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MADE: Final[dict[type[Any], Any]] = {
@@ -93,20 +89,13 @@ def _nullable(kind: Any, is_nullable: bool) -> Any:
     return ["null", kind] if is_nullable else kind
 
 
-def avro_encode(text: str, value: t.DataType) -> Encode:
+def avro_write(text: str, value: t.DataType) -> Write:
     """What encodes a column with a schema; OptionError where it does not fit."""
     try:
         model = model_of(text)
     except InvalidSchemaError as error:
         raise OptionError(f"schema: not a valid Avro schema: {error}") from error
-    write = _Fitting(model).of(model.root, value, "value")
-
-    def encode(row: Any) -> bytes:
-        out = bytearray()
-        write(out, row)
-        return bytes(out)
-
-    return encode
+    return _Fitting(model).of(model.root, value, "value")
 
 
 class _Fitting:
@@ -120,55 +109,45 @@ class _Fitting:
         node = resolved(node, self._names)
         if isinstance(node, Union):
             return self._union([resolved(one, self._names) for one in node.branches], kind, path)
-        write = self._value(node, kind, path)
-
-        def required(out: bytearray, value: Any) -> None:
-            if value is None:
-                raise _null(path)
-            write(out, value)
-
-        return required
+        return _required(self._value(node, kind, path), path)
 
     def _union(self, branches: list[Node], kind: t.DataType, path: str) -> Write:
         nothing = next((_varint(number) for number, one in enumerate(branches) if one.kind == "null"), None)
         some = [(_varint(number), one) for number, one in enumerate(branches) if one.kind != "null"]
         members = [f"member{number}" for number in range(len(some))]
         if isinstance(kind, t.StructType) and kind.names == members and len(some) > 1:
-            write = self._member(some, kind, path)
+            head, write = b"", self._member(some, kind, path)
         else:
-            write = self._branch(some, kind, path)
+            head, write = self._branch(some, kind, path)
+        if nothing is None:
+            return _required(_behind(head, write), path)
+        return lambda column: [_heads(column, head, nothing), *spread(column, write)]
 
-        def chosen(out: bytearray, value: Any) -> None:
-            if value is not None:
-                write(out, value)
-            elif nothing is None:
-                raise _null(path)
-            else:
-                out += nothing
-
-        return chosen
-
-    def _branch(self, some: list[tuple[bytes, Node]], kind: t.DataType, path: str) -> Write:
+    def _branch(self, some: list[tuple[bytes, Node]], kind: t.DataType, path: str) -> tuple[bytes, Write]:
         """The only branch beside null, or the first of several that takes the column."""
         refusal = OptionError(f"{path} is {kind.simpleString()}, and no branch of the schema's union takes that")
         for head, branch in some:
             try:
-                return _behind(head, self._value(branch, kind, path))
+                return head, self._value(branch, kind, path)
             except OptionError as error:
                 refusal = error if len(some) == 1 else refusal
         raise refusal
 
     def _member(self, some: list[tuple[bytes, Node]], kind: t.StructType, path: str) -> Write:
-        parts = [
-            (one.name, _behind(head, self._value(branch, one.dataType, f"{path}.{one.name}")))
+        branches = [
+            (head, self._value(branch, one.dataType, f"{path}.{one.name}"))
             for one, (head, branch) in zip(kind.fields, some, strict=True)
         ]
 
-        def write(out: bytearray, value: Any) -> None:
-            given = [(part, value[name]) for name, part in parts if value[name] is not None]
-            if len(given) != 1:
-                raise Misfit(f"{path} has {len(given)} members of the schema's union; it must have one")
-            given[0][0](out, given[0][1])
+        def write(column: Column) -> list[Part]:
+            members = [column.field(place) for place in range(len(branches))]
+            given = sum(member.valid.astype(int) for member in members)
+            column.refuse(given > 1, lambda _: f"{path} has several members of the schema's union; it must have one")
+            column.refuse(given < 1, lambda _: f"{path} has no member of the schema's union; it must have one")
+            parts: list[Part] = []
+            for member, (head, write) in zip(members, branches, strict=True):
+                parts += [_heads(member, head, b""), *spread(member, write)]
+            return parts
 
         return write
 
@@ -180,53 +159,37 @@ class _Fitting:
         return _scalar(node, kind, path)
 
     def _record(self, node: Record, kind: t.StructType, path: str) -> Write:
-        given = {one.name: one.dataType for one in kind.fields}
+        given = {one.name: (place, one.dataType) for place, one in enumerate(kind.fields)}
         declared = [one.name for one in node.fields]
         for name in given:
             if name not in declared:
                 raise OptionError(f"the schema's record {node.name} has no field for {path}.{name}; leave it out")
-        parts: list[tuple[str, Write | bytes]] = []
+        fields: list[tuple[int, Write] | bytes] = []
         for one in node.fields:
             if one.name in given:
-                parts.append((one.name, self.of(one.type, given[one.name], f"{path}.{one.name}")))
+                place, kind_of_field = given[one.name]
+                fields.append((place, self.of(one.type, kind_of_field, f"{path}.{one.name}")))
             elif one.has_default and is_default_of(one.default, one.type, self._names):
-                parts.append((one.name, self._default(one.type, one.default)))
+                fields.append(self._default(one.type, one.default))
             else:
                 raise OptionError(
                     f"the schema needs {path}.{one.name}, which is not among the columns and has no default"
                 )
 
-        def write(out: bytearray, value: Any) -> None:
-            for name, part in parts:
-                if isinstance(part, bytes):
-                    out += part
-                else:
-                    part(out, value[name])
+        def write(column: Column) -> list[Part]:
+            parts: list[Part] = []
+            for one in fields:
+                parts += [one] if isinstance(one, bytes) else one[1](column.field(one[0]))
+            return parts
 
         return write
 
     def _items(self, node: Items, kind: t.DataType, path: str) -> Write:
         if node.kind == "array" and isinstance(kind, t.ArrayType):
-            item = self.of(node.of, kind.elementType, f"{path}[]")
-
-            def write_list(out: bytearray, value: Any) -> None:
-                _write_count(out, value)
-                for one in value:
-                    item(out, one)
-                out.append(0) if value else None
-
-            return write_list
+            return _block(self.of(node.of, kind.elementType, f"{path}[]"))
         if node.kind == "map" and isinstance(kind, t.MapType) and isinstance(kind.keyType, t.StringType):
             entry = self.of(node.of, kind.valueType, f"{path}[]")
-
-            def write_map(out: bytearray, value: Any) -> None:
-                _write_count(out, value)
-                for key, one in value.items() if isinstance(value, dict) else value:
-                    _write_text(out, key)
-                    entry(out, one)
-                out.append(0) if value else None
-
-            return write_map
+            return _block(lambda column: [*_blob(texts(column.field(0), path)), *entry(column.field(1))])
         raise _unfit(node.kind, kind, path)
 
     def _default(self, node: Node, value: Any) -> bytes:
@@ -267,95 +230,48 @@ def _default_scalar(node: Node, value: Any) -> bytes:
     return _text(value)
 
 
-def _null(path: str) -> Misfit:
-    return Misfit(f"{path} is null, which the schema does not allow")
-
-
 def _unfit(wanted: str, kind: t.DataType, path: str) -> OptionError:
     return OptionError(f"{path} is {kind.simpleString()}, and the schema has {wanted} there; cast it")
 
 
-def _behind(head: bytes, write: Write) -> Write:
-    def headed(out: bytearray, value: Any) -> None:
-        out += head
-        write(out, value)
+def _required(write: Write, path: str) -> Write:
+    def required(column: Column) -> list[Part]:
+        if column.values.null_count:
+            column.refuse(~column.valid, lambda _: f"{path} is null, which the schema does not allow")
+        return spread(column, write)
 
-    return headed
+    return required
+
+
+def _behind(head: bytes, write: Write) -> Write:
+    return lambda column: [head, *write(column)]
+
+
+def _heads(column: Column, some: bytes, nothing: bytes) -> Part:
+    return chosen([nothing, some], column.valid) if column.values.null_count else some
+
+
+def _block(item: Write) -> Write:
+    """The items of lists or maps: how many there are, those, and a zero; only that if there are none."""
+
+    def write(column: Column) -> list[Part]:
+        items, counts = column.elements()
+        return [folded(counts.astype(np.int64)), grouped(item(items), counts), chosen([b"", b"\0"], counts > 0)]
+
+    return write
+
+
+def _blob(data: pa.Array) -> list[Part]:
+    return [folded(sizes(data)), data]
 
 
 def _varint(number: int) -> bytes:
-    out = bytearray()
-    _write_long(out, number)
-    return bytes(out)
+    return bytes(folded(np.array([number], np.int64))[0].as_py())
 
 
 def _text(value: str) -> bytes:
-    out = bytearray()
-    _write_text(out, value)
-    return bytes(out)
-
-
-def _write_long(out: bytearray, value: int) -> None:
-    bits = (value << 1) ^ (value >> 63)
-    while bits > 127:
-        out.append(bits & 127 | 128)
-        bits >>= 7
-    out.append(bits)
-
-
-def _write_count(out: bytearray, value: Any) -> None:
-    _write_long(out, len(value))
-
-
-def _write_bytes(out: bytearray, value: bytes) -> None:
-    _write_long(out, len(value))
-    out += value
-
-
-def _write_text(out: bytearray, value: str) -> None:
-    _write_bytes(out, value.encode())
-
-
-def _write_boolean(out: bytearray, value: bool) -> None:
-    out.append(1 if value else 0)
-
-
-def _write_float(out: bytearray, value: float) -> None:
-    out += _FLOAT.pack(value)
-
-
-def _write_double(out: bytearray, value: float) -> None:
-    out += _DOUBLE.pack(value)
-
-
-def _write_date(out: bytearray, value: Any) -> None:
-    _write_long(out, value.toordinal() - _EPOCH_DAY)
-
-
-def _micros(value: datetime) -> int:
-    """Microseconds since the epoch, of an instant or of what a clock shows."""
-    plain = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
-    gone = plain - _EPOCH
-    return (gone.days * 86_400 + gone.seconds) * 1_000_000 + gone.microseconds
-
-
-def _write_micros(out: bytearray, value: Any) -> None:
-    _write_long(out, _micros(value))
-
-
-def _write_millis(out: bytearray, value: Any) -> None:
-    _write_long(out, _micros(value) // 1000)
-
-
-_WRITERS: Final[dict[str, Write]] = {
-    "boolean": _write_boolean,
-    "int": _write_long,
-    "long": _write_long,
-    "float": _write_float,
-    "double": _write_double,
-    "string": _write_text,
-    "bytes": _write_bytes,
-}
+    data = value.encode()
+    return _varint(len(data)) + data
 
 
 def _scalar(node: Node, kind: t.DataType, path: str) -> Write:
@@ -367,28 +283,51 @@ def _scalar(node: Node, kind: t.DataType, path: str) -> Write:
     if isinstance(node, Fixed) and isinstance(kind, t.BinaryType):
         return _fixed(node, path)
     if logical in _LOGICAL and isinstance(kind, _LOGICAL[logical]):
-        return _write_date if logical == "date" else _write_millis if logical.endswith("millis") else _write_micros
+        unit = 1000 if logical.endswith("millis") else 1
+        return lambda column: [folded(column.numbers // unit)]
     if not isinstance(kind, _TAKEN.get(node.kind, ())) or logical in _LOGICAL:
         raise _unfit(f"{node.kind} ({logical})" if logical else node.kind, kind, path)
-    return _WRITERS[node.kind]
+    return _plain(node.kind, path)
+
+
+def _plain(kind: str, path: str) -> Write:
+    match kind:
+        case "boolean":
+            return lambda column: [fixed(column.values.cast(pa.uint8()).to_numpy())]
+        case "int" | "long":
+            return lambda column: [folded(column.numbers)]
+        case "float":
+            return lambda column: [fixed(column.values.to_numpy())]
+        case "double":
+            return lambda column: [fixed(column.values.cast(pa.float64()).to_numpy())]
+        case "string":
+            return lambda column: _blob(texts(column, path))
+    return lambda column: _blob(column.values.cast(pa.binary()))
 
 
 def _symbol(node: Enum, path: str) -> Write:
-    numbers = {symbol: _varint(number) for number, symbol in enumerate(node.symbols)}
+    numbers = [_varint(number) for number in range(len(node.symbols))]
+    symbols = pa.array(node.symbols, pa.binary())
 
-    def write(out: bytearray, value: str) -> None:
-        if value not in numbers:
-            raise Misfit(f"{path} is {value!r}, which is no symbol of the schema's enum {node.name}")
-        out += numbers[value]
+    def write(column: Column) -> list[Part]:
+        found = compute.index_in(texts(column, path), symbols)
+        column.refuse(
+            found.is_null().to_numpy(zero_copy_only=False),
+            lambda value: f"{path} is {value!r}, which is no symbol of the schema's enum {node.name}",
+        )
+        return [chosen(numbers, found.fill_null(0).to_numpy())]
 
     return write
 
 
 def _fixed(node: Fixed, path: str) -> Write:
-    def write(out: bytearray, value: bytes) -> None:
-        if len(value) != node.size:
-            raise Misfit(f"{path} has {len(value)} bytes, and the schema's {node.name} has {node.size}")
-        out += value
+    def write(column: Column) -> list[Part]:
+        data = column.values.cast(pa.binary())
+        column.refuse(
+            sizes(data) != node.size,
+            lambda value: f"{path} has {len(value)} bytes, and the schema's {node.name} has {node.size}",
+        )
+        return [data]
 
     return write
 
@@ -397,14 +336,37 @@ def _decimal(node: Node, kind: t.DecimalType, path: str) -> Write:
     precision, scale = node.extra.get("precision", 0), node.extra.get("scale", 0)
     if kind.scale != scale:
         raise _unfit(f"decimal({precision},{scale})", kind, path)
-    limit = 10**precision
+    limit = 10**precision if not isinstance(node, Fixed) else min(10**precision, 1 << max(node.size * 8 - 1, 0))
 
-    def write(out: bytearray, value: Decimal) -> None:
-        number = int(_ARITHMETIC.scaleb(value, scale))
-        size = node.size if isinstance(node, Fixed) else number.bit_length() // 8 + 1
-        if abs(number) >= limit or number.bit_length() >= size * 8:
-            raise Misfit(f"{path} is {value}, which has more than the schema's {precision} digits")
-        data = number.to_bytes(size, "big", signed=True)
-        out += data if isinstance(node, Fixed) else _varint(size) + data
+    def write(column: Column) -> list[Part]:
+        first, count = column.values.offset * _WIDE, len(column.values) * _WIDE
+        data = np.frombuffer(column.values.buffers()[1] or b"", np.uint8)[first : first + count].reshape(-1, _WIDE)
+        low, high = _magnitudes(data)
+        column.refuse(
+            _at_least(low, high, limit),
+            lambda value: f"{path} is {value}, which has more than the schema's {precision} digits",
+        )
+        if isinstance(node, Fixed):
+            filler = np.repeat(data[:, -1:] >> 7, max(node.size - _WIDE, 0), axis=1) * np.uint8(255)
+            return [fixed(np.hstack([filler, data[:, ::-1]])[:, -node.size :].copy())]
+        size, most = np.ones(len(data), np.int64), 1
+        while (longer := _at_least(low, high, 1 << 8 * most - 1)).any():
+            size, most = size + longer, most + 1
+        return [folded(size), ragged(data[:, most - 1 :: -1], np.arange(most, 0, -1) <= size[:, None])]
 
     return write
+
+
+def _magnitudes(data: Any) -> tuple[Any, Any]:
+    """The lower and the upper halves of numbers of 128 bits, without their signs."""
+    halves = data.view(np.uint64)
+    low, high = halves[:, 0], halves[:, 1]
+    negative = high >> np.uint64(63) != 0
+    return np.where(negative, -low, low), np.where(negative, ~high + (low == 0), high)
+
+
+def _at_least(low: Any, high: Any, number: int) -> Any:
+    if number >> 128:
+        return np.zeros(len(low), bool)
+    upper = np.uint64(number >> 64)
+    return (high > upper) | (high == upper) & (low >= np.uint64(number & 2**64 - 1))

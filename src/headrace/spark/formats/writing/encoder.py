@@ -1,25 +1,18 @@
 """Batches whose values are encoded, as a task hands them to the writer."""
 
 import json
-from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+from pyarrow import compute
 
 from headrace.client.columnar.model import HEADERS
 from headrace.client.errors import ClientError
 
 from .options import EncodingOptions
-
-Encode = Callable[[Any], bytes]
-"""The bytes of a row's value; Misfit if the schema does not allow it."""
-
-_KEPT: Final = ("key", "headers")
-
-
-class Misfit(ValueError):
-    """Why a value cannot be written with the schema."""
+from .pieces import Column, Write, join, spread
 
 
 class Agreed(NamedTuple):
@@ -62,8 +55,8 @@ class ValueEncoder:
         return self._options.dead_letter_topic
 
     @cached_property
-    def _encode(self) -> Encode:
-        return encode_of(self._options.format, self._agreed)
+    def _write(self) -> Write:
+        return write_of(self._options.format, self._agreed)
 
     @cached_property
     def _head(self) -> bytes:
@@ -73,8 +66,7 @@ class ValueEncoder:
     def encode(self, batch: pa.RecordBatch) -> Encoded:
         """The batch with its values in bytes. ClientError for a row that cannot be written, if letters go nowhere."""
         place = batch.schema.get_field_index("value")
-        values, errors = self._values(batch.column(place).to_pylist())
-        column = pa.array(values, pa.binary())
+        column, errors = self._values(batch.column(place))
         rows = batch.set_column(place, "value", column)
         if not errors:
             return Encoded(rows, None)
@@ -87,17 +79,11 @@ class ValueEncoder:
         good = pa.array([row not in errors for row in range(len(rows))])
         return Encoded(rows.filter(good), self._letters(batch, errors))
 
-    def _values(self, rows: list[Any]) -> tuple[list[bytes | None], dict[int, str]]:
-        values: list[bytes | None] = []
-        errors: dict[int, str] = {}
-        encode, head = self._encode, self._head
-        for row, value in enumerate(rows):
-            try:
-                values.append(None if value is None else head + encode(value))
-            except Misfit as error:
-                values.append(None)
-                errors[row] = str(error)
-        return values, errors
+    def _values(self, values: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+        faults: dict[int, str] = {}
+        parts = spread(Column(values, np.arange(len(values)), faults), self._write)
+        made = join([self._head, *parts], len(values))
+        return compute.if_else(values.is_valid(), made, None), dict(sorted(faults.items()))
 
     def _letters(self, batch: pa.RecordBatch, errors: dict[int, str]) -> pa.RecordBatch:
         """Bad rows as records: the value as JSON, and why it was not written as a further header."""
@@ -113,29 +99,38 @@ class ValueEncoder:
             ]
             for own, error, topic in zip(kept, errors.values(), topics, strict=True)
         ]
-        texts = [json.dumps(value, default=_shown, ensure_ascii=False) for value in rows.column("value").to_pylist()]
         columns = {
-            "value": pa.array([text.encode() for text in texts], pa.binary()),
+            "value": self._shown_rows(rows.column("value")),
             "headers": pa.array(headers, HEADERS),
         }
         if "key" in names:
             columns["key"] = rows.column("key")
         return pa.RecordBatch.from_pydict(columns)
 
+    def _shown_rows(self, values: pa.Array) -> pa.Array:
+        try:
+            shown = [json.dumps(value, default=_shown, ensure_ascii=False) for value in values.to_pylist()]
+        except UnicodeDecodeError:  # a string that is not UTF-8, which is shown with the bytes that it has
+            from .json import json_write
 
-def encode_of(chosen: str, agreed: Agreed) -> Encode:
+            write = json_write("", self._agreed.value, is_checked=False)
+            return join(write(Column(values, np.arange(len(values)), {})), len(values))
+        return pa.array([text.encode() for text in shown], pa.binary())
+
+
+def write_of(chosen: str, agreed: Agreed) -> Write:
     """What encodes values of the column; OptionError where it does not fit the schema."""
     if chosen == "avro":
-        from .avro import avro_encode
+        from .avro import avro_write
 
-        return avro_encode(agreed.text, agreed.value)
+        return avro_write(agreed.text, agreed.value)
     if chosen == "protobuf":
-        from .protobuf import protobuf_encode
+        from .protobuf import protobuf_write
 
-        return protobuf_encode(agreed.descriptors, agreed.message_name, agreed.value)
-    from .json import json_encode
+        return protobuf_write(agreed.descriptors, agreed.message_name, agreed.value)
+    from .json import json_write
 
-    return json_encode(agreed.text, agreed.value, is_checked=agreed.is_checked)
+    return json_write(agreed.text, agreed.value, is_checked=agreed.is_checked)
 
 
 def _indexes(indexes: tuple[int, ...]) -> bytes:

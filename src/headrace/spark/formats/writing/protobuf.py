@@ -1,24 +1,36 @@
-"""Rows as Protobuf messages."""
+"""Columns as Protobuf messages."""
 
 import re
-from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
 from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
-from google.protobuf.timestamp_pb2 import Timestamp
+from pyarrow import compute
 from pyspark.sql import types as t
 
 from headrace.registry.schemas.proto_print import print_proto
 
 from ..errors import OptionError
 from ..options import FormatOptions
-from ..protobuf_plan import is_repeated, reader_type
-from .encoder import Encode, Misfit
-
-Convert = Callable[[Any], Any]
-"""A value that is not null, as the library takes it."""
+from ..protobuf_plan import is_repeated, is_required, reader_type
+from .pieces import (
+    MICROS_OF_DAY,
+    Column,
+    Part,
+    Write,
+    fixed,
+    folded,
+    grouped,
+    join,
+    sizes,
+    spread,
+    texts,
+    varints,
+    within_calendar,
+)
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TIMESTAMP: Final = "google/protobuf/timestamp.proto"
@@ -52,6 +64,25 @@ _TAKEN: Final[dict[int, tuple[type[Any], ...]]] = {
     FieldDescriptor.TYPE_BYTES: (t.BinaryType,),
 }
 """Which columns a type takes; numbers without a sign are held to their range one by one."""
+_SPAN, _GROUP, _GROUP_END = 2, 3, 4
+_SPANS: Final = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
+_FLOATS: Final = {FieldDescriptor.TYPE_FLOAT: pa.float32(), FieldDescriptor.TYPE_DOUBLE: pa.float64()}
+_FIXED: Final = {
+    FieldDescriptor.TYPE_FLOAT: 4,
+    FieldDescriptor.TYPE_FIXED32: 4,
+    FieldDescriptor.TYPE_SFIXED32: 4,
+    FieldDescriptor.TYPE_DOUBLE: 8,
+    FieldDescriptor.TYPE_FIXED64: 8,
+    FieldDescriptor.TYPE_SFIXED64: 8,
+}
+"""How many bytes a value always has."""
+_UNSIGNED: Final = {
+    FieldDescriptor.TYPE_UINT32: 2**32 - 1,
+    FieldDescriptor.TYPE_FIXED32: 2**32 - 1,
+    FieldDescriptor.TYPE_UINT64: 2**63 - 1,
+    FieldDescriptor.TYPE_FIXED64: 2**63 - 1,
+}
+"""The most that a column of 64 bits with a sign can have of each."""
 
 
 def made_schema(value: t.StructType, name: str, before: Descriptor | None = None) -> str:
@@ -126,93 +157,208 @@ def _inner_name(name: str) -> str:
     return "".join(part[:1].upper() + part[1:] for part in name.split("_")) or "Inner"
 
 
-def protobuf_encode(descriptors: bytes, message_name: str, value: t.DataType) -> Encode:
+def protobuf_write(descriptors: bytes, message_name: str, value: t.DataType) -> Write:
     """What encodes a column with a message type; OptionError where it does not fit."""
     descriptor = reader_type(FormatOptions(format="protobuf", descriptors=descriptors, message_name=message_name))
     if not isinstance(value, t.StructType):
         raise OptionError(f"value is {value.simpleString()}, and must be a struct")
-    convert, made = _message(descriptor, value, "value"), message_factory.GetMessageClass(descriptor)
-
-    def encode(row: Any) -> bytes:
-        try:
-            message = made(**convert(row))
-        except (ValueError, TypeError) as error:
-            raise Misfit(f"value: {error}") from error
-        if not message.IsInitialized():
-            raise Misfit(f"the schema needs {', '.join(message.FindInitializationErrors())}")
-        return bytes(message.SerializeToString())
-
-    return encode
+    return _message(descriptor, value, "value")
 
 
-def _message(descriptor: Descriptor, kind: t.StructType, path: str) -> Convert:
-    parts = []
-    for one in kind.fields:
+def _message(descriptor: Descriptor, kind: t.StructType, path: str) -> Write:
+    fields = []
+    for place, one in enumerate(kind.fields):
         field = descriptor.fields_by_name.get(one.name)
         if field is None:
             raise OptionError(f"the schema's {descriptor.full_name} has no field for {path}.{one.name}; leave it out")
-        parts.append((one.name, _field(field, one.dataType, f"{path}.{one.name}")))
+        fields.append((field, place, _field(field, one.dataType, f"{path}.{one.name}")))
+    fields.sort(key=lambda each: each[0].number)
+    needed = [one.name for one in descriptor.fields if is_required(one)]
+    oneofs = [
+        [kind.names.index(one.name) for one in each.fields if one.name in kind.names] for each in descriptor.oneofs
+    ]
 
-    def convert(value: Any) -> dict[str, Any]:
-        return {name: make(value[name]) for name, make in parts if value[name] is not None}
+    def write(column: Column) -> list[Part]:
+        columns = [column.field(place) for place in range(len(kind.fields))]
+        for name in needed:
+            given = columns[kind.names.index(name)].valid if name in kind.names else np.zeros(len(column.values), bool)
+            _need(column, given, f"{path}.{name}")
+        for places in oneofs:
+            _keep_last(columns, sorted(places))
+        return [part for _, place, one in fields for part in one(columns[place])]
 
-    return convert
+    return write
 
 
-def _field(field: FieldDescriptor, kind: t.DataType, path: str) -> Convert:
+def _need(column: Column, given: Any, path: str) -> None:
+    column.refuse(~given, lambda _: f"the schema needs {path}")
+
+
+def _keep_last(columns: list[Column], places: list[int]) -> None:
+    """Of several columns that are members of one oneof, the last that is given is written."""
+    if len(places) > 1:
+        is_set = np.zeros(len(columns[places[0]].values), bool)
+        for place in reversed(places):
+            values, valid = columns[place].values, columns[place].valid
+            nothing = pa.scalar(None, values.type)
+            columns[place] = columns[place]._replace(values=compute.if_else(pa.array(is_set), nothing, values))
+            is_set |= valid
+
+
+def _field(field: FieldDescriptor, kind: t.DataType, path: str) -> Write:
+    """What writes a field with its tag, where it is not null."""
     is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
     if is_map and isinstance(kind, t.MapType):
-        key = _required(_value(field.message_type.fields_by_name["key"], kind.keyType, path), f"{path}[]")
-        entry = _required(_value(field.message_type.fields_by_name["value"], kind.valueType, path), f"{path}[]")
-        return lambda value: {key(name): entry(item) for name, item in _pairs(value)}
+        key, item = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
+        parts = (_element(key, kind.keyType, path), _element(item, kind.valueType, path))
+        entry = _sized(lambda column: [*parts[0](column.field(0)), *parts[1](column.field(1))])
+        return lambda column: spread(column, _repeated(_behind(_tag(field.number, _SPAN), entry)))
     if is_map or is_repeated(field) != isinstance(kind, t.ArrayType):
         raise _unfit(field, kind, path)
     if isinstance(kind, t.ArrayType):
-        item = _required(_value(field, kind.elementType, f"{path}[]"), f"{path}[]")
-        return lambda value: [item(one) for one in value]
-    return _value(field, kind, path)
+        if _is_packed(field):
+            items = _sized(_repeated(_required(_value(field, kind.elementType, f"{path}[]"), path)))
+            return lambda column: _tagged(_tag(field.number, _SPAN), column, items, b"\0")
+        element = _element(field, kind.elementType, path)
+        return lambda column: spread(column, _repeated(element))
+    zero = None if field.has_presence else b"\0" * _FIXED.get(field.type, 1)
+    write, tag = _value(field, kind, path), _tag_of(field)
+    return lambda column: _tagged(tag, column, write, zero)
 
 
-def _pairs(value: Any) -> Any:
-    return value.items() if isinstance(value, dict) else value
+def _element(field: FieldDescriptor, kind: t.DataType, path: str) -> Write:
+    """With its tag, as an element or part of an entry."""
+    return _required(_behind(_tag_of(field), _value(field, kind, f"{path}[]")), path)
 
 
-def _required(convert: Convert, path: str) -> Convert:
-    def required(value: Any) -> Any:
-        if value is None:
-            raise Misfit(f"{path} is null, which a list or map of Protobuf cannot have")
-        return convert(value)
+def _required(write: Write, path: str) -> Write:
+    def required(column: Column) -> list[Part]:
+        column.refuse(~column.valid, lambda _: f"{path}[] is null, which a list or map of Protobuf cannot have")
+        return spread(column, write)
 
     return required
 
 
-def _value(field: FieldDescriptor, kind: t.DataType, path: str) -> Convert:
+def _behind(head: bytes, write: Write) -> Write:
+    return lambda column: [head, *write(column)]
+
+
+def _repeated(write: Write) -> Write:
+    def repeated(column: Column) -> list[Part]:
+        items, counts = column.elements()
+        return [grouped(write(items), counts)]
+
+    return repeated
+
+
+def _sized(write: Write) -> Write:
+    """Behind how many bytes it is."""
+
+    def sized(column: Column) -> list[Part]:
+        return _blob(join(write(column), len(column.values)))
+
+    return sized
+
+
+def _blob(data: pa.Array) -> list[Part]:
+    return [varints(sizes(data)), data]
+
+
+def _tagged(tag: bytes, column: Column, write: Write, zero: bytes | None) -> list[Part]:
+    """Values behind their tag, without those that are null or whose bytes are `zero`, which stand for nothing."""
+    valid, given = column.valid, column.given()
+    pieces = write(given)
+    if zero is not None:
+        whole = join(pieces, len(given.values))
+        kept = compute.not_equal(whole, pa.scalar(zero, pa.binary()))
+        valid[valid] = kept.to_numpy(zero_copy_only=False)
+        pieces = [whole.filter(kept)]
+    return [tag, *pieces] if valid.all() else [grouped([tag, *pieces], valid)]
+
+
+def _tag(number: int, wire_type: int) -> bytes:
+    return bytes(varints(np.array([number << 3 | wire_type], np.int64))[0].as_py())
+
+
+def _tag_of(field: FieldDescriptor) -> bytes:
+    if field.type == FieldDescriptor.TYPE_GROUP:
+        return _tag(field.number, _GROUP)
+    span = field.message_type is not None or field.type in _SPANS
+    return _tag(field.number, _SPAN if span else {8: 1, 4: 5, 1: 0}[_FIXED.get(field.type, 1)])
+
+
+def _is_packed(field: FieldDescriptor) -> bool:
+    """Whether the library writes the numbers of a list behind one tag, which depends on syntax, options and edition."""
+    if field.message_type is not None or field.type in _SPANS:
+        return False
+    some = field.enum_type.values[0].number if field.enum_type is not None else 1
+    data = message_factory.GetMessageClass(field.containing_type)(**{field.name: [some]}).SerializePartialToString()
+    return bool(data.startswith(_tag(field.number, _SPAN)))
+
+
+def _value(field: FieldDescriptor, kind: t.DataType, path: str) -> Write:
+    """What writes values without a tag."""
     if field.enum_type is not None and isinstance(kind, t.StringType):
         return _symbol(field, path)
     if field.message_type is not None:
         if field.message_type.full_name == "google.protobuf.Timestamp" and isinstance(kind, t.TimestampType):
-            return _timestamp
+            return _sized(lambda column: _timestamp(column, path))
         if isinstance(kind, t.StructType):
-            return _message(field.message_type, kind, path)
+            message = _message(field.message_type, kind, path)
+            if field.type != FieldDescriptor.TYPE_GROUP:
+                return _sized(message)
+            end = _tag(field.number, _GROUP_END)
+            return lambda column: [*message(column), end]
     elif isinstance(kind, _TAKEN.get(field.type, ())):
-        return lambda value: value
+        return _scalar(field.type, path)
     raise _unfit(field, kind, path)
 
 
-def _symbol(field: FieldDescriptor, path: str) -> Convert:
-    def convert(value: str) -> int:
-        found = field.enum_type.values_by_name.get(value)
-        if found is None:
-            raise Misfit(f"{path} is {value!r}, which is no value of the schema's enum {field.enum_type.full_name}")
-        return int(found.number)
+def _scalar(kind: int, path: str) -> Write:
+    if kind == FieldDescriptor.TYPE_STRING:
+        return lambda column: _blob(texts(column, path))
+    if kind == FieldDescriptor.TYPE_BYTES:
+        return lambda column: _blob(column.values.cast(pa.binary()))
+    if kind in _FLOATS:
+        return lambda column: [fixed(column.values.cast(_FLOATS[kind]).to_numpy())]
+    if kind in (FieldDescriptor.TYPE_SINT32, FieldDescriptor.TYPE_SINT64):
+        return lambda column: [folded(column.numbers)]
 
-    return convert
+    def write(column: Column) -> list[Part]:
+        numbers = column.numbers
+        if kind in _UNSIGNED:
+            bad = (numbers < 0) | (numbers > _UNSIGNED[kind])
+            column.refuse(bad, lambda value: f"{path} is {value}, which is out of the range of the schema's type")
+        size = _FIXED.get(kind)
+        return [varints(numbers) if size is None else fixed(numbers.astype(f"i{size}"))]
+
+    return write
 
 
-def _timestamp(value: Any) -> Any:
-    found = Timestamp()
-    found.FromDatetime(value)
-    return {"seconds": found.seconds, "nanos": found.nanos}
+def _symbol(field: FieldDescriptor, path: str) -> Write:
+    symbols = pa.array(list(field.enum_type.values_by_name), pa.binary())
+    numbers = np.array([one.number for one in field.enum_type.values_by_name.values()], np.int64)
+
+    def write(column: Column) -> list[Part]:
+        found = compute.index_in(texts(column, path), symbols)
+        column.refuse(
+            found.is_null().to_numpy(zero_copy_only=False),
+            lambda value: f"{path} is {value!r}, which is no value of the schema's enum {field.enum_type.full_name}",
+        )
+        return [varints(numbers[found.fill_null(0).to_numpy()])]
+
+    return write
+
+
+def _timestamp(column: Column, path: str) -> list[Part]:
+    within_calendar(column, MICROS_OF_DAY, path)
+    seconds, micros = np.divmod(column.numbers, 1_000_000)
+    parts: list[Part] = []
+    for number, some in ((1, seconds), (2, micros * 1000)):
+        parts += _tagged(
+            _tag(number, 0), column._replace(values=pa.array(some)), lambda one: [varints(one.numbers)], b"\0"
+        )
+    return parts
 
 
 def _unfit(field: FieldDescriptor, kind: t.DataType, path: str) -> OptionError:

@@ -17,7 +17,7 @@ from headrace.registry.schemas.model import Dependency
 
 from ..errors import OptionError
 from ..registered import dependencies
-from .encoder import Agreed, encode_of
+from .encoder import Agreed, write_of
 from .options import EncodingOptions
 
 _TYPES: Final = {"avro": "AVRO", "json-schema": "JSON", "protobuf": "PROTOBUF"}
@@ -38,7 +38,7 @@ def agreed(options: EncodingOptions, value: t.DataType) -> Agreed:
         found = _understood(options, schema, dependencies(registry, schema, options.subject), value)
     except (InvalidSchemaError, NotRegistered) as error:
         raise OptionError(f"the schema of subject={options.subject} cannot be used: {error}") from error
-    encode_of(options.format, found)
+    write_of(options.format, found)
     return found._replace(schema_id=schema.id if schema.id >= 0 else _registered(options, registry, schema))
 
 
