@@ -262,10 +262,10 @@ class _Planner:
             node, spark_type = self._value(field, same, scope, parent, path, row)
             node.default = self._default(field)
         else:
-            node = self.layout.add(Form.MAP if _is_map(field) else Form.LIST, scope, parent=parent)
+            node = self.layout.add(Form.MAP if is_map(field) else Form.LIST, scope, parent=parent)
             node.default = 0  # a list or map that has no entries is empty, not null
             row[LIST_NODE], row[LIST_SCOPE] = node.index, node.inner_scope
-            make = self._map if _is_map(field) else self._list
+            make = self._map if is_map(field) else self._list
             spark_type = make(field, same, node, path, row)
             node.type = arrow_type(spark_type)
         if reason:
@@ -340,7 +340,7 @@ def _objection(field: FieldDescriptor, written: FieldDescriptor | None) -> str:
     """Why a field cannot be read whatever its value is; empty if it can, or if its type decides."""
     if written is None:
         return f"the writer's message has no field {field.number}"
-    if _is_map(field) != _is_map(written):
+    if is_map(field) != is_map(written):
         return _cannot(field, written)
     if is_repeated(field) != is_repeated(written) and not _is_list_of_one(field, written):
         return _cannot(field, written)
@@ -361,7 +361,7 @@ def _cannot(field: FieldDescriptor, written: FieldDescriptor) -> str:
 
 
 def _shown(field: FieldDescriptor) -> str:
-    if _is_map(field):
+    if is_map(field):
         return "map"
     named = field.message_type or field.enum_type
     name = named.full_name if named else _KINDS[field.type]
@@ -397,7 +397,8 @@ def is_required(field: FieldDescriptor) -> bool:
     return bool(field.is_required) if hasattr(field, "is_required") else field.label == FieldDescriptor.LABEL_REQUIRED
 
 
-def _is_map(field: FieldDescriptor) -> bool:
+def is_map(field: FieldDescriptor) -> bool:
+    """Whether a field is a map."""
     return field.message_type is not None and _is_map_entry(field.message_type)
 
 

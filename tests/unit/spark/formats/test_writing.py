@@ -137,6 +137,22 @@ def test_numbers_of_fields_that_are_gone_are_not_given_again(client: SchemaRegis
     assert "reserved 2;" in text
 
 
+def test_messages_in_maps_have_names_of_their_own_and_keep_their_numbers(
+    client: SchemaRegistryClient, url: str
+) -> None:
+    column = "MAP<STRING, STRUCT<{}: INT>>"
+    first = f"b {column.format('x')}, b_value STRUCT<y: INT>"
+    (value,) = written(
+        encoder(url, first, format="protobuf", topic="maps"), first, [{"b": [("k", {"x": 1})], "b_value": {"y": 2}}]
+    )
+    columns = f"a {column.format('z')}, b {column.format('w: INT, x')}, b_value STRUCT<y: INT>"
+    encoder(url, columns, format="protobuf", topic="maps")
+    assert client.get_versions("maps-value") == [1, 2]
+    made = decoder({"format": "protobuf", "schema.registry.url": url, "subscribe": "maps"})
+    (found,) = made.decode(batch([value])).column("value").to_pylist()
+    assert (found["b"], found["b_value"]) == ([("k", {"w": None, "x": 1})], {"y": 2})
+
+
 def test_an_incompatible_schema_is_refused_when_the_query_starts(client: SchemaRegistryClient, url: str) -> None:
     encoder(url, "a STRING", format="avro", topic="strict")
     said = refusal(url, "a INT", format="avro", topic="strict")

@@ -15,7 +15,7 @@ from headrace.registry.schemas.proto_print import print_proto
 
 from ..errors import OptionError
 from ..options import FormatOptions
-from ..protobuf_plan import is_repeated, is_required, reader_type
+from ..protobuf_plan import is_map, is_repeated, is_required, reader_type
 from .pieces import (
     MICROS_OF_DAY,
     Column,
@@ -117,23 +117,28 @@ def _add_field(made: Any, file: Any, field: t.StructField, number: int, old: Any
     kind, path = field.dataType, f"{path}.{field.name}"
     one = made.field.add(name=field.name, number=number, label=FieldDescriptorProto.LABEL_OPTIONAL)
     if isinstance(kind, t.MapType):
-        _make_map(made, file, one, kind, path)
+        _make_map(made, file, one, kind, old, path)
         return
     if isinstance(kind, t.ArrayType):
         one.label = FieldDescriptorProto.LABEL_REPEATED
         kind = kind.elementType
-    _make_type(made, file, one, kind, old, path)
+    _make_type(made, file, one, kind, old, path, _inner_name(one.name))
     if one.type != FieldDescriptor.TYPE_MESSAGE and one.label == FieldDescriptorProto.LABEL_OPTIONAL:
         one.proto3_optional = True
         one.oneof_index = len(made.oneof_decl)
         made.oneof_decl.add(name=f"_{field.name}")
 
 
-def _make_type(made: Any, file: Any, one: Any, kind: t.DataType, old: Any, path: str) -> None:
+def _make_type(made: Any, file: Any, one: Any, kind: t.DataType, old: Any, path: str, name: str) -> None:
+    """`name` is for a message, with a line behind it where another has that name; it keeps the one it had."""
     if isinstance(kind, t.StructType):
-        inner = made.nested_type.add(name=_inner_name(one.name))
+        before = old.message_type if old is not None else None
+        name = before.name if before is not None else name
+        while name in [other.name for other in made.nested_type]:
+            name += "_"
+        inner = made.nested_type.add(name=name)
         one.type, one.type_name = FieldDescriptor.TYPE_MESSAGE, inner.name
-        _fill(inner, file, kind, old.message_type if old is not None else None, path)
+        _fill(inner, file, kind, before, path)
     elif isinstance(kind, t.TimestampType):
         one.type, one.type_name = FieldDescriptor.TYPE_MESSAGE, ".google.protobuf.Timestamp"
         if _TIMESTAMP not in file.dependency:
@@ -144,12 +149,13 @@ def _make_type(made: Any, file: Any, one: Any, kind: t.DataType, old: Any, path:
         raise OptionError(f"{path} is {kind.simpleString()}, which Protobuf does not have; cast it")
 
 
-def _make_map(made: Any, file: Any, one: Any, kind: t.MapType, path: str) -> None:
+def _make_map(made: Any, file: Any, one: Any, kind: t.MapType, old: Any, path: str) -> None:
+    known = old.message_type.fields_by_name if old is not None and is_map(old) else {}
     entry = made.nested_type.add(name=f"{_inner_name(one.name)}Entry")
     entry.options.map_entry = True
     for number, (name, part) in enumerate((("key", kind.keyType), ("value", kind.valueType)), 1):
         field = entry.field.add(name=name, number=number, label=FieldDescriptorProto.LABEL_OPTIONAL)
-        _make_type(made, file, field, part, None, f"{path}[]")
+        _make_type(made, file, field, part, known.get(name), f"{path}[]", f"{_inner_name(one.name)}{name.title()}")
     one.label, one.type, one.type_name = FieldDescriptorProto.LABEL_REPEATED, FieldDescriptor.TYPE_MESSAGE, entry.name
 
 
@@ -207,13 +213,12 @@ def _keep_last(columns: list[Column], places: list[int]) -> None:
 
 def _field(field: FieldDescriptor, kind: t.DataType, path: str) -> Write:
     """What writes a field with its tag, where it is not null."""
-    is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
-    if is_map and isinstance(kind, t.MapType):
+    if is_map(field) and isinstance(kind, t.MapType):
         key, item = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
         parts = (_element(key, kind.keyType, path), _element(item, kind.valueType, path))
         entry = _sized(lambda column: [*parts[0](column.field(0)), *parts[1](column.field(1))])
         return lambda column: spread(column, _repeated(_behind(_tag(field.number, _SPAN), entry)))
-    if is_map or is_repeated(field) != isinstance(kind, t.ArrayType):
+    if is_map(field) or is_repeated(field) != isinstance(kind, t.ArrayType):
         raise _unfit(field, kind, path)
     if isinstance(kind, t.ArrayType):
         if _is_packed(field):
