@@ -20,6 +20,8 @@ from .faults import Faults
 TOPIC = "orders"
 HEAL_SECONDS = 90.0
 WRITE_TIMEOUT_MS = 10_000
+FIRST_SYNC_SECONDS = 2.0
+"""After which brokers have synced the first records of a log by themselves, which tells the disk whose it is."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from headrace.storage.checkpoints import SYNCED_LOGS
 from headrace.testing.cluster import Machine
 from headrace.testing.loop import run_virtual
 
-from .runs import TOPIC, Plan, Run
+from .runs import FIRST_SYNC_SECONDS, TOPIC, Plan, Run
 from .transacting import TransactionalProducer
 
 Story = Callable[[Run], Awaitable[None]]
@@ -32,6 +32,7 @@ def told(story: Story, *, flush_messages: str, seed: int = 1, least_isr: int = 2
         await run.client.create_topic(TOPIC, assignments=[[0, 1, 2]], configs=configs)
         await run.write_until_acknowledged("a")
         await run.cluster.until(run.cluster.is_whole, "every partition is whole")
+        await asyncio.sleep(FIRST_SYNC_SECONDS)
         await story(run)
         await run.write_until_acknowledged("z")
         await run.cluster.until(run.cluster.is_whole, "every partition is whole")

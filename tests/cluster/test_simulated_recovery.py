@@ -11,7 +11,7 @@ from headrace.protocol.errors import ErrorCode
 from headrace.server.handlers.reassignments import DESIGNATED, UNCLEAN
 from headrace.testing.loop import run_virtual
 
-from .runs import TOPIC, Plan, Run
+from .runs import FIRST_SYNC_SECONDS, TOPIC, Plan, Run
 
 Story = Callable[[Run], Awaitable[None]]
 
@@ -25,6 +25,7 @@ def told(story: Story, *, seed: int = 1, settings: dict[str, str] | None = None)
         await run.client.create_topic(TOPIC, assignments=[[0, 1, 2]])
         await run.write_until_acknowledged("a")
         await run.cluster.until(run.cluster.is_whole, "every partition is whole")
+        await asyncio.sleep(FIRST_SYNC_SECONDS)
         await story(run)
         await run.write_until_acknowledged("z")
         await run.cluster.until(run.cluster.is_whole, "every partition is whole")

@@ -21,15 +21,16 @@ class Topics:
         self.bootstrap = bootstrap
         self._test_name = test_name
 
-    def create(self, partitions: int = 1) -> str:
+    def create(self, partitions: int = 1, **configs: object) -> str:
         """A new topic that no other test uses."""
         name = topic_name(self._test_name, next(_numbers))
-        self.create_as(name, partitions)
+        self.create_as(name, partitions, **configs)
         return name
 
-    def create_as(self, name: str, partitions: int = 1) -> None:
-        (error,) = Admin(self.bootstrap, timeout=_ADMIN_SECONDS).create_topics([name], partitions).values()
-        assert error is None, error
+    def create_as(self, name: str, partitions: int = 1, **configs: object) -> None:
+        given = {key: str(value) for key, value in configs.items()}
+        made = Admin(self.bootstrap, timeout=_ADMIN_SECONDS).create_topics([name], partitions, configs=given)
+        assert made[name] is None, made[name]
 
     def fill(
         self,

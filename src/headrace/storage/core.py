@@ -85,6 +85,7 @@ class LogCore:
         "_disk",
         "_doomed",
         "_history",
+        "_may_be_unnamed",
         "_on_fault",
         "_on_recovery_point_lowered",
         "_on_start_lowered",
@@ -137,6 +138,8 @@ class LogCore:
         self.findings = state.findings
         self.first_dirty_offset = 0
         self._unsynced = state.unsynced
+        self._may_be_unnamed = bool(state.unsynced)
+        """Whether the disk may not know yet of which topic the log is: nobody could say so after a power loss."""
         self._ticket: SyncTicket | None = None
         self._closed = False
         self._dirty_since_ms: int | None = None
@@ -405,6 +408,7 @@ class LogCore:
         if failure is not None:
             self.fail(failure)
         if self.offline is None:
+            self._may_be_unnamed = False
             self.synced_offset = max(self.synced_offset, ticket.end_offset)
             for segment, size in ticket.written:
                 segment.synced_size = max(segment.synced_size, min(size, segment.size))
@@ -415,7 +419,8 @@ class LogCore:
         return self.synced_offset < self.log_end_offset or bool(self._unsynced)
 
     def flush_due(self, now_ms: int) -> bool:
-        """Whether a sync should be asked for now: by `flush.messages`, `flush.ms`, or because a segment ended.
+        """Whether a sync should be asked for now: by `flush.messages`, `flush.ms`, because a segment ended, or because
+        these are the first records.
 
         An ended segment waits until the system has written most of it by itself: the sync then costs next to nothing.
         """
@@ -426,6 +431,7 @@ class LogCore:
         settings = self.settings
         return (
             self.log_end_offset - self.synced_offset >= settings.flush_messages
+            or (self._may_be_unnamed and self.log_end_offset > self.log_start_offset)
             or now_ms - self._dirty_since_ms >= settings.flush_ms
             or (
                 (self._chain.active.base_offset > self.synced_offset or self._history.is_saving)

@@ -400,6 +400,16 @@ def test_a_log_that_lost_power_before_its_first_sync_is_not_taken_for_another_to
     assert any(path.endswith("-stray/00000000000000000000.log") for path in store.disk.paths("/data"))
 
 
+def test_the_first_records_of_a_log_are_synced_soon_whatever_the_settings() -> None:
+    store = Store()
+    assert not store.log.flush_due(0), "there is nothing to lose yet"
+    append(store.log)
+    assert store.log.flush_due(0)
+    sync(store.log)
+    append(store.log)
+    assert not store.log.flush_due(0)
+
+
 def test_a_log_that_was_synced_says_whose_it_is_after_a_power_loss() -> None:
     store = Store()
     append(store.log)
