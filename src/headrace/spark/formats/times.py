@@ -14,6 +14,8 @@ MICROS: Final = 1_000_000
 DAY: Final = 86_400 * MICROS
 
 _EPOCH: Final = datetime(1970, 1, 1)
+_ARROW_KNOWS_UNTIL: Final = (datetime(2037, 1, 1) - _EPOCH) // timedelta(microseconds=1)
+"""Arrow goes by the changes of a zone's clock that its file lists, and by none that it gives the rule for."""
 _MOST_MICROS: Final = 2**63
 _MOST_DAYS: Final = 2**31
 _LARGEST_OFFSET: Final = 18 * 3600
@@ -101,14 +103,19 @@ def utc_of_local(micros: Any, local: Any, zone: str) -> Any:
 
     A time that a zone's clock shows twice is the earlier; one that it skips is counted on from before the gap.
     """
-    times = pa.array(micros, pa.timestamp("us"), mask=~local)
+    known = local & (micros < _ARROW_KNOWS_UNTIL)
+    times = pa.array(micros, pa.timestamp("us"), mask=~known)
     try:
         zoned = pc.assume_timezone(times, zone, ambiguous="earliest", nonexistent="raise")
     except pa.ArrowInvalid:
+        found, rest = np.zeros(len(micros), np.int64), local
+    else:
+        found, rest = np.array(pc.fill_null(zoned.cast(pa.int64()), 0)), local & ~known
+    if rest.any():
         rules = ZoneInfo(zone)
-        placed = [instant(value, rules) if here else 0 for value, here in zip(micros.tolist(), local, strict=True)]
-        return np.array(placed, np.int64)
-    return pc.fill_null(zoned.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+        distinct, places = np.unique(micros[rest], return_inverse=True)
+        found[rest] = np.array([instant(value, rules) for value in distinct.tolist()], np.int64)[places]
+    return found
 
 
 def instant(micros: int, zone: ZoneInfo) -> int:
