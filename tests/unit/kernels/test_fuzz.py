@@ -8,7 +8,7 @@ import pytest
 
 from tests.fuzz import command
 
-_CASES: Final = {"checked": 8_000, "native": 4_000}
+_CASES: Final = {"checked": 12_000, "native": 12_000}
 _LATEST: Final = 500.0
 
 
