@@ -55,14 +55,17 @@ class _Head:
             and self.attributes & 7 <= 4
         )
 
-    def rows(self, start: int, end: int, with_headers: bool) -> list[Row]:
+    def unpacked(self) -> bytes:
+        """The bytes of its records; `Bad` where they cannot be decompressed."""
+        if not self.attributes & 7:
+            return self.body
+        try:
+            return bytes(decompress(self.attributes & 7, self.body, _LIMIT))
+        except CodedError as error:
+            raise Bad(error.message) from error
+
+    def rows(self, body: bytes, start: int, end: int, with_headers: bool) -> list[Row]:
         """Those with start <= offset < end; `Bad` where a record is wrong."""
-        body = self.body
-        if self.attributes & 7:
-            try:
-                body = bytes(decompress(self.attributes & 7, body, _LIMIT))
-            except CodedError as error:
-                raise Bad(error.message) from error
         if self.count > len(body) // SMALLEST_RECORD:
             raise Bad("more records than bytes")
         reader = Records(body)
@@ -100,10 +103,11 @@ def _reference(data: bytes, start: int, end: int, with_headers: bool) -> tuple[l
     for n, head in enumerate(heads[:within]):
         if head.last < start or not head.count or head.attributes & 0x20:
             continue
+        body = head.unpacked()
         if promised and promised + head.count > ROWS_AT_ONCE:  # which is for the next call
             return rows, _after(heads[:n], start)
         promised += head.count
-        rows += head.rows(start, end, with_headers)
+        rows += head.rows(body, start, end, with_headers)
     following = _after(heads[:within], start)
     if within < len(heads):
         return rows, max(following, end)
