@@ -17,7 +17,7 @@ from .elf import Code, NotSelfContained, code_of
 _ENTRY: Final = "headrace_walk"
 _SOURCES: Final = {native.RECORDS: records, native.HEADS: heads}
 _HELPERS: Final = {
-    native.RECORDS: ("varint", "field", "is_null", "headers", "word", "spread"),
+    native.RECORDS: ("varint", "behind", "headers", "word", "spread", "faulty", "parts", "likeness", "known_time"),
     native.HEADS: ("u32", "low_u32", "crc32c"),
 }
 _OPTIONS: Final = {

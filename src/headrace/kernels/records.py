@@ -9,7 +9,7 @@ access at or beyond `size`, whatever the bytes are.
 """
 
 from collections.abc import MutableSequence, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 SIZE: Final = 0
 """In: the bytes that the records take."""
@@ -87,19 +87,12 @@ def varint(data: Sequence[int], at: int, end: int, most: int) -> tuple[int, int]
     return 0, -1
 
 
-def field(data: Sequence[int], at: int, end: int) -> int:
-    """Where a key or value (its length, -1 for null, and its bytes) ends; -1 if it does not before `end`."""
-    size, at = varint(data, at, end, _SHORT)
-    if at < 0 or size == _NULL:
+def behind(length: int, at: int, end: int) -> int:
+    """Where a key or value ends whose length, -1 for null, ends at `at`; -1 if it does not before `end`."""
+    if at < 0 or length == _NULL:
         return at
-    at += size >> 1
-    return -1 if size & 1 or at > end else at
-
-
-def is_null(data: Sequence[int], at: int, end: int) -> bool:
-    """Whether the length of a key or value is -1, in however many bytes it is written."""
-    size, after = varint(data, at, end, _SHORT)
-    return after >= 0 and size == _NULL
+    at += length >> 1
+    return -1 if length & 1 or at > end else at
 
 
 def headers(data: Sequence[int], at: int, end: int) -> int:
@@ -108,12 +101,12 @@ def headers(data: Sequence[int], at: int, end: int) -> int:
     if at < 0 or count & 1 or count >> 1 > end - at:
         return -1
     for _ in range(count >> 1):
-        if is_null(data, at, end):
-            return -1
-        at = field(data, at, end)
+        length, at = varint(data, at, end, _SHORT)
+        at = -1 if length == _NULL else behind(length, at, end)
         if at < 0:
             return -1
-        at = field(data, at, end)
+        length, at = varint(data, at, end, _SHORT)
+        at = behind(length, at, end)
         if at < 0:
             return -1
     return at
@@ -142,11 +135,136 @@ def spread(number: int, width: int) -> int:
     return number & 0x7F | 0x80 | (number >> 7 & 0x7F | 0x80) << 8 | number >> 14 << 16
 
 
+class Parts(NamedTuple):
+    """Where the parts of a record begin, and what they say; `fault` is `SOUND` where all are within the record."""
+
+    fault: int
+    start: int
+    time_at: int
+    offset_at: int
+    key_at: int
+    value_at: int
+    end: int
+    time: int
+    """The timestamp delta, zigzag-coded."""
+    is_keyless: bool
+    is_bare: bool
+    """Whether it has no headers."""
+
+
+def faulty(fault: int) -> Parts:
+    return Parts(fault, 0, 0, 0, 0, 0, 0, 0, False, False)
+
+
+def parts(data: Sequence[int], start: int, size: int, place: int) -> Parts:
+    """The record that begins at `start`, read field by field."""
+    length, at = varint(data, start, size, _SHORT)
+    end = at + (length >> 1)
+    if at < 0 or length & 1 or end > size or end - at < _SMALLEST:
+        return faulty(WRONG_LENGTH)
+    if data[at] >= _UNREADABLE:
+        return faulty(WRONG_ATTRIBUTES)
+    time_at = at + 1
+    time, offset_at = varint(data, time_at, end, _LONG)
+    if offset_at < 0:
+        return faulty(WRONG_TIMESTAMP)
+    offset, key_at = varint(data, offset_at, end, _SHORT)
+    if key_at < 0 or offset != place << 1:
+        return faulty(WRONG_OFFSET)
+    key_length, at = varint(data, key_at, end, _SHORT)
+    value_at = behind(key_length, at, end)
+    if value_at < 0:
+        return faulty(WRONG_KEY)
+    length, at = varint(data, value_at, end, _SHORT)
+    at = behind(length, at, end)
+    if at < 0:
+        return faulty(WRONG_VALUE)
+    is_bare = at < end and data[at] == 0
+    at = at + 1 if is_bare else headers(data, at, end)
+    if at != end:
+        return faulty(WRONG_HEADERS if at < 0 else NOT_FILLED)
+    return Parts(SOUND, start, time_at, offset_at, key_at, value_at, end, time, key_length == _NULL, is_bare)
+
+
+class Likeness(NamedTuple):
+    """What the bytes of a record are if it is like an earlier one: the same lengths in the same places, no headers."""
+
+    until: int
+    """The place from which on offset deltas have another width; none is like a record with 0."""
+    total: int
+    mask: int
+    """The bits of the first eight bytes that are known: all up to the key's length, but the timestamp's."""
+    pattern: int
+    width: int
+    """Bytes of the offset delta."""
+    offset_shift: int
+    time_shift: int
+    is_long: bool
+    """Whether the timestamp delta has two bytes."""
+    value_at: int
+    value_mask: int
+    value_length: int
+    is_keyless: bool
+
+
+_UNLIKE: Final = Likeness(0, 0, 0, 0, 0, 0, 0, False, 0, 0, 0, False)
+
+
+def likeness(data: Sequence[int], record: Parts, place: int) -> Likeness:
+    """How to know a record that is like this one."""
+    start, value_at = record.start, record.value_at
+    known = record.key_at - start
+    if not record.is_bare or known > 7 or record.end - start < 16 or value_at + 2 > record.end:
+        return _UNLIKE
+    width = record.key_at - record.offset_at
+    time_width = record.offset_at - record.time_at
+    is_short = data[value_at] < 0x80
+    if width > 3 or time_width > 2 or data[record.key_at] >= 0x80 or not (is_short or data[value_at + 1] < 0x80):
+        return _UNLIKE
+    time_shift = 8 * (record.time_at - start)
+    offset_shift = 8 * (record.offset_at - start)
+    # Of the attributes, which nobody uses, one bit counts.
+    mask = -1 if known == 7 else (1 << 8 * (known + 1)) - 1
+    mask &= -1 << offset_shift | (1 << time_shift - 8) - 1 | _UNREADABLE << time_shift - 8
+    pattern = word(data, start) & mask ^ spread(place << 1, width) << offset_shift
+    value_mask = 0xFF if is_short else 0xFFFF
+    value_length = (data[value_at] | data[value_at + 1] << 8) & value_mask
+    return Likeness(
+        1 << 7 * width - 1,
+        record.end - start,
+        mask,
+        pattern,
+        width,
+        offset_shift,
+        time_shift,
+        time_width == 2,
+        value_at - start,
+        value_mask,
+        value_length,
+        record.is_keyless,
+    )
+
+
+def known_time(data: Sequence[int], at: int, place: int, like: Likeness) -> int:
+    """The timestamp delta, zigzag-coded, of a record that is like an earlier one; -1 of another."""
+    head = word(data, at)
+    time = head >> like.time_shift
+    value_at = at + like.value_at
+    if (
+        head & like.mask == like.pattern | spread(place << 1, like.width) << like.offset_shift
+        and (data[value_at] | data[value_at + 1] << 8) & like.value_mask == like.value_length
+        and data[at + like.total - 1] == 0
+        and time & (0x8080 if like.is_long else 0x80) == (0x80 if like.is_long else 0)
+    ):
+        return time & 0x7F | (time >> 1 & 0x3F80 if like.is_long else 0)
+    return -1
+
+
 def walk(data: Sequence[int], state: MutableSequence[int]) -> int:
     """`SOUND`, or the first fault. `state` holds `SIZE` and `COUNT`, and gets what was learned on the way.
 
-    Compiled code compares a record with the one before it, as most are alike: the same lengths in the same places, no
-    headers. The processor need not wait for a length to find the next record then, which more than doubles the speed.
+    Compiled code compares a record with an earlier one, once two had the same size, as most are alike. The processor
+    need not wait for a length to find the next record then, which more than doubles the speed.
     """
     size = state[SIZE]
     count = state[COUNT]
@@ -154,87 +272,33 @@ def walk(data: Sequence[int], state: MutableSequence[int]) -> int:
     oldest = _FAR
     keyless = 0
     at = 0
-    alike = 0  # records before this place may be like the one before
-    total = mask = pattern = width = offset_shift = time_shift = value_at = value_mask = value_bytes = 0
-    long_time = has_no_key = False
+    total = 0
+    is_keyless = False
+    like = _UNLIKE
     for place in range(count):
-        if place < alike and at + total <= size:
-            head = word(data, at)
-            time = head >> time_shift
-            if (
-                head & mask == pattern | spread(place << 1, width) << offset_shift
-                and (data[at + value_at] | data[at + value_at + 1] << 8) & value_mask == value_bytes
-                and data[at + total - 1] == 0
-                and time & (0x8080 if long_time else 0x80) == (0x80 if long_time else 0)
-            ):
-                delta = time & 0x7F | (time >> 1 & 0x3F80 if long_time else 0)
-                delta = (delta >> 1) ^ -(delta & 1)
-                if delta > newest:
-                    newest = delta
-                if delta < oldest:
-                    oldest = delta
-                if has_no_key:
-                    if keyless < KEYLESS_ROOM:
-                        state[KEYLESS + 1 + keyless] = place
-                    keyless += 1
-                at += total
-                continue
-        start = at
-        length, at = varint(data, at, size, _SHORT)
-        end = at + (length >> 1)
-        if at < 0 or length & 1 or end > size or end - at < _SMALLEST:
-            return place << 4 | WRONG_LENGTH
-        if data[at] >= _UNREADABLE:
-            return place << 4 | WRONG_ATTRIBUTES
-        time_at = at + 1
-        delta, at = varint(data, time_at, end, _LONG)
-        if at < 0:
-            return place << 4 | WRONG_TIMESTAMP
-        delta = (delta >> 1) ^ -(delta & 1)
-        if delta > newest:
-            newest = delta
-        if delta < oldest:
-            oldest = delta
-        offset_at = at
-        offset, at = varint(data, at, end, _SHORT)
-        if at < 0 or offset != place << 1:
-            return place << 4 | WRONG_OFFSET
-        key_at = at
-        has_no_key = is_null(data, at, end)
-        if has_no_key:
+        time = -1
+        if place < like.until and at + like.total <= size:
+            time = known_time(data, at, place, like)
+        if time >= 0:
+            is_keyless = like.is_keyless
+            at += like.total
+        else:
+            record = parts(data, at, size, place)
+            if record.fault != SOUND:
+                return place << 4 | record.fault
+            if _COMPARES and record.end - at == total:
+                like = likeness(data, record, place)
+            total = record.end - at
+            time, is_keyless, at = record.time, record.is_keyless, record.end
+        time = (time >> 1) ^ -(time & 1)
+        if time > newest:
+            newest = time
+        if time < oldest:
+            oldest = time
+        if is_keyless:
             if keyless < KEYLESS_ROOM:
                 state[KEYLESS + 1 + keyless] = place
             keyless += 1
-        at = field(data, at, end)
-        if at < 0:
-            return place << 4 | WRONG_KEY
-        value = at
-        at = field(data, at, end)
-        if at < 0:
-            return place << 4 | WRONG_VALUE
-        is_bare = at < end and data[at] == 0
-        at = at + 1 if is_bare else headers(data, at, end)
-        if at < 0:
-            return place << 4 | WRONG_HEADERS
-        if at != end:
-            return place << 4 | NOT_FILLED
-        alike = 0
-        if _COMPARES and is_bare and key_at - start < 8 and end - start >= 16 and value + 2 <= end:
-            width = key_at - offset_at
-            is_short = data[value] < 0x80
-            if width <= 3 and offset_at - time_at <= 2 and data[key_at] < 0x80 and (is_short or data[value + 1] < 0x80):
-                alike = 1 << 7 * width - 1
-                total = end - start
-                time_shift = 8 * (time_at - start)
-                offset_shift = 8 * (offset_at - start)
-                long_time = offset_at - time_at == 2
-                # All of the first eight bytes up to the key's length, but the timestamp, and of the attributes one bit.
-                mask = -1 if key_at - start == 7 else (1 << 8 * (key_at - start + 1)) - 1
-                mask &= -1 << offset_shift | (1 << time_shift - 8) - 1 | _UNREADABLE << time_shift - 8
-                pattern = word(data, start) & mask ^ spread(place << 1, width) << offset_shift
-                value_at = value - start
-                value_mask = 0xFF if is_short else 0xFFFF
-                value_bytes = (data[value] | data[value + 1] << 8) & value_mask
     if at != size:
         return count << 4 | LEFT_OVER
     state[NEWEST] = newest
