@@ -8,6 +8,7 @@ import numpy as np
 from pyspark.sql import types as t
 
 from headrace.spark.formats.json_codec import JsonCodec
+from tests.unit.spark.formats.documents import SCALARS
 
 from .memory import MEMORY
 from .mutation import payloads, with_absent
@@ -15,23 +16,8 @@ from .reading import at_the_end, raw
 
 _ROWS: Final = 200
 _SOUND: Final = 12
-_TYPES: Final[list[t.DataType]] = [
-    t.BooleanType(),
-    t.ByteType(),
-    t.IntegerType(),
-    t.LongType(),
-    t.LongType(),
-    t.FloatType(),
-    t.DoubleType(),
-    t.DecimalType(5, 2),
-    t.DecimalType(38, 10),
-    t.StringType(),
-    t.StringType(),
-    t.BinaryType(),
-    t.DateType(),
-    t.TimestampType(),
-    t.TimestampNTZType(),
-]
+_TYPES: Final[list[t.DataType]] = [*SCALARS, t.LongType(), t.StringType()]
+"""Twice those that most documents have."""
 _NAMES: Final = ["a", "b", "id", "four", "fives", "a_name_of_two_words", "seven77", "é", 'q"uote', ""]
 _NUMERALS: Final = [
     "0",

@@ -27,7 +27,7 @@ _TIMES = [
     "2024-13-05",
     "x",
 ]
-_SCALARS: list[t.DataType] = [
+SCALARS: list[t.DataType] = [
     t.BooleanType(),
     t.ByteType(),
     t.ShortType(),
@@ -69,7 +69,7 @@ def structs(draw: Any, depth: int = 2) -> t.StructType:
 
 
 def _types(depth: int) -> st.SearchStrategy[t.DataType]:
-    scalars = st.sampled_from(_SCALARS)
+    scalars = st.sampled_from(SCALARS)
     if depth == 0:
         return scalars
     deeper = _types(depth - 1)
