@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headrace.client.errors import ClientError
-from headrace.client.moves import (
+from headrace.ops.moves import (
     Partition,
     Racks,
     Replicas,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.client.transactions import TransactionOperations
+from headrace.ops.transactions import TransactionOperations
 from headrace.protocol.partitioner import partition_for
 from tests.process import wait_for
 

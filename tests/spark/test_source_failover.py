@@ -9,7 +9,7 @@ from typing import Any, Self
 import pytest
 from confluent_kafka import Producer
 
-from headrace.client.operations import Operations
+from headrace.ops.operations import Operations
 from tests.faults.load import IMPATIENT
 from tests.faults.view import View
 from tests.process import ClusterProcesses, wait_for

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.client.groups import GroupAdmin
+from headrace.ops.groups import GroupAdmin
 
 from .queries import started
 from .topics import Topics

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from headrace.client.errors import ClientError, unknown_topic
-from headrace.client.moves import Partition, Replicas, drained, placed_on, rebalanced
-from headrace.client.overview import ClusterView
+from headrace.ops.moves import Partition, Replicas, drained, placed_on, rebalanced
+from headrace.ops.overview import ClusterView
 
 from .cluster_show import as_values, is_well, show
 from .console import ExitCode, Failure, bad_input, examples, note, say, say_json
@@ -18,7 +18,7 @@ from .options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, boots
 from .plans import amount, broker_list, brokers, read_plan, shown_bytes
 
 if TYPE_CHECKING:
-    from headrace.client.operations import Operations, Outcomes
+    from headrace.ops.operations import Operations, Outcomes
 
 app = typer.Typer(
     help="See how a cluster is, move partitions, empty brokers, level the load, elect leaders.",
@@ -46,7 +46,7 @@ def _operations(bootstrap: str, properties: list[str] | None) -> "Operations":
     from .lean import lean_imports
 
     with lean_imports():
-        from headrace.client.operations import Operations
+        from headrace.ops.operations import Operations
 
     return Operations(bootstrap_list(bootstrap), pairs(properties, "--property"))
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from headrace.client.overview import BrokerView, ClusterView, PartitionView, Problem, Sizes, progress_of
+from headrace.ops.overview import BrokerView, ClusterView, PartitionView, Problem, Sizes, progress_of
 
 from .console import say, say_table
 from .plans import brokers, shown_bytes

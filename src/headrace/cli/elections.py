@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.client.overview import PartitionView
+from headrace.ops.overview import PartitionView
 
 from .console import Failure, note, say_table
 
 if TYPE_CHECKING:
-    from headrace.client.operations import LogEnds, Operations, Outcomes
+    from headrace.ops.operations import LogEnds, Operations, Outcomes
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from headrace.client.errors import ClientError
-from headrace.client.groups import GroupAdmin, GroupDescription, Place
+from headrace.ops.groups import GroupAdmin, GroupDescription, Place
 
 from .console import ExitCode, Failure, bad_input, examples, note, say, say_json, say_table
 from .group_moves import Move, TopicChoice, parse_topic, plan

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from headrace.client.errors import unknown_topic
-from headrace.client.groups import GroupAdmin, Place, unknown_group
+from headrace.ops.groups import GroupAdmin, Place, unknown_group
 
 from .console import Failure, bad_input
 from .positions import Position, resolve

@@ -45,7 +45,7 @@ def refetch(
     from .lean import lean_imports
 
     with lean_imports():
-        from headrace.client.operations import Operations
+        from headrace.ops.operations import Operations
 
     with Operations(bootstrap_list(bootstrap), pairs(properties, "--property")) as operations:
         operations.view()

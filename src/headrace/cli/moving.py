@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from headrace.client.errors import ClientError
-from headrace.client.moves import Partition, Replicas, replicas_moved
-from headrace.client.overview import ClusterView
+from headrace.ops.moves import Partition, Replicas, replicas_moved
+from headrace.ops.overview import ClusterView
 
 from .console import ExitCode, note, say, say_json
 from .plans import as_document, show_plan, summary
 from .progress import progress
 
 if TYPE_CHECKING:
-    from headrace.client.operations import Operations, Outcomes
+    from headrace.ops.operations import Operations, Outcomes
 
 POLL_SECONDS: Final = 0.5
 MOST_SHOWN: Final = 5

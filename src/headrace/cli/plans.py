@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from headrace.client.moves import Partition, Replicas, replicas_moved
+from headrace.ops.moves import Partition, Replicas, replicas_moved
 
 from .console import bad_input, say_table
 

@@ -9,7 +9,7 @@ import typer
 
 from headrace.client.admin import Admin, PartitionDescription, TopicDescription
 from headrace.client.errors import ClientError
-from headrace.client.overview import PartitionView
+from headrace.ops.overview import PartitionView
 
 from .console import ExitCode, Failure, bad_input, examples, note, say, say_json, say_table
 from .lean import lean_imports
@@ -204,7 +204,7 @@ Views = Mapping[tuple[str, int], PartitionView]
 def _views(bootstrap: str, properties: list[str] | None, topics: list[str]) -> Views:
     """What the client library does not tell of partitions; nothing where the cluster does not tell it either."""
     with lean_imports():
-        from headrace.client.operations import Operations
+        from headrace.ops.operations import Operations
     try:
         with Operations(bootstrap_list(bootstrap), pairs(properties, "--property")) as operations:
             return {view.key: view for view in operations.partitions(topics)}

@@ -9,7 +9,7 @@ from .console import bad_input, examples, note, say, say_json, say_table
 from .options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, bootstrap_list, pairs
 
 if TYPE_CHECKING:
-    from headrace.client.transactions import TransactionOperations
+    from headrace.ops.transactions import TransactionOperations
 
 app = typer.Typer(
     help="See which transactions there are, and end one that hangs.",
@@ -28,7 +28,7 @@ def _operations(bootstrap: str, properties: list[str] | None) -> "TransactionOpe
     from .lean import lean_imports
 
     with lean_imports():
-        from headrace.client.transactions import TransactionOperations
+        from headrace.ops.transactions import TransactionOperations
 
     return TransactionOperations(bootstrap_list(bootstrap), pairs(properties, "--property"))
 

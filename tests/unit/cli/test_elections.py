@@ -4,7 +4,7 @@ import pytest
 
 from headrace.cli.console import Failure
 from headrace.cli.elections import choices, show_choices, values_of_choices
-from headrace.client.overview import PartitionView
+from headrace.ops.overview import PartitionView
 
 ORDERS = PartitionView(topic="orders", partition=0, leader=None, leader_epoch=4, replicas=(1, 2, 3), isr=())
 ENDS = {("orders", 0): {1: (3, 10), 2: (4, 8)}}

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from headrace.client.errors import ClientError, ClusterUnreachable
-from headrace.client.groups import GroupAdmin
+from headrace.ops.groups import GroupAdmin
 
 pytestmark = pytest.mark.slow
 

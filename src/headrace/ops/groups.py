@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from .admin import Admin
-from .errors import ClientError, from_kafka, translated
+from headrace.client.admin import Admin
+from headrace.client.errors import ClientError, from_kafka, translated
 
 Place = tuple[str, int]
 """A topic and a partition of it."""

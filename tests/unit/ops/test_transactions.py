@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from headrace.client.transactions import TransactionOperations
 from headrace.coordinator.transactions import markers
 from headrace.net.channel import Channel
+from headrace.ops.transactions import TransactionOperations
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.testing import Broker

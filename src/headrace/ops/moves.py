@@ -25,7 +25,7 @@ from heapq import heapify, heappop, heappush
 from math import ceil, floor
 from typing import Final, NamedTuple, TypeAlias
 
-from .errors import ClientError
+from headrace.client.errors import ClientError
 
 TOLERANCE: Final = 0.1
 

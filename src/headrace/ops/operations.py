@@ -1,5 +1,5 @@
-"""What those ask of a cluster who run it: who holds what, moves of replicas, elections, limits. Over the wire itself,
-as the client library has no calls for half of it.
+"""Operator requests: describe the cluster, reassign replicas, elect leaders, throttle replication. Over the wire
+itself, as the client library has no calls for half of it.
 
 Every call may be made at any broker, which forwards it to the controller, and is repeated while there is none.
 """
@@ -10,18 +10,18 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from headrace.client.columnar.connections import Connections
+from headrace.client.columnar.retry import TryAgain, refused, retried
+from headrace.client.columnar.settings import ClientSettings
+from headrace.client.errors import ClientError
+from headrace.client.probe import require_listener
 from headrace.net.channel import Address, Channel
 from headrace.net.errors import ConnectionLost
 from headrace.protocol.api import REFETCH, START_EMPTY, ApiKey
 from headrace.protocol.errors import ErrorCode
 
-from .columnar.connections import Connections
-from .columnar.retry import TryAgain, refused, retried
-from .columnar.settings import ClientSettings
-from .errors import ClientError
 from .moves import Partition, Replicas
 from .overview import BrokerView, ClusterView, PartitionView, Sizes, all_brokers
-from .probe import require_listener
 
 PAGE: Final = 2000
 MOVES_AT_ONCE: Final = 200
