@@ -13,11 +13,11 @@ from typing import Final
 from uuid import UUID
 
 from headrace.cluster import election
-from headrace.cluster.controller import Controller
 from headrace.cluster.feed import Feed
 from headrace.cluster.fenced import FencedStore
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
 from headrace.cluster.leaders import rules_of
+from headrace.cluster.metadata_writer import MetadataWriter
 from headrace.cluster.placement import place
 from headrace.cluster.registration import CONTROLLER_EPOCH
 from headrace.cluster.store import Create, Entries, Operation, Put, Versioned
@@ -90,7 +90,7 @@ class Reign:
         self.config = BrokerConfig.parse({"min.insync.replicas": "2"})
         self.image = ClusterImage(cluster_id="c", controller_id=0)
         self.feed = Feed(self.image, 1, lambda topic: rules_of(topic, self.config).min_insync_replicas)
-        self.controller = Controller(
+        self.controller = MetadataWriter(
             store=FencedStore(self.records, CONTROLLER_EPOCH, 0),
             image=self.image,
             config=self.config,

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
+from headrace.cluster.active_controller import ActiveController
 from headrace.cluster.membership import IdInUse, Membership
-from headrace.cluster.overseer import Overseer
 from headrace.cluster.subscriber import Subscriber
 from headrace.protocol.errors import ErrorCode
 from headrace.replication.cleaner import Cleaner
 from headrace.replication.fetcher import Fetcher
-from headrace.replication.inflow import Inflow
 from headrace.replication.isr import IsrKeeper
 from headrace.replication.log_maintenance import LogMaintenance
 from headrace.replication.partition import Partition
+from headrace.replication.replica_fetch_state import ReplicaFetchState
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.broker import BrokerFailed
-from headrace.server.membership import ClusterMember
+from headrace.server.clustered.member import ClusterMember
 from headrace.server.schema_book import SchemaBook
 from headrace.testing.loop import run_virtual
 
@@ -64,8 +64,8 @@ async def do_everything(run: Run) -> None:
     ("owner", "name", "times"),
     [
         (Fetcher, "_converse", 3),
-        (Inflow, "take", 3),
-        (Inflow, "request", 3),
+        (ReplicaFetchState, "take", 3),
+        (ReplicaFetchState, "request", 3),
         (Partition, "append_fetched", 3),
         (IsrKeeper, "_change", 3),
         (IsrKeeper, "_carry", 3),
@@ -73,8 +73,8 @@ async def do_everything(run: Run) -> None:
         (ClusterMember, "_poll", 3),
         (Subscriber, "take", 3),
         (ReplicaManager, "apply_topic", 3),
-        (Overseer, "_take_up", 2),
-        (Overseer, "_listen", 1),
+        (ActiveController, "_take_up", 2),
+        (ActiveController, "_listen", 1),
         (ReplicaManager, "look_after_followers", 3),
         (LogMaintenance, "flush_due", 3),
         (Cleaner, "clean", 3),

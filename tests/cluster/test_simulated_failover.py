@@ -71,7 +71,7 @@ def test_two_failovers_with_tails_that_nobody_followed_leave_one_history() -> No
     told(story)
 
 
-def test_an_answer_of_an_earlier_reign_of_the_same_leader_changes_nothing() -> None:
+def test_an_answer_of_an_earlier_epoch_of_the_same_leader_changes_nothing() -> None:
     """Two elections within one fetch round trip: b2's fetch is answered by b0 of epoch 0 when b0 leads in epoch 2."""
 
     async def story(run: Run) -> None:

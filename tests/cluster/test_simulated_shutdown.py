@@ -6,7 +6,7 @@ import pytest
 
 from headrace.protocol.errors import ErrorCode
 from headrace.protocol.peer import InternalApi
-from headrace.server.membership import FEED_TIMEOUT, STALE_SECONDS
+from headrace.server.clustered.member import FEED_TIMEOUT, STALE_SECONDS
 from headrace.testing.loop import run_virtual
 
 from .runs import TOPIC, Plan, Run

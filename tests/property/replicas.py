@@ -19,9 +19,9 @@ from headrace.protocol.batch import HEADER_SIZE, check_batch, read_header
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import decode_records
 from headrace.protocol.replicate import decode_positions, encode_progress
-from headrace.replication.inflow import Inflow
-from headrace.replication.outflow import Outflow
+from headrace.replication.follower_session import FollowerSession
 from headrace.replication.partition import Partition
+from headrace.replication.replica_fetch_state import ReplicaFetchState
 from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
 from headrace.storage.log import LogSettings
@@ -91,16 +91,16 @@ class Replica:
         )
         self.knows = -1
         self.leader: int | None = None
-        self.outflows: dict[int, Outflow] = {}
-        self.awaited: dict[tuple[bytes, int], dict[Outflow, None]] = {}
-        self.inflow = self._new_inflow()
+        self.follower_sessions: dict[int, FollowerSession] = {}
+        self.awaited: dict[tuple[bytes, int], dict[FollowerSession, None]] = {}
+        self.fetch_state = self._new_fetch_state()
 
-    def _new_inflow(self) -> Inflow:
-        inflow = Inflow(
+    def _new_fetch_state(self) -> ReplicaFetchState:
+        fetch_state = ReplicaFetchState(
             lambda _seconds, call: self.world.later.append(call), lambda: None, lambda: 1, lambda: self.epoch
         )
-        inflow.begin()
-        return inflow
+        fetch_state.begin()
+        return fetch_state
 
     def partition_by_id(self, topic_id: bytes, index: int) -> Partition:
         assert (topic_id, index) == KEY
@@ -120,18 +120,18 @@ class Replica:
         if state.partition_epoch <= partition.state.partition_epoch:
             return
         if state.leader == self.id:
-            self.inflow.remove(KEY)
+            self.fetch_state.remove(KEY)
             self.leader = None
             partition.lead(self.id, state, self.world.clock.monotonic())
-            for outflow in self.awaited.pop(KEY, ()):
-                outflow.led(KEY)
+            for follower_session in self.awaited.pop(KEY, ()):
+                follower_session.led(KEY)
             return
         partition.follow(state)
         if state.leader != self.leader:
             self.leader = None if state.leader == NO_LEADER else state.leader
-            self.inflow = self._new_inflow()
+            self.fetch_state = self._new_fetch_state()
         if self.leader is not None:
-            self.inflow.add(KEY, partition)
+            self.fetch_state.add(KEY, partition)
 
     def values(self) -> dict[int, bytes | None]:
         """What the log holds, by offset."""
@@ -163,8 +163,8 @@ class World:
         self.states = [PartitionState(replicas=(0, 1, 2), isr=(0, 1, 2), leader=0)]
         self.wishes: deque[Wish] = deque()
         self.later: list[Callable[[], None]] = []
-        self.requests: list[tuple[int, int, bytes, Outflow | None]] = []
-        self.answers: list[tuple[int, Inflow, bytes]] = []
+        self.requests: list[tuple[int, int, bytes, FollowerSession | None]] = []
+        self.answers: list[tuple[int, ReplicaFetchState, bytes]] = []
         self.replicas = [Replica(self, broker) for broker in range(3)]
         self.registered = {replica.id: replica.epoch for replica in self.replicas}
         self.acknowledged: dict[int, bytes] = {}
@@ -231,12 +231,12 @@ class World:
 
     def send_request(self) -> None:
         replica = self.rng.choice(self.replicas)
-        if replica.is_up and replica.leader is not None and replica.inflow.has_news:
+        if replica.is_up and replica.leader is not None and replica.fetch_state.has_news:
             leader = replica.leader
-            self.requests.append((replica.id, leader, bytes(replica.inflow.request(0, 300)), None))
+            self.requests.append((replica.id, leader, bytes(replica.fetch_state.request(0, 300)), None))
 
     def deliver_request(self) -> None:
-        """In the order of sending, as a connection does it; a new inflow is a new connection."""
+        """In the order of sending, as a connection does it; a new fetch_state is a new connection."""
         if not self.requests:
             return
         follower_id, leader_id, body, _ = self.requests.pop(0)
@@ -244,38 +244,38 @@ class World:
         if not leader.is_up:
             return
         asked = decode_positions(memoryview(body))
-        outflow = leader.outflows.get(follower_id)
-        if asked.number == 0 or outflow is None:
+        follower_session = leader.follower_sessions.get(follower_id)
+        if asked.number == 0 or follower_session is None:
             if asked.number:
-                follower.inflow.begin()
+                follower.fetch_state.begin()
                 return
-            if outflow is not None:
-                outflow.close()
-            outflow = Outflow(follower_id, leader, self.clock.monotonic)
-            leader.outflows[follower_id] = outflow
-        outflow.take(asked.positions, asked.broker_epoch)
-        self._answer(leader, follower, outflow, asked.max_bytes)
+            if follower_session is not None:
+                follower_session.close()
+            follower_session = FollowerSession(follower_id, leader, self.clock.monotonic)
+            leader.follower_sessions[follower_id] = follower_session
+        follower_session.take(asked.positions, asked.broker_epoch)
+        self._answer(leader, follower, follower_session, asked.max_bytes)
 
-    def _answer(self, leader: Replica, follower: Replica, outflow: Outflow, max_bytes: int) -> None:
-        entries = outflow.collect(max_bytes)
+    def _answer(self, leader: Replica, follower: Replica, follower_session: FollowerSession, max_bytes: int) -> None:
+        entries = follower_session.collect(max_bytes)
         if not entries:
             return
         body = bytes(encode_progress(progress for progress, _ in entries))
         for _, part in entries:
             if part is not None:
                 body += part.file.pread(part.length, part.position)
-        self.answers.append((follower.id, follower.inflow, body))
+        self.answers.append((follower.id, follower.fetch_state, body))
 
     def deliver_answer(self) -> None:
         for leader in self.replicas:
-            for follower_id, outflow in leader.outflows.items():
-                if leader.is_up and outflow.is_ready and self.rng.random() < 0.5:
-                    self._answer(leader, self.replicas[follower_id], outflow, 300)
+            for follower_id, follower_session in leader.follower_sessions.items():
+                if leader.is_up and follower_session.is_ready and self.rng.random() < 0.5:
+                    self._answer(leader, self.replicas[follower_id], follower_session, 300)
         if self.answers:
-            follower_id, inflow, body = self.answers.pop(0)
+            follower_id, fetch_state, body = self.answers.pop(0)
             follower = self.replicas[follower_id]
-            if follower.is_up and follower.inflow is inflow:
-                inflow.take(memoryview(bytearray(body)))
+            if follower.is_up and follower.fetch_state is fetch_state:
+                fetch_state.take(memoryview(bytearray(body)))
 
     def deliver_state(self) -> None:
         replica = self.rng.choice(self.replicas)
@@ -339,7 +339,7 @@ class World:
         replica.epoch = self.next_epoch()
         replica.partition.follow(replica.partition.state)
         replica.leader = None
-        replica.inflow = replica._new_inflow()
+        replica.fetch_state = replica._new_fetch_state()
         state = self.state
         if replica.id in state.isr:
             state = election.after_change_of_brokers(state, self.election_rules, self.registered.keys()) or state
@@ -357,8 +357,8 @@ class World:
         replica = self.rng.choice(self.replicas)
         if replica.is_up:
             replica.is_up = False
-            for outflow in replica.outflows.values():
-                outflow.close()
+            for follower_session in replica.follower_sessions.values():
+                follower_session.close()
             lose = self.power_loss and self.rng.random() < 0.3
             if lose and not any(r.lost_records for r in self.replicas):
                 replica.disk.crash(self.rng)
@@ -379,7 +379,7 @@ class World:
         replica = self.rng.choice(self.replicas)
         self.requests = [r for r in self.requests if r[0] != replica.id]
         self.answers = [a for a in self.answers if a[0] != replica.id]
-        replica.inflow.begin()
+        replica.fetch_state.begin()
 
     # What must hold
 

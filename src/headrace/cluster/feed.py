@@ -41,7 +41,7 @@ _STATES_AT: Final = {"topic": 4, "partitions": 2}
 """Where the states of partitions stand in the changes that have any."""
 
 
-class Place(NamedTuple):
+class FeedPosition(NamedTuple):
     """How far a broker has come in a feed."""
 
     epoch: int = -1
@@ -64,7 +64,7 @@ class _Snapshot:
         self._changes: list[Change] = []
         self._turn()
 
-    def gives(self, place: Place) -> bool:
+    def gives(self, place: FeedPosition) -> bool:
         """Whether this is what the broker goes on with: the page it got last, or the one after it."""
         return place.snapshot == self.number and place.page in (self._page, self._page + 1) and place.version < 0
 
@@ -81,7 +81,7 @@ class _Snapshot:
 
 
 class Feed:
-    """The changes of one controller's reign."""
+    """The metadata changes of one controller epoch."""
 
     def __init__(self, image: ClusterImage, epoch: int, least_isr: Callable[[Topic], int]) -> None:
         self._image = image
@@ -139,9 +139,9 @@ class Feed:
 
     # What brokers ask
 
-    async def poll(self, broker: int, place: Place, max_wait: float) -> dict[str, Any]:
+    async def poll(self, broker: int, place: FeedPosition, max_wait: float) -> dict[str, Any]:
         """What comes after a broker's place, at once or when there is something; empty after `max_wait`."""
-        self._require_reign()
+        self._require_active()
         under_way = self._snapshots.get(broker)
         if place.epoch == self.epoch and under_way is not None and under_way.gives(place):
             return under_way.page(place.page, self.epoch)
@@ -152,7 +152,7 @@ class Feed:
         self._note_applied(broker, version)
         if version == self.version:
             await self._wait(max_wait)
-            self._require_reign()
+            self._require_active()
         first = len(self._kept) - (self.version - version)
         if first < 0:
             return self._new_snapshot(broker).page(0, self.epoch)
@@ -160,14 +160,14 @@ class Feed:
         return {"epoch": self.epoch, "version": version + len(changes), "changes": changes}
 
     def close(self) -> None:
-        """The reign is over: who waits is told."""
+        """This controller has resigned or is fenced: whoever waits is notified."""
         self._is_over = True
         self._news.set()
         self._progress.set()
 
-    def _require_reign(self) -> None:
+    def _require_active(self) -> None:
         if self._is_over:
-            raise CodedError(ErrorCode.not_controller, "this reign is over")
+            raise CodedError(ErrorCode.not_controller, "this broker is no longer the controller")
 
     async def _wait(self, max_wait: float) -> None:
         self._news.clear()
@@ -196,7 +196,7 @@ class Feed:
             self._progress.set()
 
     async def applied_by(self, brokers: Iterable[int], version: int, max_wait: float) -> bool:
-        """Waits until these brokers have taken up a version; False if that takes too long, or the reign ends."""
+        """Waits until these brokers have taken up a version; False if that takes too long, or it resigns."""
         wanted = list(brokers)
         try:
             async with asyncio.timeout(max_wait):

@@ -38,7 +38,7 @@ class FencedStore:
         self._slots = asyncio.Semaphore(MOST_UNDER_WAY)
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended = asyncio.Event()
-        """Set when the reign is over: deposed, or what is in the store is no longer known."""
+        """Set when this controller is fenced, or what is in the store is no longer known."""
         self._is_closed = False
 
     async def get(self, key: str) -> Versioned | None:
@@ -106,7 +106,7 @@ class FencedStore:
             self.ended.set()
             _settle(group, error)
         except asyncio.CancelledError:
-            _settle(group, Uncertain("the reign ended during a commit: it may have happened or not"))
+            _settle(group, Uncertain("the controller was fenced during a commit: it may have happened or not"))
             raise
         else:
             _settle(group, None)

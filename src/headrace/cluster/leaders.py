@@ -30,7 +30,7 @@ ChangePartitions: TypeAlias = Callable[
     [str, Callable[[Topic], Mapping[int, PartitionState]]],
     Awaitable[Topic],
 ]
-"""`Controller.change_partitions`."""
+"""`MetadataWriter.change_partitions`."""
 
 
 def rules_of(topic: Topic, config: BrokerConfig) -> Rules:
@@ -48,7 +48,7 @@ def _rules(topic: Topic, config: BrokerConfig) -> Rules:
     )
 
 
-class _Wish(NamedTuple):
+class _PendingChange(NamedTuple):
     """A change of one partition that waits for its topic's turn."""
 
     partition: int
@@ -104,7 +104,7 @@ class Leaders:
         self.faults = LogFaults()
         self.leaving: set[int] = set()
         """Who is about to stop: alive, and not to be given anything more to lead."""
-        self._wishes: dict[str, list[_Wish]] = {}
+        self._pending: dict[str, list[_PendingChange]] = {}
         """By topic: what is decided when the topic's turn comes, and then stored at once."""
         self._carrying: set[asyncio.Task[None]] = set()
 
@@ -158,49 +158,49 @@ class Leaders:
         A record holds a thousand partitions: to write it once for each of them would take a thousand times as long.
         """
         done: asyncio.Future[Topic] = asyncio.get_running_loop().create_future()
-        wish = _Wish(index, decide, done)
-        if name in self._wishes:
-            self._wishes[name].append(wish)
+        change = _PendingChange(index, decide, done)
+        if name in self._pending:
+            self._pending[name].append(change)
         else:
-            self._wishes[name] = [wish]
+            self._pending[name] = [change]
             task = asyncio.create_task(self._carry(name))
             self._carrying.add(task)
             task.add_done_callback(self._carrying.discard)
         return await done
 
     async def _carry(self, name: str) -> None:
-        """Bring the wishes for a topic that there are when its turn comes to their ends."""
-        wishes: list[_Wish] = []
+        """Carry out the pending changes of a topic when its turn comes."""
+        pending: list[_PendingChange] = []
 
         def changes(topic: Topic) -> Mapping[int, PartitionState]:
-            nonlocal wishes
-            wishes = self._wishes.pop(name)
-            return self._granted(topic, wishes)
+            nonlocal pending
+            pending = self._pending.pop(name)
+            return self._granted(topic, pending)
 
         try:
             topic = await self._change(name, changes)
         except BaseException as error:
-            _fail(wishes or self._wishes.pop(name, []), error)
+            _fail(pending or self._pending.pop(name, []), error)
             if not isinstance(error, Exception):
                 raise
             return
-        for wish in wishes:
-            if not wish.done.done():
-                wish.done.set_result(topic)
+        for change in pending:
+            if not change.done.done():
+                change.done.set_result(topic)
 
-    def _granted(self, topic: Topic, wishes: Sequence[_Wish]) -> Mapping[int, PartitionState]:
-        """The next states by the wishes, each on what those before it have left; who is refused is told at once."""
+    def _granted(self, topic: Topic, pending: Sequence[_PendingChange]) -> Mapping[int, PartitionState]:
+        """The next states by the pending changes, each applied to what those before it left; refusals are answered."""
         rules = self.rules(topic)
         states: dict[int, PartitionState] = {}
-        for wish in wishes:
+        for change in pending:
             try:
-                before = states.get(wish.partition) or _state_of(topic, wish.partition)
-                after = wish.decide(before, rules, self._offline(topic, wish.partition, before))
+                before = states.get(change.partition) or _state_of(topic, change.partition)
+                after = change.decide(before, rules, self._offline(topic, change.partition, before))
             except Exception as error:
-                _fail([wish], error)
+                _fail([change], error)
             else:
                 if after is not None:
-                    states[wish.partition] = after
+                    states[change.partition] = after
         return states
 
     def _offline(self, topic: Topic, index: int, state: PartitionState) -> Offline:
@@ -273,7 +273,7 @@ def _state_of(topic: Topic, index: int) -> PartitionState:
     return topic.partitions[index]
 
 
-def _fail(wishes: Iterable[_Wish], error: BaseException) -> None:
-    for wish in wishes:
-        if not wish.done.done():
-            wish.done.set_exception(error) if isinstance(error, Exception) else wish.done.cancel()
+def _fail(pending: Iterable[_PendingChange], error: BaseException) -> None:
+    for change in pending:
+        if not change.done.done():
+            change.done.set_exception(error) if isinstance(error, Exception) else change.done.cancel()

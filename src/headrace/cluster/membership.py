@@ -8,7 +8,7 @@ One task does all of it, so that its steps never overlap:
     this broker is compared and renewed (`lineage`).
 2.  See who the controller is. Where there is none, try to be: the commit that creates `/controller` also raises
     `/controller_epoch`, so exactly one wins, and every earlier controller is fenced.
-3.  Rule while elected, until the session ends or the reign does.
+3.  Be the controller while elected, until the session ends or the controller is fenced.
 
 When the session is lost this broker may have been replaced without knowing it: it steps down from everything it leads
 first, then registers anew, with a new epoch.
@@ -34,7 +34,7 @@ from .log_faults import LogKey
 from .registration import (
     CONTROLLER,
     CONTROLLER_EPOCH,
-    Loss,
+    DataLoss,
     Registration,
     decode_registration,
     encode_registration,
@@ -73,7 +73,7 @@ class Identity(Memory, Protocol):
     """What a broker's data directory knows, and says with each registration."""
 
     @property
-    def loss(self) -> Loss: ...
+    def loss(self) -> DataLoss: ...
     @property
     def synced(self) -> frozenset[LogKey]:
         """Logs of which nothing acknowledged is lost, where something else may be."""
@@ -103,7 +103,7 @@ class Member(Protocol):
         ...
 
     async def rule(self, epoch: int, epoch_version: int) -> None:
-        """Be the controller until cancelled; returns, or raises `Deposed`, when the reign is over."""
+        """Be the controller until cancelled; returns, or raises `Deposed`, when it is fenced."""
         ...
 
 
@@ -312,7 +312,7 @@ class Membership:
             return
         record = json.loads(stored.value)
         if record["directory"] == self.registration.directory:
-            # Of an earlier life of this broker, or of a reign that has ended: nobody serves it.
+            # Of an earlier life of this broker, or of a controller that has resigned: nobody serves it.
             await self._resign()
             return
         if record["epoch"] < self._newest_epoch:

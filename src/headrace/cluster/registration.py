@@ -26,7 +26,7 @@ MOST_SYNCED_BYTES: Final = 512 * 1024
 log = structlog.get_logger(__name__)
 
 
-class Loss(Enum):
+class DataLoss(Enum):
     """Of what a broker had written, and may have acknowledged."""
 
     NOTHING = "nothing"
@@ -46,7 +46,7 @@ class Registration:
     """The id of its data directory: two brokers of one number have different ones."""
     place: str = ""
     """Where that directory is served: one who registers with another place serves a copy of it, or has moved."""
-    loss: Loss = Loss.NOTHING
+    loss: DataLoss = DataLoss.NOTHING
     """What it may have lost since it was last registered."""
     synced: frozenset[LogKey] = frozenset()
     """Logs of which nothing acknowledged was lost with what was not synced, as all of it was."""
@@ -91,7 +91,7 @@ def decode_registration(key: str, stored: Versioned) -> Registration:
             node=node,
             directory=record["directory"],
             place=record["place"],
-            loss=Loss(record["loss"]),
+            loss=DataLoss(record["loss"]),
             synced=decode_log_keys(record.get("synced", {})),
             saw_set_back=record["saw_set_back"],
             lineage=record["lineage"],

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from .feed import Place
+from .feed import FeedPosition
 from .image import BrokerNode, ClusterImage, PartitionState, Topic
 from .topics import INTERNAL, decode_state
 
@@ -59,7 +59,7 @@ class Subscriber:
         self._image = image
         self._image.is_whole = False
         self._listener = listener
-        self.place = Place()
+        self.place = FeedPosition()
         self._newest_epoch = -1
         self._named: set[str] = set()
         """The topics that the snapshot under way has brought."""
@@ -76,7 +76,7 @@ class Subscriber:
 
     def forget_place(self) -> None:
         """Ask for everything anew: this broker is registered anew, and its leaderships with it."""
-        self.place = Place()
+        self.place = FeedPosition()
         self._image.is_whole = False
         self._beginnings += 1
 
@@ -85,7 +85,7 @@ class Subscriber:
         self._newest_epoch = -1
         self.forget_place()
 
-    async def take(self, answer: Mapping[str, Any], asked: Place) -> bool:
+    async def take(self, answer: Mapping[str, Any], asked: FeedPosition) -> bool:
         """One answer of the feed, to what was asked at a place; whether it counted.
 
         It is passed over when this broker is elsewhere by now, or when it is of an older controller than one that was
@@ -100,11 +100,11 @@ class Subscriber:
             return False
         return True
 
-    async def _take_up(self, answer: Mapping[str, Any], asked: Place) -> None:
+    async def _take_up(self, answer: Mapping[str, Any], asked: FeedPosition) -> None:
         page = answer.get("page")
         if page is None:
             await self._take_changes(answer["changes"])
-            self.place = Place(answer["epoch"], answer["version"])
+            self.place = FeedPosition(answer["epoch"], answer["version"])
             return
         if page == 0:
             self._named = set()
@@ -115,10 +115,10 @@ class Subscriber:
         self._named |= {change[1] for change in answer["changes"] if change[0] == "topic"}
         await self._take_changes(answer["changes"])
         if answer["version"] < 0:
-            self.place = Place(answer["epoch"], -1, answer["snapshot"], page + 1)
+            self.place = FeedPosition(answer["epoch"], -1, answer["snapshot"], page + 1)
             return
         self._forget_all_but(self._named)
-        self.place = Place(answer["epoch"], answer["version"])
+        self.place = FeedPosition(answer["epoch"], answer["version"])
         self._image.is_whole = True
 
     async def _take_changes(self, changes: Iterable[list[Any]]) -> None:

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import structlog
 
-from headrace.cluster.control import Control
-from headrace.cluster.controller import TopicSpec
+from headrace.cluster.controller import Controller
 from headrace.cluster.image import BrokerNode, ClusterImage
+from headrace.cluster.metadata_writer import TopicSpec
 from headrace.net.clock import Clock
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.opening import RunInBackground
@@ -56,7 +56,7 @@ class GroupCoordinator:
         broker_id: int,
         settings: GroupSettings,
         image: ClusterImage,
-        controller: Control,
+        controller: Controller,
         replicas: ReplicaManager,
         clock: Clock,
         scheduler: Scheduler,

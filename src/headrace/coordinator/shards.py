@@ -8,9 +8,9 @@ partitions are served.
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from headrace.cluster.control import Control
-from headrace.cluster.controller import TopicSpec
+from headrace.cluster.controller import Controller
 from headrace.cluster.image import NO_LEADER, ClusterImage, Topic
+from headrace.cluster.metadata_writer import TopicSpec
 from headrace.net.clock import Clock
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
@@ -37,7 +37,7 @@ class Shards(Generic[AnyShard]):
         spec: TopicSpec,
         *,
         image: ClusterImage,
-        controller: Control,
+        controller: Controller,
         replicas: ReplicaManager,
         clock: Clock,
         make: Callable[[Partition], AnyShard],

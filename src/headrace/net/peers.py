@@ -1,4 +1,4 @@
-"""How a broker asks another one of its cluster: an interface; `headrace.server.peers` keeps the links."""
+"""How a broker asks another one of its cluster: an interface; `headrace.server.clustered.peers` keeps the links."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum

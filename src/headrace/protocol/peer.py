@@ -32,7 +32,7 @@ class InternalApi(IntEnum):
     HELLO = 20_000
     """Shows, both ways, that the other is a broker of this cluster: `security.hello`."""
     FORWARD = 20_001
-    """A client's request that only the controller can carry out: `server.forwarding`."""
+    """A client's request that only the controller can carry out: `server.clustered.forwarding`."""
     FEED = 20_002
     """The changes of the cluster's image since a version, from the controller; waits for some if there are none."""
     RESIGN = 20_003

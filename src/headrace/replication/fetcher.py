@@ -14,8 +14,8 @@ import structlog
 
 from headrace.protocol.errors import CodedError, ProtocolViolation
 
-from .inflow import Inflow, Key
 from .partition import Partition
+from .replica_fetch_state import Key, ReplicaFetchState
 from .throttle import Throttle
 
 MAX_WAIT_MS: Final = 500
@@ -52,7 +52,7 @@ class Fetcher:
         self._wake = asyncio.Event()
         """Set when an answer is there, or something to tell."""
         later = asyncio.get_running_loop().call_later
-        self.inflow = Inflow(later, self._wake.set, terms.new_session, terms.broker_epoch, terms.slowly)
+        self.fetch_state = ReplicaFetchState(later, self._wake.set, terms.new_session, terms.broker_epoch, terms.slowly)
 
     async def run(self) -> None:
         """Follow until cancelled. A session that breaks is begun anew."""
@@ -68,16 +68,16 @@ class Fetcher:
             await asyncio.sleep(pause)
 
     async def _converse(self) -> None:
-        self.inflow.begin()
+        self.fetch_state.begin()
         under_way: deque[asyncio.Future[memoryview]] = deque()
         try:
             while True:
                 self._wake.clear()
-                if not under_way or (self.inflow.has_news and len(under_way) < MOST_UNDER_WAY):
+                if not under_way or (self.fetch_state.has_news and len(under_way) < MOST_UNDER_WAY):
                     under_way.append(self._request())
                 await self._wake.wait()
                 while under_way and under_way[0].done():
-                    self.inflow.take(under_way.popleft().result())
+                    self.fetch_state.take(under_way.popleft().result())
         finally:
             for future in under_way:
                 future.cancel()
@@ -85,7 +85,7 @@ class Fetcher:
 
     def _request(self) -> "asyncio.Future[memoryview]":
         """The answer to the next request, which is sent now."""
-        body = self.inflow.request(MAX_WAIT_MS, self._max_bytes)
+        body = self.fetch_state.request(MAX_WAIT_MS, self._max_bytes)
         answer = asyncio.ensure_future(self._ask(self.leader, body))
         answer.add_done_callback(lambda _: self._wake.set())
         return answer
@@ -110,7 +110,7 @@ class Fetchers:
             fetcher = Fetcher(leader, self._ask, self._terms)
             known = self._by_leader[leader] = (fetcher, self._keep(f"follow broker {leader}", fetcher.run))
         self._leaders[key] = leader
-        known[0].inflow.add(key, partition)
+        known[0].fetch_state.add(key, partition)
 
     def leave(self, key: Key) -> None:
         """Follow a partition no more."""
@@ -118,15 +118,15 @@ class Fetchers:
         if leader is None:
             return
         fetcher, task = self._by_leader[leader]
-        fetcher.inflow.remove(key)
-        if not len(fetcher.inflow):
+        fetcher.fetch_state.remove(key)
+        if not len(fetcher.fetch_state):
             del self._by_leader[leader]
             task.cancel()
 
     def tell_again(self) -> None:
         """Let every leader know all positions anew: this broker has another registration."""
         for fetcher, _ in self._by_leader.values():
-            fetcher.inflow.tell_all()
+            fetcher.fetch_state.tell_all()
 
     def close(self) -> None:
         """Follow nobody any more."""

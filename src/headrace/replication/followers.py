@@ -4,7 +4,7 @@ A follower's fetch offset is its acknowledgement: it holds everything before. Th
 
 -   how far the high watermark may go: to the smallest end among the *maximal* ISR, which is the stored one and the one
     that was asked for but not answered yet. Whatever the controller's answer, nobody in the ISR has less.
--   whom to take into the ISR: who has reached the high watermark and the start of this leader's reign, and begins no
+-   whom to take into the ISR: who has reached the high watermark and the start of this leader's epoch, and begins no
     earlier than this leader: it could lead next, and would show what was deleted;
 -   whom to drop from it: who has not caught up for longer than `replica.lag.time.max.ms`.
 
@@ -21,8 +21,8 @@ UNKNOWN: Final = -1
 """The end of a log that has not been heard of in this epoch."""
 
 
-class Outflow(Protocol):
-    """A follower's link, as a partition sees it."""
+class AppendListener(Protocol):
+    """A follower session, as the partition notifies it."""
 
     def appended(self, key: tuple[bytes, int]) -> None: ...
     def committed(self, key: tuple[bytes, int]) -> None: ...
@@ -93,7 +93,7 @@ class Followers:
 
     @property
     def epoch_start(self) -> int:
-        """Where this leader's reign begins in the log."""
+        """Where this leader's epoch begins in the log."""
         return self._epoch_start
 
     def __contains__(self, broker: int) -> bool:

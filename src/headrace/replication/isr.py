@@ -1,7 +1,7 @@
 """Asks the controller for the ISRs that leaders here have decided on.
 
 Requests are collected for a moment and sent together, one after another and numbered, so that one that was given up
-cannot be granted after a later one was answered. Until it is certain what became of a wish the partition counts with
+cannot be granted after a later one was answered. Until it is certain what became of a request the partition counts with
 the larger ISR (see `followers`), and it is certain in two cases only:
 
 -   the answer is a state: that is the ISR now;
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from headrace.cluster.wishes import Granted, Outcome
+from headrace.cluster.alter_partition import AlteredPartition, AlterPartitionResult
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from .partition import Partition
@@ -43,17 +43,17 @@ class IsrChange(NamedTuple):
     """The `min.insync.replicas` by which this leader acknowledges."""
 
 
-AlterIsr = Callable[[int, Sequence[IsrChange]], Awaitable[list[Outcome]]]
+AlterIsr = Callable[[int, Sequence[IsrChange]], Awaitable[list[AlterPartitionResult]]]
 """Asks the controller, with a number that grows; `OSError` or `CodedError` when nobody knows what became of it."""
 
 
 class IsrKeeper:
-    """Carries the wishes of the partitions led here to the controller, one request at a time."""
+    """Sends AlterPartition requests of the partitions led here to the controller, one at a time."""
 
     def __init__(
         self,
         alter: AlterIsr,
-        answered: Callable[[IsrChange, Granted], None],
+        answered: Callable[[IsrChange, AlteredPartition], None],
         own_epoch: Callable[[], int],
         now: Callable[[], float],
     ) -> None:
@@ -66,12 +66,12 @@ class IsrKeeper:
         self._number = 0
 
     def propose(self, partition: Partition, isr: frozenset[int]) -> None:
-        """Ask for an ISR; the latest wish counts."""
+        """Ask for an ISR; the latest request counts."""
         self._wanted[partition] = isr
         self._news.set()
 
     async def run(self) -> None:
-        """Carry wishes until cancelled."""
+        """Send requests until cancelled."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -99,12 +99,12 @@ class IsrKeeper:
             self._ask_again({partition: frozenset(change.isr) for partition, change in changes.items()})
             return
         refusals: Counter[str] = Counter()
-        for (partition, change), outcome in zip(changes.items(), outcomes, strict=True):
-            if isinstance(outcome, Granted):
-                self._answered(change, outcome)
+        for (partition, change), result in zip(changes.items(), outcomes, strict=True):
+            if isinstance(result, AlteredPartition):
+                self._answered(change, result)
             else:
-                refusals[str(outcome)] += 1
-                _refused(partition, change, outcome, self._now())
+                refusals[str(result)] += 1
+                _refused(partition, change, result, self._now())
         for reason, count in refusals.items():
             log.info("the controller refused ISRs", partitions=count, reason=reason)
 

@@ -26,7 +26,7 @@ from headrace.storage.flusher import Flusher
 from headrace.storage.log import Appended, Log, LogSettings
 
 from .divergence import agreed_end, diverging_at
-from .followers import UNKNOWN, Follower, Followers, Outflow, ProposeIsr
+from .followers import UNKNOWN, AppendListener, Follower, Followers, ProposeIsr
 from .intake import admit
 from .purgatory import CommitQueue, Committed, DelayedFetch
 from .transactions import EPOCH_BUMPING, TransactionMarker, Verification, Verifications
@@ -44,6 +44,7 @@ class Partition:
         "commits",
         "deletions",
         "durable_from",
+        "follower_sessions",
         "followers",
         "high_watermark",
         "index",
@@ -52,7 +53,6 @@ class Partition:
         "leader_epoch",
         "log",
         "on_settled",
-        "outflows",
         "rules",
         "state",
         "topic",
@@ -97,7 +97,7 @@ class Partition:
         """Who waits for this broker's own disk alone."""
         self.watchers: dict[DelayedFetch, None] = {}
         """Consumers' fetches that wait for the high watermark."""
-        self.outflows: dict[Outflow, tuple[bytes, int]] = {}
+        self.follower_sessions: dict[AppendListener, tuple[bytes, int]] = {}
         """Followers that are told of each append, and what they call this partition."""
         self.on_settled: Callable[[], None] | None = None
         """Called on a follower when what it has taken is on stable storage."""
@@ -131,8 +131,8 @@ class Partition:
             self.followers = None if alone else Followers(broker_id, state, self.log.log_end_offset, now)
         if self.is_durable and self.log.synced_offset < self.log.log_end_offset:
             self._flusher.request(self.log, self.synced)
-        for outflow, key in self.outflows.items():
-            outflow.renewed(key)
+        for session, key in self.follower_sessions.items():
+            session.renewed(key)
         self.move_high_watermark()
 
     def configure(self, settings: LogSettings, rules: IntakeSettings) -> None:
@@ -168,11 +168,11 @@ class Partition:
             deletions.fail(CodedError(code))
         for watcher in list(self.watchers):
             watcher.finish()
-        self._tell_outflows()
+        self._notify_sessions()
 
-    def _tell_outflows(self) -> None:
-        for outflow, key in self.outflows.items():
-            outflow.appended(key)
+    def _notify_sessions(self) -> None:
+        for session, key in self.follower_sessions.items():
+            session.appended(key)
 
     def check_leads(self) -> None:
         """`CodedError` unless this broker leads the partition."""
@@ -304,8 +304,8 @@ class Partition:
 
     def _after_append(self, count: int) -> None:
         log = self.log
-        if self.outflows:
-            self._tell_outflows()
+        if self.follower_sessions:
+            self._notify_sessions()
         limit = log.settings.flush_messages
         if limit <= 1:
             self._flusher.request(log, self.synced)
@@ -366,8 +366,8 @@ class Partition:
             return
         self.high_watermark = high_watermark
         self.commits.advance(high_watermark)
-        for outflow, key in self.outflows.items():
-            outflow.committed(key)
+        for session, key in self.follower_sessions.items():
+            session.committed(key)
         if self.watchers:
             self.wake_watchers()
 
@@ -380,8 +380,8 @@ class Partition:
     def delete_below(self, offset: int, done: Committed, deadline: float = inf) -> None:
         """Let the log begin at an offset, here and on those who follow; `done` is called when the whole ISR does."""
         self.log.advance_start(offset)
-        for outflow, key in self.outflows.items():
-            outflow.trimmed(key)
+        for session, key in self.follower_sessions.items():
+            session.trimmed(key)
         if self.low_watermark >= offset:
             done(None)
             return

@@ -13,11 +13,11 @@ from typing import Final, Protocol, TypeVar, cast
 
 import structlog
 
+from headrace.cluster.alter_partition import AlteredPartition
 from headrace.cluster.election import LogEnd
 from headrace.cluster.image import NO_LEADER, PartitionState, Topic
 from headrace.cluster.log_faults import Fault, FaultyLog
 from headrace.cluster.log_settings import intake_settings, log_settings
-from headrace.cluster.wishes import Granted
 from headrace.config import BrokerConfig
 from headrace.net.clock import Clock
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -28,12 +28,12 @@ from headrace.storage.log import Log, LogSettings
 from headrace.storage.manager import LogManager
 
 from .backoff import LONGEST_PAUSE, Backoff
-from .inflow import Key
+from .follower_session import FollowerSession
 from .isr import IsrChange, IsrKeeper
 from .log_maintenance import LogMaintenance
 from .opening import Opened, Openings, RunInBackground
-from .outflow import Outflow
 from .partition import Partition
+from .replica_fetch_state import Key
 from .sync_proofs import SyncProofs
 from .transactions import TransactionMarker, TransactionVerifier, check_operator_marker
 
@@ -104,7 +104,7 @@ class ReplicaManager:
         self._sync_proofs = SyncProofs(logs.synced_logs, self, self.maintenance.off_loop)
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._names: dict[bytes, str] = {}
-        self.awaited: dict[Key, dict[Outflow, None]] = {}
+        self.awaited: dict[Key, dict[FollowerSession, None]] = {}
         """Followers that have asked for partitions which are not led here yet."""
         self.following: Following | None = None
         """None where there is nobody to follow: on a lone broker."""
@@ -319,8 +319,8 @@ class ReplicaManager:
     def _tell_followers(self, partition: Partition) -> None:
         """Those who asked before this broker had taken the partition up ask again."""
         key = (partition.topic_id, partition.index)
-        for outflow in self.awaited.pop(key, ()):
-            outflow.led(key)
+        for session in self.awaited.pop(key, ()):
+            session.led(key)
 
     def _let_go(self, key: tuple[str, int], dispose: Dispose) -> None:
         """This broker is not to hold a partition that it may not even have opened yet."""
@@ -382,8 +382,8 @@ class ReplicaManager:
             if isinstance(awaited, Topic):
                 self._being_opened[key] = _with_unknown_state(awaited, key[1])
 
-    def apply_state(self, change: IsrChange, granted: Granted) -> None:
-        """The controller's answer to a wish for an ISR, which may come before the news of it.
+    def apply_state(self, change: IsrChange, granted: AlteredPartition) -> None:
+        """The controller's answer to an AlterPartition request, which may come before the news of it.
 
         Where the controller goes by another least ISR the news of that come first, and bring the state as well.
         """

@@ -17,10 +17,10 @@ from uuid import UUID
 import structlog
 import uvloop
 
-from headrace.cluster.control import Control
 from headrace.cluster.controller import Controller
 from headrace.cluster.identity import cluster_id
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
+from headrace.cluster.metadata_writer import MetadataWriter
 from headrace.cluster.pulse import BEATS, Pulse
 from headrace.cluster.sqlite import SqliteStore
 from headrace.cluster.store import MetadataStore, SharedStore, StoreError
@@ -43,7 +43,8 @@ from headrace.storage.manager import LogManager
 
 from . import compiled
 from .authentication import Authenticator
-from .clustered import FOLLOWERS_SECONDS, Clustered, cluster_secret
+from .clustered.identification import Identification
+from .clustered.node import FOLLOWERS_SECONDS, Clustered, cluster_secret
 from .connection import Connection, Parts, Serve
 from .context import Context
 from .descriptors import divide, raise_limit
@@ -54,7 +55,6 @@ from .handlers.fetch import FetchHandler, FileCaps
 from .handlers.fetch_sessions import FetchSessions
 from .handlers.produce import ProduceHandler
 from .housekeeping import Housekeeping
-from .identification import Identification
 from .listener import Caps, Listener
 from .registry_reader import RegistryReader
 from .schema_book import SchemaBook
@@ -193,14 +193,14 @@ class Broker:
 
     async def _start_alone(self, store: MetadataStore, image: ClusterImage, node: BrokerNode) -> None:
         """As its own controller: all is known before anyone is served, and open where that does not take long."""
-        controller = Controller(store=store, image=image, config=self.config, node=node, rng=self._rng, listeners=self)
-        self._held.push_async_callback(controller.close)
-        await controller.load()
+        writer = MetadataWriter(store=store, image=image, config=self.config, node=node, rng=self._rng, listeners=self)
+        self._held.push_async_callback(writer.close)
+        await writer.load()
         for topic in image.topics():
             self._hold(topic)
         self._set_strays_aside()
         await self._replicas.opened(PATIENCE_SECONDS)
-        self._begin_serving(image, controller)
+        self._begin_serving(image, writer)
         self._replicas.leadership = Coordinators(self._groups, self._transactions)
 
     def _hold(self, topic: Topic) -> None:
@@ -281,7 +281,7 @@ class Broker:
         for name in self._replicas.set_strays_aside():
             log.warning("a log of no known topic was set aside; delete it if it is not missed", directory=name)
 
-    def _begin_serving(self, image: ClusterImage, controller: Control) -> None:
+    def _begin_serving(self, image: ClusterImage, controller: Controller) -> None:
         loop = asyncio.get_running_loop()
         config, rng, clustered = self.config, self._rng, self._clustered
         self._groups = GroupCoordinator(
@@ -313,9 +313,11 @@ class Broker:
         sessions = FetchSessions(
             int(config["max.incremental.fetch.session.cache.slots"]), lambda: rng.randrange(1, 2**31)
         )
-        nearby = (lambda: image.brokers) if config["replica.selector.class"] else None
+        replica_brokers = (lambda: image.brokers) if config["replica.selector.class"] else None
         files = FileCaps(self._descriptors.connections, self._descriptors.log_files // 2)
-        self._fetch = FetchHandler(loop, self._replicas, sessions, int(config["fetch.max.bytes"]), nearby, files)
+        self._fetch = FetchHandler(
+            loop, self._replicas, sessions, int(config["fetch.max.bytes"]), replica_brokers, files
+        )
         schemas = self._make_schema_book(image)
         produce = ProduceHandler(self._replicas, schemas)
         raw: dict[ApiKey, RawHandler] = {ApiKey.PRODUCE: produce, ApiKey.FETCH: self._fetch}
@@ -358,7 +360,7 @@ class Broker:
 
         return serve_alive
 
-    def _make_transactions(self, image: ClusterImage, controller: Control) -> TransactionCoordinator:
+    def _make_transactions(self, image: ClusterImage, controller: Controller) -> TransactionCoordinator:
         config, peers = self.config, None if self._clustered is None else self._clustered.peers
         coordinator = TransactionCoordinator(
             broker_id=config.node_id,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headrace.cluster.control import Control
+from headrace.cluster.controller import Controller
 from headrace.cluster.image import ClusterImage
 from headrace.config import BrokerConfig
 from headrace.coordinator.service import GroupCoordinator
@@ -20,7 +20,7 @@ class Context:
     config: BrokerConfig
     clock: Clock
     image: ClusterImage
-    controller: Control
+    controller: Controller
     replicas: ReplicaManager
     groups: GroupCoordinator
     transactions: TransactionCoordinator

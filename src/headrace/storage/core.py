@@ -299,7 +299,7 @@ class LogCore:
         self._unsynced.add_document(self._history.epochs_path, epochs.encode())
 
     def start_epoch(self, leader_epoch: int) -> None:
-        """Note that a leader's reign begins at the end of the log, before it has written anything."""
+        """Note that a leader epoch begins at the end of the log, before it has written anything."""
         if leader_epoch != self._history.latest_epoch:
             self._assign_epoch(leader_epoch, self.log_end_offset)
 

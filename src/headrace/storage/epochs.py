@@ -1,4 +1,4 @@
-"""Where each leader's reign begins in a log: how followers find the point at which they part from their leader.
+"""Where each leader epoch begins in a log: how followers find the point at which they part from their leader.
 
 The file `leader-epoch-checkpoint` is Kafka's: a version, a count, then `epoch start_offset` per line.
 """

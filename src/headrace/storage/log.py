@@ -305,7 +305,7 @@ class Log(LogCore):
     # Shortening
 
     def truncate_to(self, offset: int) -> None:
-        """Drop everything at or above an offset, and the batch that holds it; also reigns that left no record."""
+        """Drop everything at or above an offset, and the batch that holds it; and leader epochs without a record."""
         if offset > self.log_end_offset:
             return
         if self.offline is not None:

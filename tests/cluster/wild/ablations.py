@@ -103,7 +103,7 @@ ABLATIONS: Mapping[str, Ablation] = {
     ),
     "waiting_followers": Ablation(
         guards="a follower with nothing to fetch is caught up: the ISR of idle partitions stays",
-        replaced={"headrace.replication.outflow.Outflow._has_waited": _always(None)},
+        replaced={"headrace.replication.follower_session.FollowerSession._has_waited": _always(None)},
         faults=_of(),
         mix={"brokers": 3, "replicas": 3, "latency": 0.02, "busy": 1.0, "pace": 10.0},
     ),
@@ -130,7 +130,7 @@ ABLATIONS: Mapping[str, Ablation] = {
     ),
     "agreement_first": Ablation(
         guards="a follower hears of the high watermark once its log agrees with the leader's",
-        replaced={"headrace.replication.outflow.Outflow._agrees": _always(True)},
+        replaced={"headrace.replication.follower_session.FollowerSession._agrees": _always(True)},
         faults=_of("store expiry", "store cut"),
         work=_of("nearby", "acks=1", "idempotent", "large batches", "pipelined"),
         mix={
@@ -273,8 +273,8 @@ ABLATIONS: Mapping[str, Ablation] = {
     "session_step_down": Ablation(
         guards="a broker that may have lost its session leads nothing",
         replaced={
-            "headrace.server.membership.ClusterMember._step_aside": _always(None),
-            "headrace.server.membership.ClusterMember.step_down": _always(None),
+            "headrace.server.clustered.member.ClusterMember._step_aside": _always(None),
+            "headrace.server.clustered.member.ClusterMember.step_down": _always(None),
         },
         faults=_of("pause"),
         work=_of("acks=1"),

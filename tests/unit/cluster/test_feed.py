@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from headrace.cluster import feed as feed_module
-from headrace.cluster.feed import Feed, Place
+from headrace.cluster.feed import Feed, FeedPosition
 from headrace.cluster.image import BrokerNode, ClusterImage, PartitionState, Topic
 from headrace.cluster.subscriber import Subscriber
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -60,9 +60,9 @@ class Setting:
         self.image = ClusterImage(cluster_id="c", controller_id=-1)
         self.subscriber = Subscriber(self.image, self.told)
         self.least_isr = 2
-        self.reign(epoch, *topics)
+        self.elect(epoch, *topics)
 
-    def reign(self, epoch: int, *topics: Topic) -> None:
+    def elect(self, epoch: int, *topics: Topic) -> None:
         """A controller of that epoch begins, with these topics."""
         self.source = ClusterImage(cluster_id="c", controller_id=0)
         for each in topics:
@@ -110,7 +110,7 @@ def test_a_new_broker_gets_everything_in_pages_and_then_what_changes(monkeypatch
         setting = Setting(*topics)
         await setting.follow()
         assert sorted(setting.known()) == sorted(each.name for each in topics)
-        assert setting.subscriber.place == Place(7, 0)
+        assert setting.subscriber.place == FeedPosition(7, 0)
         state = replace(topics[3].partitions[0], leader=2, leader_epoch=1, partition_epoch=1)
         setting.put(replace(topics[3], partitions=(topics[3].partitions[0], state)))
         setting.remove(topics[4])
@@ -158,7 +158,7 @@ def test_an_answer_to_what_was_asked_before_this_broker_began_anew_is_passed_ove
         place, late = setting.subscriber.place, await setting.ask()
         setting.subscriber.forget_place()
         await setting.subscriber.take(late, place)
-        assert setting.subscriber.place == Place()
+        assert setting.subscriber.place == FeedPosition()
         await setting.follow()
         assert setting.told.removed == []
 
@@ -173,7 +173,7 @@ def test_a_snapshot_that_was_replaced_by_another_is_begun_anew(monkeypatch: pyte
         setting = Setting(*topics)
         for _ in range(3):
             await setting.subscriber.take(await setting.ask(), setting.subscriber.place)
-        await setting.feed.poll(BROKER, Place(), 0)
+        await setting.feed.poll(BROKER, FeedPosition(), 0)
         await setting.follow()
         assert len(setting.known()) == 9
         assert setting.told.removed == []
@@ -186,7 +186,7 @@ def test_what_a_whole_snapshot_does_not_name_is_deleted_only_if_it_is_known_to_b
         kept, gone, lost = topic("kept", 1), topic("gone", 2), topic("lost", 3)
         setting = Setting(kept, gone, lost)
         await setting.follow()
-        setting.reign(8, kept)
+        setting.elect(8, kept)
         setting.source.note_deleted(gone.id)
         await setting.follow()
         assert (setting.told.removed, setting.told.aside) == ([gone.id], [lost.id])
@@ -199,14 +199,14 @@ def test_a_topic_that_was_made_anew_under_its_name_is_another_one() -> None:
     async def main() -> None:
         setting = Setting(topic("t", 1))
         await setting.follow()
-        setting.reign(8, topic("t", 2))
+        setting.elect(8, topic("t", 2))
         await setting.follow()
         assert (setting.told.removed, setting.told.aside) == ([], [UUID(int=1)])
-        setting.reign(9, topic("t", 3))
+        setting.elect(9, topic("t", 3))
         setting.source.note_deleted(UUID(int=2))
         await setting.follow()
         assert setting.told.removed == [UUID(int=2)]
-        setting.reign(10, topic("t", 2))
+        setting.elect(10, topic("t", 2))
         await setting.follow()
         assert [each.id for each in setting.image.topics()] == [UUID(int=2)]
 
@@ -218,7 +218,7 @@ def test_an_older_controller_is_not_believed_even_by_one_who_begins_anew() -> No
         setting = Setting(topic("t", 1), epoch=9)
         await setting.follow()
         setting.subscriber.forget_place()
-        setting.reign(8)
+        setting.elect(8)
         for _ in range(3):
             await setting.subscriber.take(await setting.ask(), setting.subscriber.place)
         assert setting.told.removed == []
@@ -238,7 +238,7 @@ def test_who_is_too_far_behind_gets_everything_anew(monkeypatch: pytest.MonkeyPa
             setting.put(replace(first, partitions=(state, first.partitions[1])))
         await setting.follow()
         assert setting.known()["t"][0].partition_epoch == 9
-        assert setting.subscriber.place == Place(7, 9)
+        assert setting.subscriber.place == FeedPosition(7, 9)
 
     run_virtual(main)
 
@@ -271,7 +271,7 @@ def test_who_is_not_what_it_was_is_named() -> None:
     run_virtual(main)
 
 
-def test_who_waits_is_told_at_once_when_there_is_something_and_when_the_reign_is_over() -> None:
+def test_who_waits_is_told_at_once_when_there_is_something_and_when_the_controller_resigns() -> None:
     async def main() -> None:
         setting = Setting(topic("t", 1))
         await setting.follow()
@@ -280,7 +280,7 @@ def test_who_waits_is_told_at_once_when_there_is_something_and_when_the_reign_is
         waiting = asyncio.ensure_future(setting.feed.poll(BROKER, setting.subscriber.place, WAIT))
         loop.call_later(1, setting.feed.brokers_changed)
         assert (await waiting)["changes"] == [["brokers", []]]
-        waiting = asyncio.ensure_future(setting.feed.poll(BROKER, Place(7, 1), WAIT))
+        waiting = asyncio.ensure_future(setting.feed.poll(BROKER, FeedPosition(7, 1), WAIT))
         known = asyncio.ensure_future(setting.feed.applied_by([BROKER, 2], 1, WAIT))
         loop.call_later(1, setting.feed.close)
         with pytest.raises(CodedError) as refused:
@@ -313,7 +313,7 @@ def test_a_broker_in_a_new_life_has_taken_up_nothing_yet() -> None:
         setting.feed.brokers_changed()
         await setting.follow()
         assert await setting.feed.applied_by([BROKER], 1, 0.1)
-        await setting.feed.poll(BROKER, Place(), 0)
+        await setting.feed.poll(BROKER, FeedPosition(), 0)
         assert not await setting.feed.applied_by([BROKER], 1, 0.1)
 
     run_virtual(main)
@@ -351,7 +351,7 @@ def test_who_begins_anew_takes_up_nothing_more_of_what_was_under_way() -> None:
         count = len(setting.told.applied)
         await taking
         assert len(setting.told.applied) == count
-        assert setting.subscriber.place == Place()
+        assert setting.subscriber.place == FeedPosition()
         await setting.follow()
         assert setting.subscriber.is_current
 
@@ -387,7 +387,7 @@ def test_an_image_is_whole_between_snapshots(monkeypatch: pytest.MonkeyPatch) ->
             whole.append(setting.image.is_whole)
             await subscriber.take(await setting.ask(), subscriber.place)
         assert (whole, setting.image.is_whole) == ([False] * 3, True)
-        setting.reign(8, topic("a", 1), topic("c", 3))
+        setting.elect(8, topic("a", 1), topic("c", 3))
         for _ in range(3):
             await subscriber.take(await setting.ask(), subscriber.place)
             whole.append(setting.image.is_whole)

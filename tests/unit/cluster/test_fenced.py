@@ -77,7 +77,7 @@ def test_nothing_happens_after_another_controller_was_elected() -> None:
 
 
 @pytest.mark.parametrize("done", [True, False])
-def test_a_commit_whose_outcome_is_unknown_ends_the_reign(done: bool) -> None:
+def test_a_commit_whose_outcome_is_unknown_fences_the_controller(done: bool) -> None:
     async def main() -> None:
         ensemble, store, _, fenced = await ruling()
         ensemble.lose_answer(store, done=done)
@@ -109,7 +109,7 @@ def test_nobody_waits_on_when_it_is_closed() -> None:
     run_virtual(main)
 
 
-def test_a_conflict_is_not_taken_for_the_end_of_the_reign() -> None:
+def test_a_conflict_is_not_taken_for_the_fencing_of_the_controller() -> None:
     async def main() -> None:
         _, _, _, fenced = await ruling()
         with pytest.raises(Conflict):
@@ -120,7 +120,7 @@ def test_a_conflict_is_not_taken_for_the_end_of_the_reign() -> None:
     run_virtual(main)
 
 
-def test_a_commit_that_no_store_takes_does_not_end_the_reign() -> None:
+def test_a_commit_that_no_store_takes_does_not_fence_the_controller() -> None:
     async def main() -> None:
         _, _, _, fenced = await ruling()
         with pytest.raises(TooLarge):

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from uuid import UUID
 
-from headrace.cluster.controller import TopicSpec
 from headrace.cluster.election import Rules
 from headrace.cluster.image import ClusterImage, PartitionState, Topic
 from headrace.cluster.leaders import Leaders, Offline
+from headrace.cluster.metadata_writer import TopicSpec
 from headrace.config import BrokerConfig
 from headrace.protocol.errors import CodedError, ErrorCode
-from tests.unit.cluster.test_controller import Broker, with_broker
+from tests.unit.cluster.test_metadata_writer import Broker, with_broker
 
 Changes = Callable[[Topic], Mapping[int, PartitionState]]
 

@@ -4,7 +4,7 @@ from uuid import UUID
 
 from headrace.cluster.image import BrokerNode
 from headrace.cluster.registration import (
-    Loss,
+    DataLoss,
     Registration,
     decode_log_keys,
     decode_registration,
@@ -18,7 +18,7 @@ from headrace.cluster.store import Versioned
 def test_a_registration_is_read_as_it_was_written() -> None:
     synced = frozenset({(UUID(int=1), 0), (UUID(int=1), 1), (UUID(int=1), 3), (UUID(int=2), 9)})
     node = BrokerNode(id=4, host="h", port=9, rack=None, epoch=7)
-    registration = Registration(node=node, directory="d", place="p", loss=Loss.UNSYNCED, synced=synced, lineage="l")
+    registration = Registration(node=node, directory="d", place="p", loss=DataLoss.UNSYNCED, synced=synced, lineage="l")
     stored = Versioned(value=encode_registration(registration), version=0, created=7)
     assert decode_registration(registration_key(4), stored) == registration
 

@@ -8,8 +8,8 @@ from typing import Any, TypeVar, cast
 from kio.index import load_response_schema
 from kio.serial import entity_reader
 
-from headrace.cluster.controller import Controller, TopicSpec
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
+from headrace.cluster.metadata_writer import MetadataWriter, TopicSpec
 from headrace.cluster.sqlite import SqliteStore
 from headrace.config import BrokerConfig
 from headrace.coordinator.expiry import forget_topic
@@ -105,7 +105,7 @@ class World:
         self.replicas = ReplicaManager(
             broker_id=1, config=self.config, clock=self.clock, logs=logs, flusher=Flusher(self._sync_later)
         )
-        self.controller = Controller(
+        self.controller = MetadataWriter(
             store=self.store,
             image=self.image,
             config=self.config,

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeVar, cast, get_args, get_origin
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from headrace.cluster.controller import Controller, TopicSpec
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
+from headrace.cluster.metadata_writer import MetadataWriter, TopicSpec
 from headrace.cluster.sqlite import SqliteStore
 from headrace.config import BrokerConfig
 from headrace.coordinator.service import GroupCoordinator
@@ -169,7 +169,7 @@ class Harness:
         self.store = self.run(SqliteStore.open(":memory:"))
         self.image = ClusterImage(cluster_id=CLUSTER_ID, controller_id=1)
         self.replicas = FakeReplicas()
-        self.controller = Controller(
+        self.controller = MetadataWriter(
             store=self.store,
             image=self.image,
             config=self.config,

@@ -4,8 +4,8 @@ from uuid import UUID
 
 import pytest
 
-from headrace.cluster.controller import TopicSpec
 from headrace.cluster.image import BrokerNode, PartitionState, Topic
+from headrace.cluster.metadata_writer import TopicSpec
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.server.context import RequestInfo

@@ -7,9 +7,9 @@ from dataclasses import replace
 from headrace.cluster.image import NO_LEADER, PartitionState
 from headrace.protocol.batch import check_batch
 from headrace.protocol.replicate import decode_positions, encode_progress
-from headrace.replication.inflow import Inflow
-from headrace.replication.outflow import Outflow
+from headrace.replication.follower_session import FollowerSession
 from headrace.replication.partition import Partition
+from headrace.replication.replica_fetch_state import ReplicaFetchState
 from headrace.replication.throttle import Throttle
 from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
@@ -63,7 +63,7 @@ class Pair:
         self.followers = self._held_by(FOLLOWER, partitions)
         self.later: list[Callable[[], None]] = []
         self.proposed: list[frozenset[int]] = []
-        self.awaited: dict[tuple[bytes, int], dict[Outflow, None]] = {}
+        self.awaited: dict[tuple[bytes, int], dict[FollowerSession, None]] = {}
         self.connect(throttle)
 
     def _held_by(self, broker: int, partitions: int) -> list[Partition]:
@@ -86,19 +86,21 @@ class Pair:
 
     def connect(self, throttle: Throttle | None = None) -> None:
         """A new link, which knows of no position yet."""
-        self.outflow = Outflow(FOLLOWER, self, self.clock.monotonic, throttle)
-        self.inflow = Inflow(lambda _, call: self.later.append(call), lambda: None, lambda: 1, lambda: 1)
-        self.inflow.begin()
+        self.follower_session = FollowerSession(FOLLOWER, self, self.clock.monotonic, throttle)
+        self.fetch_state = ReplicaFetchState(
+            lambda _, call: self.later.append(call), lambda: None, lambda: 1, lambda: 1
+        )
+        self.fetch_state.begin()
 
     def restart_follower(self) -> None:
         """The follower's process begins anew, with what its disk has kept."""
         states = [partition.state for partition in self.followers]
         self.followers = self._held_by(FOLLOWER, len(states))
-        self.outflow.close()
+        self.follower_session.close()
         self.connect()
         for index, state in enumerate(states):
             self.followers[index].follow(state)
-            self.inflow.add((TOPIC_ID.bytes, index), self.followers[index])
+            self.fetch_state.add((TOPIC_ID.bytes, index), self.followers[index])
 
     # As the holder of the leader's partitions
 
@@ -116,21 +118,21 @@ class Pair:
         for index in indexes or range(len(self.leaders)):
             self.leaders[index].lead(LEADER, state, self.clock.monotonic())
             self.followers[index].follow(state)
-            self.inflow.add((TOPIC_ID.bytes, index), self.followers[index])
+            self.fetch_state.add((TOPIC_ID.bytes, index), self.followers[index])
 
     def ask(self, max_bytes: int = 1 << 20) -> None:
         """The follower's request arrives at the leader."""
-        asked = decode_positions(memoryview(bytes(self.inflow.request(0, max_bytes))))
-        self.outflow.take(asked.positions, asked.broker_epoch)
+        asked = decode_positions(memoryview(bytes(self.fetch_state.request(0, max_bytes))))
+        self.follower_session.take(asked.positions, asked.broker_epoch)
 
     def answer(self, max_bytes: int = 1 << 20) -> None:
         """The leader's answer arrives at the follower."""
-        entries = self.outflow.collect(max_bytes)
+        entries = self.follower_session.collect(max_bytes)
         body = bytearray(encode_progress(progress for progress, _ in entries))
         for _, part in entries:
             if part is not None:
                 body += part.file.pread(part.length, part.position)
-        self.inflow.take(memoryview(body))
+        self.fetch_state.take(memoryview(body))
 
     def exchange(self, times: int = 3) -> None:
         for _ in range(times):

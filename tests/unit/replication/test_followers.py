@@ -60,7 +60,7 @@ def test_who_is_to_leave_is_waited_for_until_it_has_left() -> None:
     ("offset", "high_watermark", "epoch_start", "may"),
     [(9, 9, 0, True), (8, 9, 0, False), (9, 5, 10, False), (10, 5, 10, True)],
 )
-def test_who_has_reached_the_high_watermark_and_this_reign_may_join(
+def test_who_has_reached_the_high_watermark_and_this_epoch_may_join(
     offset: int, high_watermark: int, epoch_start: int, may: bool
 ) -> None:
     followers = leading(isr=(0, 1), epoch_start=epoch_start)

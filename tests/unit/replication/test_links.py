@@ -59,7 +59,7 @@ def test_a_follower_whose_link_breaks_was_caught_up_until_then() -> None:
     pair = Pair()
     pair.elect(1)
     idle(pair, 100)
-    pair.outflow.close()
+    pair.follower_session.close()
     append(pair.leaders[0], b"while there is no link")
     pair.clock.advance(25_000)
     assert not laggards(pair)
@@ -138,7 +138,7 @@ def test_a_follower_that_has_everything_learns_the_high_watermark_of_a_new_link(
     assert pair.leaders[0].high_watermark == 1
     pair.followers[0].high_watermark = 0
     pair.connect()
-    pair.inflow.add((pair.leaders[0].topic_id, 0), pair.followers[0])
+    pair.fetch_state.add((pair.leaders[0].topic_id, 0), pair.followers[0])
     pair.exchange(2)
     assert pair.followers[0].high_watermark == 1
 
@@ -214,7 +214,7 @@ def test_a_deletion_is_answered_once_the_whole_isr_has_it() -> None:
     append(pair.leaders[0], b"a", b"b", b"c")
     pair.exchange(3)
     answers = deleted(pair.leaders[0], 2)
-    assert pair.outflow.is_ready, "the follower is told at once"
+    assert pair.follower_session.is_ready, "the follower is told at once"
     pair.answer()
     assert pair.followers[0].log.log_start_offset == 2
     assert not answers
@@ -281,7 +281,7 @@ def test_a_follower_whose_log_failed_tells_no_position() -> None:
     append(pair.leaders[0], b"a")
     pair.exchange()
     pair.followers[0].log.fail("the disk is broken")
-    pair.outflow.close()
+    pair.follower_session.close()
     pair.connect()
     pair.elect(2, (LEADER,))
     pair.exchange()
@@ -293,7 +293,7 @@ def test_a_follower_that_withdrew_is_not_asked_into_the_isr_for_what_it_had() ->
     pair.elect(1)
     append(pair.leaders[0], b"a")
     pair.exchange()
-    pair.inflow.remove((TOPIC_ID.bytes, 0))
+    pair.fetch_state.remove((TOPIC_ID.bytes, 0))
     pair.ask()
     leader = pair.leaders[0]
     leader.lead(LEADER, replace(leader.state, isr=(LEADER,), partition_epoch=2), pair.clock.monotonic())
@@ -307,14 +307,14 @@ def test_a_follower_that_hears_first_who_leads_waits_until_the_leader_has_heard_
     leader, follower = pair.leaders[0], pair.followers[0]
     state = replace(leader.state, leader=LEADER, leader_epoch=1, partition_epoch=1)
     follower.follow(state)
-    pair.inflow.add((leader.topic_id, 0), follower)
+    pair.fetch_state.add((leader.topic_id, 0), follower)
     pair.ask()
-    assert not pair.outflow.is_ready, "it is not refused"
+    assert not pair.follower_session.is_ready, "it is not refused"
     leader.lead(LEADER, state, 0.0)
     append(leader, b"at once")
     assert leader.high_watermark == 0
-    for outflow in pair.awaited.pop((leader.topic_id, 0)):
-        outflow.led((leader.topic_id, 0))
+    for follower_session in pair.awaited.pop((leader.topic_id, 0)):
+        follower_session.led((leader.topic_id, 0))
     pair.answer()
     pair.ask()
     assert leader.high_watermark == 1
@@ -325,10 +325,10 @@ def test_a_follower_that_leaves_is_not_waited_with_any_more() -> None:
     pair = Pair()
     leader, follower = pair.leaders[0], pair.followers[0]
     follower.follow(replace(leader.state, leader=LEADER, leader_epoch=1, partition_epoch=1))
-    pair.inflow.add((leader.topic_id, 0), follower)
+    pair.fetch_state.add((leader.topic_id, 0), follower)
     pair.ask()
     assert pair.awaited
-    pair.inflow.remove((leader.topic_id, 0))
+    pair.fetch_state.remove((leader.topic_id, 0))
     pair.ask()
     assert not pair.awaited
 
@@ -340,7 +340,7 @@ def test_who_waits_for_a_leader_counts_neither_as_caught_up_nor_as_agreeing() ->
     leader, follower = pair.leaders[0], pair.followers[0]
     later = replace(leader.state, leader_epoch=2, partition_epoch=2)
     follower.follow(later)
-    pair.inflow.add((leader.topic_id, 0), follower)
+    pair.fetch_state.add((leader.topic_id, 0), follower)
     pair.ask()
     pair.clock.advance(60_000)
     leader.lead(LEADER, later, 0.0)

@@ -14,9 +14,9 @@ from headrace.cluster.log_settings import IntakeSettings, intake_settings
 from headrace.config import BrokerConfig
 from headrace.protocol.batch import check_batch
 from headrace.protocol.replicate import decode_positions, encode_progress
-from headrace.replication.inflow import Inflow
-from headrace.replication.outflow import Outflow
+from headrace.replication.follower_session import FollowerSession
 from headrace.replication.partition import Partition
+from headrace.replication.replica_fetch_state import ReplicaFetchState
 from headrace.replication.throttle import NO_LIMIT, Throttle
 from headrace.storage.flusher import Flusher
 from headrace.storage.log import LogSettings
@@ -64,13 +64,13 @@ class Rig:
     def __post_init__(self) -> None:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self.awaited: dict[tuple[bytes, int], dict[Outflow, None]] = {}
+        self.awaited: dict[tuple[bytes, int], dict[FollowerSession, None]] = {}
         now = self.clock.monotonic
         limits = self.limits
-        self.inflow = Inflow(
+        self.fetch_state = ReplicaFetchState(
             self._later, lambda: None, lambda: 1, lambda: 1, (Throttle(lambda: limits.follower, now), FOLLOWER)
         )
-        self.outflow = Outflow(FOLLOWER, self, now, Throttle(lambda: limits.leader, now))
+        self.follower_session = FollowerSession(FOLLOWER, self, now, Throttle(lambda: limits.leader, now))
         self._logs = {broker: self._open_logs(broker) for broker in (LEADER, FOLLOWER)}
 
     def _open_logs(self, broker: int) -> LogManager:
@@ -111,9 +111,9 @@ class Rig:
             self.leaders[index].append(batch, check_batch(batch), now_ms=1_700_000_000_000, version=9)
 
     def follow(self) -> None:
-        self.inflow.begin()
+        self.fetch_state.begin()
         for index, partition in self.followers.items():
-            self.inflow.add((uuid.UUID(int=1).bytes, index), partition)
+            self.fetch_state.add((uuid.UUID(int=1).bytes, index), partition)
         self._ask()
 
     def run(self, seconds: float) -> None:
@@ -129,9 +129,9 @@ class Rig:
         heapq.heappush(self._timers, (self.clock.monotonic() + max(seconds, 0.001), next(self._order), call))
 
     def _ask(self) -> None:
-        asked = decode_positions(memoryview(bytes(self.inflow.request(500, MAX_BYTES))))
-        self.outflow.take(asked.positions, asked.broker_epoch)
-        wait = 0.0 if self.outflow.is_ready else POLL_SECONDS
+        asked = decode_positions(memoryview(bytes(self.fetch_state.request(500, MAX_BYTES))))
+        self.follower_session.take(asked.positions, asked.broker_epoch)
+        wait = 0.0 if self.follower_session.is_ready else POLL_SECONDS
         if wait:
             self._look_for_news(self.clock.monotonic() + wait, asked.max_bytes)
         else:
@@ -139,19 +139,19 @@ class Rig:
 
     def _look_for_news(self, until: float, max_bytes: int) -> None:
         """The leader answers when it has something, when its time is over, or when the follower has news."""
-        if self.outflow.is_ready or self.inflow.has_news or self.clock.monotonic() >= until:
+        if self.follower_session.is_ready or self.fetch_state.has_news or self.clock.monotonic() >= until:
             self._answer(max_bytes)
         else:
             self._later(0.01, lambda: self._look_for_news(until, max_bytes))
 
     def _answer(self, max_bytes: int) -> None:
-        entries = self.outflow.collect(max_bytes)
+        entries = self.follower_session.collect(max_bytes)
         body = bytearray(encode_progress(progress for progress, _ in entries))
         for progress, part in entries:
             if part is not None:
                 body += part.file.pread(part.length, part.position)
                 self.arrived.append((self.clock.monotonic(), progress.partition, part.length))
-        self.inflow.take(memoryview(body))
+        self.fetch_state.take(memoryview(body))
         self._ask()
 
     def bytes_of(self, *indexes: int) -> int:

@@ -12,12 +12,12 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.peer import InternalApi, Message
 from headrace.server.authentication import Authenticator
+from headrace.server.clustered.forwarding import Forwarded, Forwarder
+from headrace.server.clustered.peers import Identity, LinkedPeers
 from headrace.server.context import Context, RequestInfo
 from headrace.server.dispatch import Dispatcher, Handler
-from headrace.server.forwarding import Forwarded, Forwarder
 from headrace.server.handlers.peer import PeerGate, PeerHandler
 from headrace.server.listener import Caps, Listener
-from headrace.server.peers import Identity, LinkedPeers
 
 SECRET = b"the cluster's secret"
 CLUSTER = "vPeOCWypqUOSepEvx0cbog"

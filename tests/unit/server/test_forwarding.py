@@ -12,9 +12,9 @@ from headrace.protocol.api import SUPPORTED, ApiKey
 from headrace.protocol.encode import blank_response, encode_request, encode_response
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.peer import InternalApi, Message
+from headrace.server.clustered.forwarding import CONTROLLER_APIS, refusal
 from headrace.server.context import RequestInfo
 from headrace.server.dispatch import decode_body
-from headrace.server.forwarding import CONTROLLER_APIS, refusal
 from headrace.testing.client import SimulatedClient
 from headrace.testing.loop import run_virtual
 from headrace.testing.network import SimulatedNetwork

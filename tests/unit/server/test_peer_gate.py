@@ -14,9 +14,9 @@ from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
 from headrace.protocol.peer import InternalApi, Message, checked, decode_message, encode_message
 from headrace.security.hello import Greeting, Role
+from headrace.server.clustered.peers import Identity, greet
 from headrace.server.context import Context, RequestInfo
 from headrace.server.handlers.api_versions import handle_api_versions
-from headrace.server.peers import Identity, greet
 from headrace.testing import Broker
 from headrace.testing.client import SimulatedClient
 from headrace.testing.loop import run_virtual

@@ -11,9 +11,9 @@ from uuid import UUID
 
 import structlog
 
-from headrace.cluster.control import Control
-from headrace.cluster.controller import TopicSpec
+from headrace.cluster.controller import Controller
 from headrace.cluster.image import BrokerNode, ClusterImage
+from headrace.cluster.metadata_writer import TopicSpec
 from headrace.coordinator.errands import Errands
 from headrace.coordinator.shards import Shards
 from headrace.net.clock import Clock
@@ -58,7 +58,7 @@ class TransactionCoordinator:
         broker_id: int,
         settings: TransactionSettings,
         image: ClusterImage,
-        controller: Control,
+        controller: Controller,
         replicas: ReplicaManager,
         clock: Clock,
         append_marker: AppendMarker,

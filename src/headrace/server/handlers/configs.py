@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final
 
-from headrace.cluster.controller import ALL_BROKERS
+from headrace.cluster.metadata_writer import ALL_BROKERS
 from headrace.cluster.topics import validate_name
 from headrace.config import Change, Operation, shown
 from headrace.coordinator.turns import in_turns

@@ -10,8 +10,8 @@ there are, or until `max_wait` has passed; an append wakes it.
   v13 topic ids.
 - A replica id is refused (CLUSTER_AUTHORIZATION_FAILED) unless the connection is that broker's.
 - v11 tells the client's rack. With `replica.selector.class` a leader sends the client to a replica in it, without
-  records (see `replication.nearby`). Followers serve what they know to be committed to such clients only: to another,
-  which takes it for the leader, an end that lags would look like lost records.
+  records (see `replication.replica_selector`). Followers serve what they know to be committed to such clients only: to
+  another, which takes it for the leader, an end that lags would look like lost records.
 """
 
 from asyncio import AbstractEventLoop, Task, TimerHandle, sleep
@@ -34,10 +34,10 @@ from headrace.protocol.fetch import (
     write_response,
 )
 from headrace.protocol.stepwise import LARGE
-from headrace.replication.nearby import NOBODY, reader_for
 from headrace.replication.partition import Partition
 from headrace.replication.purgatory import DelayedFetch, Watched
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.replica_selector import NOBODY, reader_for
 from headrace.storage.disk import StorageError
 
 from ..connection import Connection, Parts, Slot
@@ -107,12 +107,12 @@ class FetchHandler:
         replicas: ReplicaManager,
         sessions: FetchSessions,
         most_bytes: int,
-        nearby: Brokers | None = None,
+        replica_brokers: Brokers | None = None,
         files: FileCaps = NO_CAPS,
     ) -> None:
         self.loop = loop
         self.files = files
-        self._nearby = nearby
+        self._replica_brokers = replica_brokers
         """Given where consumers are sent to replicas near them."""
         self._replicas = replicas
         self._sessions = sessions
@@ -201,10 +201,10 @@ class FetchHandler:
         max_bytes = max(min(left, interest.max_bytes), 0)
         try:
             partition = self.partition(interest)
-            if terms.leader_only or not terms.rack or self._nearby is None:
+            if terms.leader_only or not terms.rack or self._replica_brokers is None:
                 partition.check_leads()
             else:
-                sent = self._sent_elsewhere(partition, interest, terms, self._nearby())
+                sent = self._sent_elsewhere(partition, interest, terms, self._replica_brokers())
                 if sent is not None:
                     return sent
             answer = partition.read(

@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from headrace.cluster.controller import TopicSpec
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
+from headrace.cluster.metadata_writer import TopicSpec
 from headrace.cluster.topics import INTERNAL, validate_name
 from headrace.coordinator.turns import in_turns
 from headrace.protocol.api import ApiKey

@@ -19,8 +19,8 @@ from headrace.protocol.peer import InternalApi, Message, decode_message, encode_
 from headrace.security.hello import NONCE_BYTES, Greeting, Role
 
 from ..authentication import Authenticator
+from ..clustered.peers import Identity
 from ..connection import Connection, Parts, Slot
-from ..peers import Identity
 
 LONGEST_HELLO: Final = 4096
 _HEAD: Final = Struct(">ii")

@@ -1,4 +1,4 @@
-"""Replication, the leader's side: followers' requests of `protocol.replicate`, each link with a session of its own.
+"""Replication, the leader's side: followers' requests of `protocol.replicate`, each link with a link of its own.
 
 A request is answered at once when there is something to say, else when there is, or when its time is over. The next
 request of a link may come before: it tells new positions, and the one that waits is answered first.
@@ -11,7 +11,7 @@ from typing import Final
 from headrace.protocol.errors import ErrorCode
 from headrace.protocol.fetch import MOST_COPIED, SMALL_READ, Part
 from headrace.protocol.replicate import Asked, decode_positions, encode_progress, encode_refusal
-from headrace.replication.outflow import Outflow
+from headrace.replication.follower_session import FollowerSession
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.throttle import Throttle
 from headrace.storage.disk import StorageError
@@ -22,12 +22,12 @@ _HEAD: Final = Struct(">ii")
 LONGEST_WAIT_SECONDS: Final = 5.0
 
 
-class Session:
+class _Link:
     """One follower on one link."""
 
-    def __init__(self, number: int, outflow: Outflow, connection: Connection, loop: AbstractEventLoop) -> None:
+    def __init__(self, number: int, session: FollowerSession, connection: Connection, loop: AbstractEventLoop) -> None:
         self.id = number
-        self.outflow = outflow
+        self.session = session
         self.connection = connection
         self.next_number = 0
         self._loop = loop
@@ -41,20 +41,20 @@ class Session:
         """Answer now, or later through a slot."""
         self.finish()
         self.next_number += 1
-        self.outflow.take(asked.positions, asked.broker_epoch)
+        self.session.take(asked.positions, asked.broker_epoch)
         self._max_bytes = asked.max_bytes
-        if self.outflow.is_ready or asked.max_wait_ms <= 0:
+        if self.session.is_ready or asked.max_wait_ms <= 0:
             return self._answer(correlation_id)
         self._correlation_id = correlation_id
         self._slot = self.connection.open_slot()
         self._slot.abandoned = self.close
         self._timer = self._loop.call_later(min(asked.max_wait_ms / 1000, LONGEST_WAIT_SECONDS), self.finish)
-        self.outflow.wake = self._wake
+        self.session.wake = self._wake
         return None
 
     def _wake(self) -> None:
         """Once for all appends of this turn of the loop."""
-        self.outflow.wake = None
+        self.session.wake = None
         if not self._is_woken:
             self._is_woken = True
             self._loop.call_soon(self.finish)
@@ -63,7 +63,7 @@ class Session:
         """Answer the request that waits, if one does."""
         slot, self._slot = self._slot, None
         self._is_woken = False
-        self.outflow.wake = None
+        self.session.wake = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -75,12 +75,12 @@ class Session:
             slot.connection.read_failed(error)
 
     def close(self) -> None:
-        """The link is gone, or another session has taken the place of this one, perhaps on the same link."""
+        """The link is gone, or a new session has taken the place of this one, perhaps on the same connection."""
         self.finish()
-        self.outflow.close()
+        self.session.close()
 
     def _answer(self, correlation_id: int) -> Parts:
-        entries = self.outflow.collect(self._max_bytes)
+        entries = self.session.collect(self._max_bytes)
         head = encode_progress(progress for progress, _ in entries)
         ranges = [records for _, records in entries if records is not None]
         size = len(head) + sum(records.length for records in ranges)
@@ -103,7 +103,7 @@ class ReplicateHandler:
         self._loop = loop
         self._replicas = replicas
         self._throttle = throttle
-        self._sessions: dict[int, Session] = {}
+        self._links: dict[int, _Link] = {}
         """By broker: a follower has one at a time."""
         self._is_closed = False
 
@@ -111,30 +111,30 @@ class ReplicateHandler:
         broker = connection.peer_broker
         assert broker is not None
         asked = decode_positions(body)
-        session = self._sessions.get(broker)
+        link = self._links.get(broker)
         if asked.number == 0 and not self._is_closed:
-            if session is not None:
-                session.close()
-            outflow = Outflow(broker, self._replicas, self._replicas.clock.monotonic, self._throttle)
-            session = self._sessions[broker] = Session(asked.session, outflow, connection, self._loop)
-        elif not _continues(session, asked, connection):
+            if link is not None:
+                link.close()
+            session = FollowerSession(broker, self._replicas, self._replicas.clock.monotonic, self._throttle)
+            link = self._links[broker] = _Link(asked.session, session, connection, self._loop)
+        elif not _continues(link, asked, connection):
             refusal = encode_refusal(ErrorCode.fetch_session_id_not_found.value)
             return [_HEAD.pack(4 + len(refusal), correlation_id) + refusal]
-        assert session is not None
-        return session.take(asked, correlation_id)
+        assert link is not None
+        return link.take(asked, correlation_id)
 
     def close(self) -> None:
         """Answer everyone who waits, and let nobody wait any more: the broker stops."""
         self._is_closed = True
-        for session in self._sessions.values():
-            session.close()
-        self._sessions.clear()
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
 
 
-def _continues(session: Session | None, asked: Asked, connection: Connection) -> bool:
+def _continues(link: _Link | None, asked: Asked, connection: Connection) -> bool:
     return (
-        session is not None
-        and session.connection is connection
-        and session.id == asked.session
-        and session.next_number == asked.number
+        link is not None
+        and link.connection is connection
+        and link.id == asked.session
+        and link.next_number == asked.number
     )

@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 from uuid import UUID
 
-from headrace.cluster.controller import TopicSpec
 from headrace.cluster.image import Topic
+from headrace.cluster.metadata_writer import TopicSpec
 from headrace.config import shown
 from headrace.coordinator.turns import in_turns, side_by_side
 from headrace.protocol.api import ApiKey

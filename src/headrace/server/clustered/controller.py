@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from headrace.cluster.controller import DEFAULT, TopicSpec
+from headrace.cluster.active_controller import ActiveController
 from headrace.cluster.image import ClusterImage, Topic
-from headrace.cluster.overseer import Overseer
+from headrace.cluster.metadata_writer import DEFAULT, TopicSpec
 from headrace.cluster.producer_ids import ProducerIds
 from headrace.cluster.store import MetadataStore, StoreError
 from headrace.config import Change
@@ -21,7 +21,7 @@ from headrace.net.peers import Peers
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
-from .membership import ClusterMember
+from .member import ClusterMember
 
 KNOWN_SECONDS: Final = 5.0
 """How long to wait for all brokers to know of a change."""
@@ -31,8 +31,8 @@ _LOOK_SECONDS: Final = 0.02
 T = TypeVar("T")
 
 
-class ClusterControl:
-    """A `cluster.control.Control` of one broker among several."""
+class ClusterController:
+    """A `cluster.controller.Controller` of one broker among several."""
 
     def __init__(self, member: ClusterMember, image: ClusterImage, peers: Peers, store: MetadataStore) -> None:
         self._member = member
@@ -40,78 +40,78 @@ class ClusterControl:
         self._peers = peers
         self._producer_ids = ProducerIds(store)
 
-    async def _ruling(self) -> Overseer:
+    async def _ruling(self) -> ActiveController:
         """The controller that this broker is, once it has taken over."""
         deadline = asyncio.get_running_loop().time() + KNOWN_SECONDS
-        while (overseer := self._member.overseer) is not None:
-            if overseer.is_ready:
-                return overseer
+        while (active := self._member.active_controller) is not None:
+            if active.is_ready:
+                return active
             if asyncio.get_running_loop().time() >= deadline:
                 break
             await asyncio.sleep(_LOOK_SECONDS)
         raise CodedError(ErrorCode.not_controller, "this broker is not the controller; ask the one that is")
 
     async def create_topic(self, spec: TopicSpec, *, validate_only: bool = False) -> Topic:
-        if self._member.overseer is None:
+        if self._member.active_controller is None:
             return await self._ask_for_topic(spec)
-        overseer = await self._ruling()
-        topic = await overseer.controller.create_topic(spec, validate_only=validate_only)
-        return topic if validate_only else await self._known(overseer, await overseer.settled(topic))
+        active = await self._ruling()
+        topic = await active.writer.create_topic(spec, validate_only=validate_only)
+        return topic if validate_only else await self._known(active, await active.settled(topic))
 
     async def delete_topic(self, name: str, topic_id: UUID | None = None) -> Topic:
-        overseer = await self._ruling()
-        return await self._known(overseer, await overseer.controller.delete_topic(name, topic_id))
+        active = await self._ruling()
+        return await self._known(active, await active.writer.delete_topic(name, topic_id))
 
     async def create_partitions(
         self, name: str, total: int, assignments: Sequence[Sequence[int]] | None = None, *, validate_only: bool = False
     ) -> Topic:
-        overseer = await self._ruling()
-        topic = await overseer.controller.create_partitions(name, total, assignments, validate_only=validate_only)
-        return topic if validate_only else await self._known(overseer, await overseer.settled(topic))
+        active = await self._ruling()
+        topic = await active.writer.create_partitions(name, total, assignments, validate_only=validate_only)
+        return topic if validate_only else await self._known(active, await active.settled(topic))
 
     async def alter_topic_configs(
         self, name: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
     ) -> Topic:
-        overseer = await self._ruling()
-        topic = await overseer.controller.alter_topic_configs(
+        active = await self._ruling()
+        topic = await active.writer.alter_topic_configs(
             name, changes, replace_all=replace_all, validate_only=validate_only
         )
-        overseer.recovery.look()
-        return await self._known(overseer, topic)
+        active.recovery.look()
+        return await self._known(active, topic)
 
     async def alter_broker_configs(
         self, broker: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
     ) -> Mapping[str, str]:
-        overseer = await self._ruling()
-        configs = await overseer.controller.alter_broker_configs(
+        active = await self._ruling()
+        configs = await active.writer.alter_broker_configs(
             broker, changes, replace_all=replace_all, validate_only=validate_only
         )
-        overseer.recovery.look()
-        return await self._known(overseer, configs)
+        active.recovery.look()
+        return await self._known(active, configs)
 
     async def alter_group_configs(
         self, group_id: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
     ) -> Mapping[str, str]:
-        overseer = await self._ruling()
-        configs = await overseer.controller.alter_group_configs(
+        active = await self._ruling()
+        configs = await active.writer.alter_group_configs(
             group_id, changes, replace_all=replace_all, validate_only=validate_only
         )
-        return await self._known(overseer, configs)
+        return await self._known(active, configs)
 
     async def elect(self, name: str, index: int) -> None:
-        overseer = await self._ruling()
-        await overseer.controller.elect(name, index)
-        await self._known(overseer, None)
+        active = await self._ruling()
+        await active.writer.elect(name, index)
+        await self._known(active, None)
 
     async def elect_uncleanly(
         self, partitions: Sequence[tuple[str, int]], position: int | None = None
     ) -> list[CodedError | None]:
-        overseer = await self._ruling()
-        return await self._known(overseer, await overseer.recovery.elect(partitions, position))
+        active = await self._ruling()
+        return await self._known(active, await active.recovery.elect(partitions, position))
 
     async def reassign(self, name: str, index: int, target: Sequence[int] | None) -> None:
-        overseer = await self._ruling()
-        await overseer.controller.reassign(name, index, target)
+        active = await self._ruling()
+        await active.writer.reassign(name, index, target)
 
     async def allocate_producer_id(self) -> int:
         try:
@@ -119,9 +119,9 @@ class ClusterControl:
         except StoreError as error:
             raise CodedError(ErrorCode.coordinator_not_available, str(error)) from error
 
-    async def _known(self, overseer: Overseer, changed: T) -> T:
+    async def _known(self, active: ActiveController, changed: T) -> T:
         """What was changed, once every living broker has taken it up, or has had time enough to."""
-        await overseer.feed.applied_by(list(overseer.image.brokers), overseer.feed.version, KNOWN_SECONDS)
+        await active.feed.applied_by(list(active.image.brokers), active.feed.version, KNOWN_SECONDS)
         return changed
 
     async def _ask_for_topic(self, spec: TopicSpec) -> Topic:

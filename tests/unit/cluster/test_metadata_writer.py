@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from headrace.cluster.controller import Controller, TopicSpec
 from headrace.cluster.identity import cluster_id
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
 from headrace.cluster.log_settings import intake_settings, log_settings
+from headrace.cluster.metadata_writer import MetadataWriter, TopicSpec
 from headrace.cluster.producer_ids import BLOCK
 from headrace.cluster.sqlite import SqliteStore
 from headrace.cluster.store import Create, StoreError
@@ -63,7 +63,7 @@ class Broker:
         self.logs = Logs(self.image)
         for number in range(2, brokers + 1):
             self.image.brokers[number] = BrokerNode(id=number, host="h", port=number)
-        self.controller = Controller(
+        self.controller = MetadataWriter(
             store=store,
             image=self.image,
             config=self.config,

@@ -1,8 +1,9 @@
-"""What this broker follows of one leader: the follower's side of a replication link.
+"""The partitions that this broker fetches from one leader: the follower's side of a replication link.
 
-`Inflow` is the state: which partitions, from where each goes on, what has to be told to the leader. It takes answers
-and makes requests; `fetcher` moves them over a link. A position is told once, when the partition comes or has moved,
-and stands until the leader answers it. It also says where this log begins, and is told again when that has moved.
+`ReplicaFetchState` holds which partitions they are, the offset at which each goes on, and what the leader has yet to be
+told. It makes requests and takes answers; `fetcher` moves them over a link. A fetch position is sent once, when the
+partition comes or has moved, and stands until the leader answers it. It also says where this log begins, and is sent
+again when that has moved.
 
 What an answer may do to a log:
 
@@ -32,7 +33,7 @@ RETRY_SECONDS: Final = 0.5
 log = structlog.get_logger(__name__)
 
 
-class Inflow:
+class ReplicaFetchState:
     """The partitions followed of one leader."""
 
     def __init__(

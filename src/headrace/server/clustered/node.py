@@ -21,19 +21,19 @@ from headrace.replication.isr import IsrKeeper
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.throttle import Throttle
 
-from .authentication import Authenticator
-from .connection import Connection, Parts
-from .context import Context
-from .control import ClusterControl
-from .dispatch import Relay, ServePeer
+from ..authentication import Authenticator
+from ..connection import Connection, Parts
+from ..context import Context
+from ..dispatch import Relay, ServePeer
+from ..handlers import HANDLERS
+from ..handlers.peer import PeerGate, PeerHandler
+from ..handlers.replicate import ReplicateHandler
+from ..world import World
+from .controller import ClusterController
 from .forwarding import Forwarded, Forwarder
-from .handlers import HANDLERS
-from .handlers.peer import PeerGate, PeerHandler
-from .handlers.replicate import ReplicateHandler
 from .identification import Identification
-from .membership import ClusterMember, MemberParts
+from .member import ClusterMember, MemberParts
 from .peers import Identity, LinkedPeers
-from .world import World
 
 REPLICATE_SECONDS: Final = 10.0
 FOLLOWERS_SECONDS: Final = 0.5
@@ -97,7 +97,7 @@ class Clustered:
             node=node, directory=identification.directory, place=identification.place(node.host, node.port)
         )
         self.member = ClusterMember(parts, registration)
-        self.control = ClusterControl(self.member, image, self.peers, store)
+        self.control = ClusterController(self.member, image, self.peers, store)
         self._tasks = Tasks(on_fatal)
         self._belonging: list[asyncio.Task[None]] = []
         """What keeps this broker in its cluster."""
@@ -188,9 +188,9 @@ class Clustered:
 
     async def restore_preferred(self) -> None:
         """Let first replicas lead again, if this broker is the controller and that is wanted."""
-        overseer = self.member.overseer
-        if overseer is not None and self._config["auto.leader.rebalance.enable"]:
-            await overseer.restore_preferred(int(self._config["leader.imbalance.per.broker.percentage"]))
+        active = self.member.active_controller
+        if active is not None and self._config["auto.leader.rebalance.enable"]:
+            await active.restore_preferred(int(self._config["leader.imbalance.per.broker.percentage"]))
 
 
 def _failures(tasks: Iterable["asyncio.Task[None]"]) -> Iterator[BaseException]:

@@ -9,7 +9,7 @@ import structlog
 
 from headrace.cluster.lineage import Mark, Verdict
 from headrace.cluster.log_faults import LogKey
-from headrace.cluster.registration import Loss
+from headrace.cluster.registration import DataLoss
 from headrace.storage.disk import Disk, StorageError
 from headrace.storage.manager import LogManager
 
@@ -47,7 +47,7 @@ class Identification:
     @property
     def synced(self) -> frozenset[LogKey]:
         """Logs of which nothing acknowledged is lost, where something else may be."""
-        return self._logs.proven_synced() if self.loss is Loss.UNSYNCED or self.saw_set_back else frozenset()
+        return self._logs.proven_synced() if self.loss is DataLoss.UNSYNCED or self.saw_set_back else frozenset()
 
     def place(self, host: str, port: int) -> str:
         """Where this directory is served: who registers with the same place has taken over from a process that is dead,
@@ -57,8 +57,8 @@ class Identification:
 
     def confirm(self) -> None:
         """Everyone knows what was lost: from now on this directory can be trusted again."""
-        if self.loss is not Loss.NOTHING or self.saw_set_back:
-            self.loss, self.saw_set_back = Loss.NOTHING, False
+        if self.loss is not DataLoss.NOTHING or self.saw_set_back:
+            self.loss, self.saw_set_back = DataLoss.NOTHING, False
             self._write_if_possible()
 
     def expect_mark(self, mark: Mark) -> None:
@@ -78,7 +78,7 @@ class Identification:
         if verdict is Verdict.STORE_SET_BACK:
             self.saw_set_back = True
         elif verdict is Verdict.DIRECTORY_SET_BACK:
-            self.loss = Loss.EVERYTHING
+            self.loss = DataLoss.EVERYTHING
         self._write()
 
     def _read(self) -> dict[str, Any]:
@@ -136,11 +136,11 @@ class Identification:
             log.warning("identity file cannot be written", reason=str(error))
 
 
-def _loss(known: Mapping[str, Any], boot_id: str, *, was_closed: bool) -> Loss:
+def _loss(known: Mapping[str, Any], boot_id: str, *, was_closed: bool) -> DataLoss:
     """A directory that was never brought to rest, and whose machine has started since, has lost what was not synced."""
     if not known:
-        return Loss.EVERYTHING
-    before = Loss(known.get("loss", Loss.NOTHING.value))
-    if before is Loss.NOTHING and known.get("boot") != boot_id and not was_closed:
-        return Loss.UNSYNCED
+        return DataLoss.EVERYTHING
+    before = DataLoss(known.get("loss", DataLoss.NOTHING.value))
+    if before is DataLoss.NOTHING and known.get("boot") != boot_id and not was_closed:
+        return DataLoss.UNSYNCED
     return before

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.cluster.image import BrokerNode, PartitionState
-from headrace.replication.nearby import NOBODY, reader_for
+from headrace.replication.replica_selector import NOBODY, reader_for
 
 BROKERS = {
     number: BrokerNode(id=number, host="h", port=1, rack=rack)

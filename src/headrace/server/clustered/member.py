@@ -12,15 +12,16 @@ from uuid import UUID
 
 import structlog
 
-from headrace.cluster.controller import ALL_BROKERS, Controller
+from headrace.cluster.active_controller import POLL_SECONDS, ActiveController
+from headrace.cluster.alter_partition import AlteredPartition, AlterPartitionResult
 from headrace.cluster.election import LogEnd
-from headrace.cluster.feed import Feed, Place
+from headrace.cluster.feed import Feed, FeedPosition
 from headrace.cluster.fenced import FencedStore
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
 from headrace.cluster.leaders import rules_of
 from headrace.cluster.log_faults import FaultyLog
 from headrace.cluster.membership import IdInUse, Membership
-from headrace.cluster.overseer import POLL_SECONDS, Overseer
+from headrace.cluster.metadata_writer import ALL_BROKERS, MetadataWriter
 from headrace.cluster.pulse import BEATS
 from headrace.cluster.recovery import ASK_SECONDS, WantedLog
 from headrace.cluster.registration import (
@@ -32,7 +33,6 @@ from headrace.cluster.registration import (
 from headrace.cluster.store import SharedStore, StoreError
 from headrace.cluster.subscriber import Subscriber
 from headrace.cluster.topics import decode_state, encode_state
-from headrace.cluster.wishes import Granted, Outcome
 from headrace.config import BrokerConfig
 from headrace.net.peers import Purpose
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -82,12 +82,12 @@ class ClusterMember:
         """Of this broker's registration."""
         self.is_apart = False
         """From the loss of a session until this broker is registered again."""
-        self.overseer: Overseer | None = None
+        self.active_controller: ActiveController | None = None
         """While this broker is the controller."""
         self._controller: tuple[int | None, int] = (None, -1)
-        """Who it is, and the epoch of its reign."""
+        """Who it is, and its controller epoch."""
         self._changed = asyncio.Event()
-        """Set when there is another controller, or another reign, or none any more."""
+        """Set when there is another controller, or another controller epoch, or none any more."""
         self._controller_node: BrokerNode | None = None
         self._reports = 0
         self._reported: tuple[tuple[tuple[int | None, int], int], AbstractSet[FaultyLog] | None] = (
@@ -231,7 +231,7 @@ class ClusterMember:
         store = FencedStore(parts.store, CONTROLLER_EPOCH, epoch_version)
         image = ClusterImage(cluster_id=parts.image.cluster_id, controller_id=self._id)
         feed = Feed(image, epoch, lambda topic: rules_of(topic, parts.config).min_insync_replicas)
-        controller = Controller(
+        writer = MetadataWriter(
             store=store,
             image=image,
             config=parts.config,
@@ -239,23 +239,23 @@ class ClusterMember:
             rng=parts.rng,
             listeners=feed,
         )
-        overseer = Overseer(
+        active = ActiveController(
             broker_id=self._id,
             store=parts.store,
-            controller=controller,
+            writer=writer,
             image=image,
             feed=feed,
             ask_ends=self._ask_ends,
             rng=parts.rng,
         )
-        self.overseer = overseer
+        self.active_controller = active
         try:
-            await _first_to_end(overseer.run(), _set(store.ended))
+            await _first_to_end(active.run(), _set(store.ended))
         finally:
-            self.overseer = None
-            overseer.close()
+            self.active_controller = None
+            active.close()
             await store.close()
-            await controller.close()
+            await writer.close()
 
     # The feed
 
@@ -301,7 +301,7 @@ class ClusterMember:
         known, self._lineage = self._lineage, lineage
         return known not in (None, lineage)
 
-    async def _take(self, answer: Mapping[str, Any], place: Place) -> bool:
+    async def _take(self, answer: Mapping[str, Any], place: FeedPosition) -> bool:
         """Take up an answer, if it counts. Where that takes long the controller hears of this broker meanwhile."""
         async with asyncio.TaskGroup() as tasks:
             telling = tasks.create_task(self._tell_that_busy())
@@ -336,7 +336,7 @@ class ClusterMember:
                 future.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
 
-    async def _poll(self, place: Place) -> Mapping[str, Any]:
+    async def _poll(self, place: FeedPosition) -> Mapping[str, Any]:
         ruling = self._ruling_here()
         if ruling is not None:
             return await ruling.poll(self._id, self.epoch, place)
@@ -345,14 +345,14 @@ class ClusterMember:
         peers = self._parts.peers
         return await peers.tell(controller, InternalApi.FEED, asked, purpose=Purpose.FEED, timeout=FEED_TIMEOUT)
 
-    def _ruling_here(self) -> Overseer | None:
+    def _ruling_here(self) -> ActiveController | None:
         """The controller, if it is this broker; None where it is another. `CodedError` where there is none."""
         controller = self.controller
         if controller is None:
             raise CodedError(ErrorCode.not_controller, "there is no controller")
-        if controller == self._id and self.overseer is None:
+        if controller == self._id and self.active_controller is None:
             raise CodedError(ErrorCode.not_controller, "not elected any more")
-        return self.overseer if controller == self._id else None
+        return self.active_controller if controller == self._id else None
 
     async def _find_controller(self) -> int:
         controller = self.controller
@@ -409,12 +409,12 @@ class ClusterMember:
 
     # ISRs
 
-    async def alter_isr(self, number: int, changes: Sequence[IsrChange]) -> list[Outcome]:
+    async def alter_isr(self, number: int, changes: Sequence[IsrChange]) -> list[AlterPartitionResult]:
         """Ask the controller for ISRs. An `AlterIsr`."""
         asked = [change._asdict() | {"topic_id": change.topic_id.hex()} for change in changes]
         return await self._under_this_controller(self._alter_isr(number, asked))
 
-    async def _alter_isr(self, number: int, asked: Sequence[Mapping[str, Any]]) -> list[Outcome]:
+    async def _alter_isr(self, number: int, asked: Sequence[Mapping[str, Any]]) -> list[AlterPartitionResult]:
         ruling = self._ruling_here()
         if ruling is not None:
             return await ruling.alter_isr(self._id, self.epoch, number, asked)
@@ -474,21 +474,21 @@ class ClusterMember:
 
     # What other brokers ask of the controller
 
-    def _ruling(self) -> Overseer:
-        if self.overseer is None:
+    def _ruling(self) -> ActiveController:
+        if self.active_controller is None:
             raise CodedError(ErrorCode.not_controller, f"broker {self._id} is not the controller")
-        return self.overseer
+        return self.active_controller
 
     async def serve_feed(self, message: Message, broker: int) -> Message:
         """A `PeerHandler`."""
         values = message.values
-        return Message(await self._ruling().poll(broker, values["broker_epoch"], Place(*values["place"])))
+        return Message(await self._ruling().poll(broker, values["broker_epoch"], FeedPosition(*values["place"])))
 
     async def serve_alter_isr(self, message: Message, broker: int) -> Message:
         """A `PeerHandler`."""
         values = message.values
         outcomes = await self._ruling().alter_isr(broker, values["broker_epoch"], values["number"], values["changes"])
-        return Message({"outcomes": [_told(outcome) for outcome in outcomes]})
+        return Message({"outcomes": [_told(result) for result in outcomes]})
 
     async def serve_resign(self, message: Message, broker: int) -> Message:
         """A `PeerHandler`."""
@@ -507,15 +507,15 @@ class ClusterMember:
         return Message({})
 
 
-def _told(outcome: Outcome) -> list[Any]:
-    if isinstance(outcome, Granted):
-        return [0, encode_state(outcome.state), outcome.least_isr]
-    return [outcome.code.value, outcome.message, 0]
+def _told(result: AlterPartitionResult) -> list[Any]:
+    if isinstance(result, AlteredPartition):
+        return [0, encode_state(result.state), result.least_isr]
+    return [result.code.value, result.message, 0]
 
 
-def _outcome(values: Sequence[Any]) -> Outcome:
+def _outcome(values: Sequence[Any]) -> AlterPartitionResult:
     code, rest, least_isr = values
-    return Granted(decode_state(rest), least_isr) if code == 0 else CodedError(ErrorCode(code), rest)
+    return AlteredPartition(decode_state(rest), least_isr) if code == 0 else CodedError(ErrorCode(code), rest)
 
 
 async def _set(event: asyncio.Event) -> None:

@@ -17,8 +17,8 @@ from headrace.protocol.encode import blank_response, encode_request
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.peer import InternalApi, Message
 
-from .context import Context, RequestInfo
-from .dispatch import Answer, Handler, Work, decode_in_turns, encoded_answer
+from ..context import Context, RequestInfo
+from ..dispatch import Answer, Handler, Work, decode_in_turns, encoded_answer
 
 CONTROLLER_APIS: Final = frozenset(
     {

@@ -1,4 +1,4 @@
-"""What one follower is owed: the leader's side of a replication link.
+"""One follower's fetch session: the leader's side of a replication link.
 
 A follower tells from where it wants each partition, which acknowledges what it has. The partition then stands in
 `asking` until it is answered with records; it becomes `ready` when there are some. An append wakes the follower; a
@@ -27,7 +27,7 @@ Answer: TypeAlias = tuple[Progress, Range | None]
 class Holder(Protocol):
     """Who finds partitions."""
 
-    awaited: dict[Key, dict["Outflow", None]]
+    awaited: dict[Key, dict["FollowerSession", None]]
     """Who has asked for partitions that are not led here yet: to be told when they are, with `led`."""
 
     def partition_by_id(self, topic_id: bytes, index: int) -> Partition:
@@ -39,7 +39,7 @@ class Holder(Protocol):
         ...
 
 
-class Outflow:
+class FollowerSession:
     """One follower's positions on one link."""
 
     def __init__(self, broker: int, holder: Holder, now: Callable[[], float], throttle: Throttle | None = None) -> None:
@@ -163,9 +163,9 @@ class Outflow:
         known = self._watched.get(key)
         if known is not partition:
             if known is not None:
-                known.outflows.pop(self, None)
+                known.follower_sessions.pop(self, None)
             self._watched[key] = partition
-            partition.outflows[self] = key
+            partition.follower_sessions[self] = key
 
     def _forget(self, key: Key) -> None:
         if self._waits(key):
@@ -173,7 +173,7 @@ class Outflow:
         for kept in (self._asking, self._ready, self._held, self._moved, self._agreed, self._outside):
             kept.pop(key, None)
         if (partition := self._watched.pop(key, None)) is not None:
-            partition.outflows.pop(self, None)
+            partition.follower_sessions.pop(self, None)
         waiting = self._holder.awaited.get(key)
         if waiting is not None and waiting.pop(self, self) is None and not waiting:
             del self._holder.awaited[key]

@@ -1,8 +1,8 @@
 """The active controller at work: watches brokers come and go, elects leaders, grants ISRs, moves partitions.
 
-It lives for one reign, from its election to when it is deposed, resigns, or loses its session. It begins with what the
-store holds, so that it can take over in the middle of anything: what its predecessor committed counts, what it had only
-decided does not. Nobody is served before every partition has been looked at once.
+It lives for one controller epoch, from its election until it is fenced, resigns, or loses its session. It begins with
+what the store holds, so that it can take over in the middle of anything: what its predecessor committed counts, what it
+had only decided does not. Nobody is served before every partition has been looked at once.
 
 Decisions are `election`'s. Each is committed under the controller's epoch, then told in the feed. Changes to one topic
 follow one another; a decision is always taken on the state that the store has.
@@ -21,17 +21,17 @@ import structlog
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from . import election
-from .controller import Controller
+from .alter_partition import AlteredPartition, AlterPartitionResult
 from .election import Rules
-from .feed import Feed, Place
+from .feed import Feed, FeedPosition
 from .image import ClusterImage, PartitionState, Topic
 from .leaders import NextState, Offline
 from .lineage import Lineage, load_lineage
 from .log_faults import Fault, FaultyLog, LogKey
+from .metadata_writer import MetadataWriter
 from .recovery import AskEnds, LogRecovery
-from .registration import ACCOUNTED, BROKERS, Loss, Registration, decode_registration, registration_key
+from .registration import ACCOUNTED, BROKERS, DataLoss, Registration, decode_registration, registration_key
 from .store import Create, Put, SharedStore
-from .wishes import Granted, Outcome
 
 POLL_SECONDS: Final = 5.0
 LISTEN_SECONDS: Final = 1.0
@@ -49,18 +49,18 @@ _DECIDED: Final = frozenset(
         ErrorCode.unknown_topic_or_partition,
     }
 )
-"""What a wish is refused with. With anything else nobody knows yet what became of it."""
+"""Errors that refuse an AlterPartition request for good. With any other its outcome is unknown."""
 
 
-class Overseer:
-    """One reign of one controller."""
+class ActiveController:
+    """The controller of the cluster for one controller epoch."""
 
     def __init__(
         self,
         *,
         broker_id: int,
         store: SharedStore,
-        controller: Controller,
+        writer: MetadataWriter,
         image: ClusterImage,
         feed: Feed,
         ask_ends: AskEnds,
@@ -69,19 +69,19 @@ class Overseer:
         self._broker_id = broker_id
         self._rng = rng
         self._store = store
-        self.controller = controller
+        self.writer = writer
         self.image = image
         self.feed = feed
         self.is_ready = False
-        """Whether every partition has been looked at in this reign."""
-        self._leaders = controller.leaders
+        """Whether every partition has been looked at in this controller epoch."""
+        self._leaders = writer.leaders
         self._alive: frozenset[int] = frozenset()
         self._accounted: dict[int, int] = {}
         """The epochs of the brokers whose coming has had its consequences."""
         self._accounted_version: int | None = None
         self._lineage = Lineage()
         self._settled = asyncio.Event()
-        """Set when brokers were accounted for, and when the reign is over."""
+        """Set when brokers were accounted for, and when this controller has resigned."""
         self._is_over = False
         self._asked: dict[int, tuple[int, int]] = {}
         """Of each broker the latest request for ISRs: its epoch and number."""
@@ -94,14 +94,14 @@ class Overseer:
         self.recovery = LogRecovery(self._leaders, image, ask_ends, self._accounted_alive)
 
     async def run(self) -> None:
-        """Rule until cancelled, or until an error says that the reign is over."""
+        """Be the controller until cancelled, or until an error says that this controller is fenced."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_brokers())
             tasks.create_task(self._listen())
             tasks.create_task(self.recovery.run())
 
     async def _listen(self) -> None:
-        """Ends the reign when others live and none of them can be heard: another one may be reached by more.
+        """Resigns when others live and none of them can be heard: another one may be reached by more.
 
         Time in which this process did not run does not count.
         """
@@ -116,7 +116,7 @@ class Overseer:
         raise CodedError(ErrorCode.not_controller, f"no other broker was heard of for {silence:.0f} s")
 
     async def _follow_brokers(self) -> None:
-        await self.controller.load()
+        await self.writer.load()
         self.feed.begin()
         await self._load_accounted()
         self._lineage = await load_lineage(self._store)
@@ -126,7 +126,7 @@ class Overseer:
             await changed.wait()
 
     def close(self) -> None:
-        """The reign is over: who waits is told."""
+        """This controller has resigned or is fenced: whoever waits is notified."""
         self._is_over = True
         self.feed.close()
         self._settled.set()
@@ -154,7 +154,7 @@ class Overseer:
             return
         value = json.dumps(epochs).encode()
         version = self._accounted_version
-        await self.controller.commit([Create(ACCOUNTED, value) if version is None else Put(ACCOUNTED, value, version)])
+        await self.writer.commit([Create(ACCOUNTED, value) if version is None else Put(ACCOUNTED, value, version)])
         self._accounted_version = 0 if version is None else version + 1
         self._accounted = epochs
 
@@ -196,17 +196,17 @@ class Overseer:
             seen_by=witnesses,
         )
         await self._leaders.change_all(lambda state, _rules, _offline: election.after_set_back(state))
-        await self.controller.skip_producer_ids()
+        await self.writer.skip_producer_ids()
         operation, lineage = self._lineage.extension(self._rng)
-        await self.controller.commit([operation])
+        await self.writer.commit([operation])
         self._lineage = lineage
 
     async def _settle_partitions(self, came: Mapping[int, Registration]) -> None:
         """Leaders for what the living hold. Who has come anew was gone: it is in no ISR unless it is the last."""
         alive = self._alive
         stayed = alive - came.keys()
-        emptied = frozenset(broker for broker, r in came.items() if r.loss is Loss.EVERYTHING)
-        losers = frozenset(broker for broker, r in came.items() if r.loss is not Loss.NOTHING or r.saw_set_back)
+        emptied = frozenset(broker for broker, r in came.items() if r.loss is DataLoss.EVERYTHING)
+        losers = frozenset(broker for broker, r in came.items() if r.loss is not DataLoss.NOTHING or r.saw_set_back)
 
         def without(lost: frozenset[int]) -> NextState:
             def settle(state: PartitionState, rules: Rules, offline: Offline) -> PartitionState | None:
@@ -244,7 +244,7 @@ class Overseer:
         """A broker has said something: this controller is not alone."""
         self._is_heard = self._is_heard or broker != self._broker_id
 
-    async def poll(self, broker: int, broker_epoch: int, place: Place) -> dict[str, Any]:
+    async def poll(self, broker: int, broker_epoch: int, place: FeedPosition) -> dict[str, Any]:
         """The feed for one broker; only once the consequences of its registration are known."""
         self.hear(broker)
         try:
@@ -258,7 +258,7 @@ class Overseer:
 
     def _knows(self, broker: int, broker_epoch: int) -> bool:
         if self._is_over:
-            raise CodedError(ErrorCode.not_controller, "this reign is over")
+            raise CodedError(ErrorCode.not_controller, "this broker is no longer the controller")
         return self.is_ready and self._accounted.get(broker) == broker_epoch
 
     def _require_known(self, broker: int, broker_epoch: int) -> None:
@@ -267,7 +267,7 @@ class Overseer:
 
     async def alter_isr(
         self, broker: int, broker_epoch: int, number: int, changes: Sequence[Mapping[str, Any]]
-    ) -> list[Outcome]:
+    ) -> list[AlterPartitionResult]:
         """What leaders want their ISRs to be: the states as they then are, or why not.
 
         A broker numbers its requests. One that comes after a later one was given up by who sent it, who may have
@@ -277,7 +277,7 @@ class Overseer:
         _require_later(self._asked, broker, (broker_epoch, number))
         return list(await asyncio.gather(*(self._alter_one(broker, change) for change in changes)))
 
-    async def _alter_one(self, broker: int, change: Mapping[str, Any]) -> Outcome:
+    async def _alter_one(self, broker: int, change: Mapping[str, Any]) -> AlterPartitionResult:
         index = int(change["partition"])
         topic = self.image.topic(change["topic"])
         if topic is None or topic.id.hex != change["topic_id"] or not 0 <= index < len(topic.partitions):
@@ -315,11 +315,11 @@ class Overseer:
         after = election.after_change_of_brokers(state, rules, self._alive - offline) if offline else None
         return state if after is None else after
 
-    def _granted(self, name: str, index: int) -> Outcome:
+    def _granted(self, name: str, index: int) -> AlterPartitionResult:
         topic = self.image.topic(name)
         if topic is None:
             return CodedError(ErrorCode.unknown_topic_or_partition)
-        return Granted(topic.partitions[index], self._leaders.rules(topic).min_insync_replicas)
+        return AlteredPartition(topic.partitions[index], self._leaders.rules(topic).min_insync_replicas)
 
     def _check_members(
         self, isr: Sequence[int], epochs: Sequence[int], state: PartitionState, offline: Offline

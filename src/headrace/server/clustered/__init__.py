@@ -1,0 +1,1 @@
+"""A broker among others: its membership, links to its peers, requests forwarded to the active controller."""
