@@ -38,6 +38,13 @@ _LOGICAL: Final[dict[tuple[str, str], t.DataType]] = {
     ("long", "local-timestamp-millis"): t.TimestampNTZType(),
     ("long", "local-timestamp-micros"): t.TimestampNTZType(),
 }
+_LOGICAL_OF: Final[dict[str, tuple[str, ...]]] = {
+    "date": ("int",),
+    "time-millis": ("int",),
+    "time-micros": ("long",),
+    "decimal": ("bytes", "fixed"),
+} | {f"{local}timestamp-{unit}": ("long",) for local in ("", "local-") for unit in ("millis", "micros", "nanos")}
+"""Which types may have a logical type; of others it means nothing, as Avro has it."""
 _WIDENED: Final[dict[frozenset[str], t.DataType]] = {
     frozenset({"int", "long"}): t.LongType(),
     frozenset({"float", "double"}): t.DoubleType(),
@@ -77,8 +84,9 @@ def resolved(node: Node, names: Names) -> Node:
 
 
 def logical_type(node: Node) -> str:
-    """The name of a node's logical type; empty if it has none."""
-    return str(node.extra.get("logicalType", ""))
+    """The name of a node's logical type; empty if it has none, or one that its type cannot have."""
+    name = str(node.extra.get("logicalType", ""))
+    return name if node.kind in _LOGICAL_OF.get(name, (node.kind,)) else ""
 
 
 def takes_no_bytes(node: Node, names: Names, inside: tuple[str, ...] = ()) -> bool:

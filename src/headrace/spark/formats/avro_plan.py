@@ -47,6 +47,7 @@ _TO_FLOAT: Final = {"int": LONG_AS_FLOAT, "long": LONG_AS_FLOAT, "float": FLOAT}
 _TO_DOUBLE: Final = {"int": LONG_AS_DOUBLE, "long": LONG_AS_DOUBLE, "float": FLOAT_AS_DOUBLE, "double": DOUBLE}
 _MEANINGFUL: Final = ("date", "time-", "timestamp-", "local-timestamp-")
 _UNITS: Final = ("millis", "micros")
+_MOMENTS: Final = (t.TimestampType, t.TimestampNTZType)
 _MOST_MILLIS: Final = (2**63 - 1) // 1000
 _MOST_CALLS: Final = 1000
 
@@ -244,7 +245,8 @@ class _Program:
             codes = _TO_FLOAT if isinstance(place.spark_type, t.FloatType) else _TO_DOUBLE
             self.emit(codes[writer.kind], column)
         elif column.form is Form.NUMBER:
-            self.emit(MILLIS if _is_in_millis(reader, writer) else _NUMBERS[writer.kind], column)
+            in_millis = isinstance(place.spark_type, _MOMENTS) and _is_in_millis(reader, writer)
+            self.emit(MILLIS if in_millis else _NUMBERS[writer.kind], column)
 
     def _enum(self, writer: Enum, reader: Enum, column: Column) -> None:
         table = len(self.tables)
@@ -341,7 +343,8 @@ class _Program:
             is_float = isinstance(place.spark_type, t.FloatType)
             self.emit(CONSTANT, column, _bits(float(value), is_float, schema.kind == "float"))
         else:
-            self.emit(CONSTANT, column, _number(int(value), schema))
+            in_millis = isinstance(place.spark_type, _MOMENTS) and _is_in_millis(schema, schema)
+            self.emit(CONSTANT, column, _micros(int(value)) if in_millis else int(value))
 
     def _constant_text(self, column: Column, text: bytes) -> None:
         self.emit(WIDE_CONSTANT, column, -1 - len(self.texts), len(text))
@@ -394,9 +397,7 @@ def _is_in_millis(reader: Node, writer: Node) -> bool:
     return (logical_type(writer) or logical_type(reader)).endswith("millis")
 
 
-def _number(value: int, schema: Node) -> int:
-    if not _is_in_millis(schema, schema):
-        return value
+def _micros(value: int) -> int:
     if not -_MOST_MILLIS <= value <= _MOST_MILLIS:
         raise _Unresolvable("the default that the reader's schema gives is out of range")
     return value * 1000

@@ -227,6 +227,25 @@ def test_times_in_another_unit_are_the_same_times() -> None:
         assert one(writer, reader, {"a": moment}) == {"a": moment}
 
 
+@pytest.mark.parametrize("name", ["timestamp-millis", "local-timestamp-millis", "timestamp-micros", "date"])
+def test_a_logical_type_that_its_type_cannot_have_means_nothing(name: str) -> None:
+    kind = {"type": "long" if name == "date" else "int", "logicalType": name}
+    later = fields({"name": "a", "type": "int"}, {"name": "b", "type": kind, "default": 7})
+    assert one(record(a=kind), record(a=kind), {"a": 5}) == {"a": 5}
+    assert one(record(a="int"), later, {"a": 5}) == {"a": 5, "b": 7}
+    micros = {"type": "long", "logicalType": "timestamp-micros"}
+    if name != "date":
+        assert one(record(a=kind), record(a=micros), {"a": 5}) == {"a": datetime(1970, 1, 1, 0, 0, 0, 5, tzinfo=UTC)}
+
+
+def test_a_column_of_numbers_has_times_as_they_were_written() -> None:
+    union = ["int", {"type": "long", "logicalType": "timestamp-millis"}]
+    later = fields({"name": "a", "type": ["int", "long"]}, {"name": "b", "type": union[::-1], "default": 7})
+    moment = datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC)
+    assert one(record(a=union), record(a=union), {"a": moment}) == {"a": 5000}
+    assert one(record(a=union), later, {"a": moment}) == {"a": 5000, "b": 7}
+
+
 def test_a_list_of_what_takes_no_bytes_has_no_bound_and_is_bad() -> None:
     nothing = fields(name="N")
     something = fields({"name": "a", "type": "int", "default": 1}, name="N")
