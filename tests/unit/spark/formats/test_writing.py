@@ -257,6 +257,31 @@ def test_text_that_is_not_utf8_becomes_a_letter_with_the_bytes_that_it_has(url: 
     assert found.letters.column("value").to_pylist() == [b'{"a":"a\xff","b":2}']
 
 
+@pytest.mark.parametrize("chosen", ["avro", "json-schema", "protobuf"])
+def test_a_row_with_a_time_that_python_does_not_have_becomes_a_letter(url: str, chosen: str) -> None:
+    columns = "at TIMESTAMP, m MAP<STRING, TIMESTAMP>, a STRING"
+    moment = {"type": "long", "logicalType": "timestamp-micros"}
+    symbol = {"type": "enum", "name": "E", "symbols": ["A"]}
+    types = {"at": moment, "m": {"type": "map", "values": moment}, "a": symbol}
+    fields = [{"name": name, "type": kind} for name, kind in types.items()]
+    schema = {"schema": json.dumps({"type": "record", "name": "R", "fields": fields})} if chosen == "avro" else {}
+    made = encoder(url, columns, format=chosen, topic=f"far-{chosen}", deadLetterTopic="dead", **schema)
+    value: dict[str, Any] = {"at": 253_402_300_800_000_000, "m": {"k": -(2**62)}, "a": "x"}
+    numbers = arrow_type(parse_schema(columns.replace("TIMESTAMP", "BIGINT")))
+    column = pa.array([value | {"m": list(value["m"].items())}], numbers).cast(arrow_type(parse_schema(columns)))
+    found = made.encode(pa.RecordBatch.from_arrays([column], ["value"]))
+    assert found.rows.num_rows == 0
+    assert found.letters is not None
+    assert [json.loads(letter) for letter in found.letters.column("value").to_pylist()] == [value]
+
+
+def test_a_letter_is_json_where_a_number_is_none(url: str) -> None:
+    made = encoder(url, "d DOUBLE", format="json-schema", topic="nan", deadLetterTopic="dead")
+    found = made.encode(rows("d DOUBLE", [{"d": float("nan")}, {"d": float("-inf")}]))
+    assert found.letters is not None
+    assert found.letters.column("value").to_pylist() == [b'{"d": "nan"}', b'{"d": "-inf"}']
+
+
 def test_a_row_that_cannot_be_written_fails_where_letters_go_nowhere(url: str) -> None:
     made = encoder(url, COLUMNS, format="avro", topic="letters", schema=SCHEMA)
     with pytest.raises(ClientError) as caught:

@@ -19,6 +19,7 @@ from pyspark.sql import types as t
 from headrace.registry.schemas.protobuf import descriptors
 from headrace.spark.formats.arrow_types import arrow_type
 from headrace.spark.formats.ddl import parse_schema
+from headrace.spark.formats.errors import OptionError
 from headrace.spark.formats.options import FormatOptions
 from headrace.spark.formats.protobuf_plan import reader_type
 from headrace.spark.formats.writing import avro, protobuf
@@ -292,6 +293,30 @@ def test_numbers_that_json_or_protobuf_has_not_are_refused() -> None:
     found, faults = encoded(write, kind, rows)
     assert list(faults) == [0, 1, 2, 3]
     assert found[4] == b"\x08\1\x1a\1\1"
+
+
+def test_keys_of_a_map_are_written_in_json_as_values_are() -> None:
+    moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    keys = {
+        "BOOLEAN": True,
+        "DECIMAL(9,8)": Decimal("0.00000001"),
+        "BINARY": b"\xff",
+        "BIGINT": -1,
+        "TIMESTAMP": moment,
+    }
+    columns = ", ".join(f"c{number} MAP<{kind}, INT>" for number, kind in enumerate(keys))
+    kind = parse_schema(columns)
+    row = {f"c{number}": [(key, 1)] for number, key in enumerate(keys.values())}
+    (found,), _ = encoded(json_write("", kind, is_checked=False), kind, [row])
+    assert [next(iter(one)) for one in json.loads(found).values()] == [
+        "true",
+        "0.00000001",
+        "/w==",
+        "-1",
+        "2026-01-02T03:04:05Z",
+    ]
+    with pytest.raises(OptionError, match="cast them"):
+        json_write("", parse_schema("m MAP<STRUCT<a: INT>, INT>"), is_checked=False)
 
 
 def test_days_without_a_year_of_four_digits_and_text_that_is_not_utf8_are_refused() -> None:

@@ -142,8 +142,8 @@ class _Fitting:
         def write(column: Column) -> list[Part]:
             members = [column.field(place) for place in range(len(branches))]
             given = sum(member.valid.astype(int) for member in members)
-            column.refuse(given > 1, lambda _: f"{path} has several members of the schema's union; it must have one")
-            column.refuse(given < 1, lambda _: f"{path} has no member of the schema's union; it must have one")
+            column.refuse(given > 1, f"{path} has several members of the schema's union; it must have one")
+            column.refuse(given < 1, f"{path} has no member of the schema's union; it must have one")
             parts: list[Part] = []
             for member, (head, write) in zip(members, branches, strict=True):
                 parts += [_heads(member, head, b""), *spread(member, write)]
@@ -237,7 +237,7 @@ def _unfit(wanted: str, kind: t.DataType, path: str) -> OptionError:
 def _required(write: Write, path: str) -> Write:
     def required(column: Column) -> list[Part]:
         if column.values.null_count:
-            column.refuse(~column.valid, lambda _: f"{path} is null, which the schema does not allow")
+            column.refuse(~column.valid, f"{path} is null, which the schema does not allow")
         return spread(column, write)
 
     return required

@@ -1,16 +1,19 @@
 """Batches whose values are encoded, as a task hands them to the writer."""
 
 import json
+import math
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import compute
+from pyspark.sql import types as t
 
 from headrace.client.columnar.model import HEADERS
 from headrace.client.errors import ClientError
 
+from ..arrow_types import arrow_type
 from .options import EncodingOptions
 from .pieces import Column, Write, join, spread
 
@@ -108,14 +111,18 @@ class ValueEncoder:
         return pa.RecordBatch.from_pydict(columns)
 
     def _shown_rows(self, values: pa.Array) -> pa.Array:
+        return pa.array([self._shown_row(values.slice(row, 1)) for row in range(len(values))], pa.binary())
+
+    def _shown_row(self, value: pa.Array) -> bytes:
         try:
-            shown = [json.dumps(value, default=_shown, ensure_ascii=False) for value in values.to_pylist()]
-        except UnicodeDecodeError:  # a string that is not UTF-8, which is shown with the bytes that it has
+            return json.dumps(_finite(value[0].as_py()), default=_shown, ensure_ascii=False).encode()
+        except (ValueError, OverflowError):
+            # A string that is not UTF-8 is shown with the bytes that it has, a time beyond Python's as a number.
             from .json import json_write
 
-            write = json_write("", self._agreed.value, is_checked=False)
-            return join(write(Column(values, np.arange(len(values)), {})), len(values))
-        return pa.array([text.encode() for text in shown], pa.binary())
+            kind = _timeless(self._agreed.value)
+            column = Column(value.cast(arrow_type(kind)), np.arange(1), {})
+            return bytes(join(json_write("", kind, is_checked=False)(column), 1)[0].as_py())
 
 
 def write_of(chosen: str, agreed: Agreed) -> Write:
@@ -144,6 +151,28 @@ def _varint(bits: int) -> bytes:
         found.append(bits & 127 | 128)
         bits >>= 7
     return bytes([*found, bits])
+
+
+def _timeless(kind: t.DataType) -> t.DataType:
+    """The type with numbers in place of days and moments: days and microseconds since 1970."""
+    if isinstance(kind, t.StructType):
+        return t.StructType([t.StructField(one.name, _timeless(one.dataType), one.nullable) for one in kind.fields])
+    if isinstance(kind, t.ArrayType):
+        return t.ArrayType(_timeless(kind.elementType), kind.containsNull)
+    if isinstance(kind, t.MapType):
+        return t.MapType(_timeless(kind.keyType), _timeless(kind.valueType), kind.valueContainsNull)
+    if isinstance(kind, t.DateType):
+        return t.IntegerType()
+    return t.LongType() if isinstance(kind, t.TimestampType | t.TimestampNTZType) else kind
+
+
+def _finite(value: Any) -> Any:
+    """The value with texts in place of numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _shown(value: Any) -> Any:

@@ -32,6 +32,7 @@ _quoted: Final = json.JSONEncoder(ensure_ascii=False).encode
 _NEEDS_ESCAPES: Final = r'["\\\x00-\x1f]'
 _ESCAPED: Final = np.array([byte < 32 or byte in b'"\\' for byte in range(256)])
 _TIME, _FRACTION, _END = len("2026-01-02"), len("2026-01-02 03:04:05"), len("2026-01-02 03:04:05.678901")
+_TEXTS: Final = (t.StringType, t.BinaryType, t.DateType, t.TimestampType, t.TimestampNTZType)
 _MADE: Final[dict[type[Any], dict[str, Any]]] = {
     t.BooleanType: {"type": "boolean"},
     t.ByteType: {"type": "integer", "connect.type": "int8"},
@@ -176,9 +177,11 @@ def _entry(key: Write, item: Write) -> Write:
 
 
 def _key(kind: t.DataType, path: str) -> Write:
-    if isinstance(kind, t.StringType):
-        return lambda column: _text(column, path)
-    return lambda column: [_one_by_one(lambda key: _quoted(str(key)), column.values)]
+    """Names are texts: those of numbers and truth values have quotes around them."""
+    if isinstance(kind, t.StructType | t.ArrayType):
+        raise OptionError(f"{path} has keys of {kind.simpleString()}, which JSON does not have; cast them")
+    write = _writing(kind, path)
+    return write if isinstance(kind, _TEXTS) else lambda column: [b'"', *write(column), b'"']
 
 
 def _one_by_one(render: Callable[[Any], str], values: pa.Array) -> pa.Array:

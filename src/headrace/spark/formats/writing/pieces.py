@@ -39,11 +39,12 @@ class Column(NamedTuple):
         days = pa.types.is_date32(self.values.type)
         return (self.values.cast(pa.int32()) if days else self.values).cast(pa.int64()).to_numpy()
 
-    def refuse(self, bad: Any, why: Callable[[Any], str]) -> None:
-        """`why` is given each bad value."""
+    def refuse(self, bad: Any, why: str | Callable[[Any], str]) -> None:
+        """`why`, if it is no text, is given each bad value. Of structs it is one: Python may not have all of theirs."""
         for place in np.flatnonzero(bad):
             if self.rows[place] not in self.faults:
-                self.faults[int(self.rows[place])] = why(self.values[int(place)].as_py())
+                said = why if isinstance(why, str) else why(self.values[int(place)].as_py())
+                self.faults[int(self.rows[place])] = said
 
     def given(self) -> "Column":
         """Without those that are null."""

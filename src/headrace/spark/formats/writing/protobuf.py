@@ -197,7 +197,7 @@ def _message(descriptor: Descriptor, kind: t.StructType, path: str) -> Write:
 
 
 def _need(column: Column, given: Any, path: str) -> None:
-    column.refuse(~given, lambda _: f"the schema needs {path}")
+    column.refuse(~given, f"the schema needs {path}")
 
 
 def _keep_last(columns: list[Column], places: list[int]) -> None:
@@ -238,7 +238,7 @@ def _element(field: FieldDescriptor, kind: t.DataType, path: str) -> Write:
 
 def _required(write: Write, path: str) -> Write:
     def required(column: Column) -> list[Part]:
-        column.refuse(~column.valid, lambda _: f"{path}[] is null, which a list or map of Protobuf cannot have")
+        column.refuse(~column.valid, f"{path}[] is null, which a list or map of Protobuf cannot have")
         return spread(column, write)
 
     return required
