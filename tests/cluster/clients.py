@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, Final
 
+from headrace.net.address import Address
 from headrace.net.network import LinkClosed
 from headrace.protocol.api import ApiKey
 from headrace.protocol.batch import HEADER_SIZE, read_header
 from headrace.protocol.errors import ErrorCode
 from headrace.protocol.records import Record, decode_records, encode_batch
-from headrace.testing.client import Address, SimulatedClient
+from headrace.testing.client import SimulatedClient
 from headrace.testing.cluster import SimulatedCluster
 from headrace.testing.loop import VirtualClock
 from tests.checker.history import History, Operation
@@ -98,7 +99,7 @@ class ClusterClient:
     async def _refresh(self, topic: str) -> None:
         values = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
         answer = await self.ask_anyone(ApiKey.METADATA, METADATA_VERSION, values)
-        nodes = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        nodes = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
         for found in answer.topics[0].partitions:
             if found.leader_id in nodes:
                 self._leaders[topic, found.partition_index] = nodes[found.leader_id]

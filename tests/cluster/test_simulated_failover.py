@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from headrace.net.address import Address
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.testing.cluster import SESSION_SECONDS
@@ -149,13 +150,13 @@ def test_a_leader_that_slept_past_its_session_is_fenced_and_its_tail_is_cut() ->
 
 async def _read_from(reader: ClusterClient, seen: list[bytes]) -> None:
     """Reads from broker 0, and from it alone, whatever the metadata says."""
-    reader.believe(TOPIC, 0, ("b0", 9092))
+    reader.believe(TOPIC, 0, Address("b0", 9092))
     while True:
         try:
             _, records = await reader.fetch(TOPIC, 0, len(seen))
         except Exception:
             await reader.pause()
-            reader.believe(TOPIC, 0, ("b0", 9092))
+            reader.believe(TOPIC, 0, Address("b0", 9092))
         else:
             seen += [record.value or b"" for record in records]
 

@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any
 
+from headrace.net.address import Address
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
-from headrace.testing.client import Address
 from headrace.testing.cluster import SimulatedCluster
 from headrace.testing.loop import run_virtual
 
@@ -27,7 +27,7 @@ class Member:
             try:
                 answer = await self.client.ask_anyone(ApiKey.FIND_COORDINATOR, 3, {"key": self.group, "key_type": 0})
                 if answer.error_code == ErrorCode.none:
-                    return answer.host, answer.port
+                    return Address(answer.host, answer.port)
             except OSError:
                 pass
             await self.client.pause()

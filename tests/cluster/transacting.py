@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
+from headrace.net.address import Address
 from headrace.protocol.api import ApiKey
 from headrace.protocol.batch import HEADER_SIZE, read_header
 from headrace.protocol.errors import ErrorCode
 from headrace.protocol.records import Record, decode_marker, decode_records, encode_batch
-from headrace.testing.client import Address
 from headrace.testing.cluster import SimulatedCluster
 from headrace.testing.loop import VirtualClock
 
@@ -144,7 +144,7 @@ class TransactionalProducer:
         answer = await self.client.ask_anyone(ApiKey.FIND_COORDINATOR, 3, {"key": self.name, "key_type": 1})
         if answer.error_code != ErrorCode.none:
             raise Failed(ErrorCode(answer.error_code))
-        return answer.host, answer.port
+        return Address(answer.host, answer.port)
 
     async def _until(self, ask: Callable[[], Awaitable[ErrorCode]], missed: Callable[[], None]) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):

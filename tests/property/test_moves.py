@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from headrace.client.errors import ClientError
 from headrace.ops.moves import (
-    Partition,
     Racks,
     Replicas,
     bounds,
@@ -21,8 +20,9 @@ from headrace.ops.moves import (
     replicas_moved,
     shares,
 )
+from headrace.protocol.topic_partition import TopicPartition
 
-Layout = Mapping[Partition, Replicas]
+Layout = Mapping[TopicPartition, Replicas]
 
 
 class Cluster(NamedTuple):
@@ -33,14 +33,14 @@ class Cluster(NamedTuple):
 @st.composite
 def layouts(draw: st.DrawFn, racks: Racks, most_replicas: int, *, uniform: bool) -> Layout:
     brokers = sorted(racks)
-    layout: dict[Partition, Replicas] = {}
+    layout: dict[TopicPartition, Replicas] = {}
     factor = draw(st.integers(1, most_replicas))
     rng = Random(draw(st.integers(0, 1 << 32)))
     for topic in range(draw(st.integers(1, 4))):
         count = factor if uniform else draw(st.integers(1, most_replicas))
         some = draw(st.lists(st.sampled_from(brokers), min_size=count, unique=True)) if draw(st.booleans()) else brokers
         for index in range(draw(st.integers(1, 40))):
-            layout[f"t{topic}", index] = tuple(rng.sample(some, count))
+            layout[TopicPartition(f"t{topic}", index)] = tuple(rng.sample(some, count))
     return layout
 
 
@@ -249,7 +249,7 @@ def test_a_rack_with_few_brokers_makes_each_of_them_hold_more() -> None:
 
 
 def test_a_cluster_of_ten_thousand_partitions_can_be_planned_for() -> None:
-    layout = {("t", n): (1 + n % 3, 1 + (n + 1) % 3) for n in range(10_000)}
+    layout = {TopicPartition("t", n): (1 + n % 3, 1 + (n + 1) % 3) for n in range(10_000)}
     racks: Racks = dict.fromkeys(range(1, 7))
     plan = rebalanced(layout, racks)
     counts = replica_counts(after(layout, plan))

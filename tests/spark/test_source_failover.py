@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from headrace.ops.operations import Operations
+from headrace.protocol.topic_partition import TopicPartition
 from tests.faults.load import IMPATIENT
 from tests.faults.view import View
 from tests.process import ClusterProcesses, wait_for
@@ -62,7 +63,7 @@ def kill_and_restart(cluster: ClusterProcesses, view: View) -> None:
 def move_and_elect(cluster: ClusterProcesses, view: View) -> None:
     """Every partition gets another leader, as planned, with the moment's records on their way."""
     with Operations(cluster.bootstrap) as operations:
-        targets = {(view.topic, number): (*held[1:], held[0]) for number, held in enumerate(REPLICAS)}
+        targets = {TopicPartition(view.topic, number): (*held[1:], held[0]) for number, held in enumerate(REPLICAS)}
         assert not any(operations.reassign(targets).values())
         wait_for("the moves", lambda: not operations.moving())
         operations.elect(list(targets))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from headrace.client.probe import Address
+from headrace.net.address import Address
 
 from .console import ExitCode, Failure, bad_input, examples, say, say_json
 from .lean import lean_imports

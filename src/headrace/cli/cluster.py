@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from headrace.client.errors import ClientError, unknown_topic
-from headrace.ops.moves import Partition, Replicas, drained, placed_on, rebalanced
+from headrace.ops.moves import Replicas, drained, placed_on, rebalanced
 from headrace.ops.overview import ClusterView
+from headrace.protocol.topic_partition import TopicPartition
 
 from .cluster_show import as_values, is_well, show
 from .console import ExitCode, Failure, bad_input, examples, note, say, say_json
@@ -161,15 +162,15 @@ def _asked(
     view: ClusterView,
     topics: list[str] | None,
     partition: list[int] | None,
-    written: dict[Partition, Replicas] | None,
-) -> dict[Partition, Replicas]:
+    written: dict[TopicPartition, Replicas] | None,
+) -> dict[TopicPartition, Replicas]:
     """The partitions that are meant, as they are; all where none are named."""
     layout = view.layout
     if written is not None:
         wanted = list(written)
     elif partition:
         assert topics is not None
-        wanted = [(topics[0], index) for index in dict.fromkeys(partition)]
+        wanted = [TopicPartition(topics[0], index) for index in dict.fromkeys(partition)]
     else:
         wanted = [key for key in layout if not topics or key[0] in topics]
     for topic in {*(topics or ()), *(topic for topic, _ in wanted)}:
@@ -183,29 +184,29 @@ def _asked(
 
 def _placed(
     view: ClusterView,
-    asked: dict[Partition, Replicas],
+    asked: dict[TopicPartition, Replicas],
     partition: list[int] | None,
     chosen: tuple[int, ...] | None,
     replication_factor: int | None,
-) -> dict[Partition, Replicas]:
+) -> dict[TopicPartition, Replicas]:
     if partition:
         assert chosen is not None
         return dict.fromkeys(asked, chosen)
     if chosen is not None:
-        _refuse_unknown_brokers(view, {("", 0): chosen})
+        _refuse_unknown_brokers(view, {TopicPartition("", 0): chosen})
     return placed_on(asked, view.racks, view.racks if chosen is None else chosen, replication_factor)
 
 
-def _refuse_unknown_brokers(view: ClusterView, plan: dict[Partition, Replicas]) -> None:
+def _refuse_unknown_brokers(view: ClusterView, plan: dict[TopicPartition, Replicas]) -> None:
     unknown = sorted({broker for replicas in plan.values() for broker in replicas} - view.racks.keys())
     if unknown:
         raise Failure(f"broker {unknown[0]} is not alive; there are {brokers(sorted(view.racks))}")
 
 
-def _cancel(operations: "Operations", view: ClusterView, asked: dict[Partition, Replicas], manner: Manner) -> None:
+def _cancel(operations: "Operations", view: ClusterView, asked: dict[TopicPartition, Replicas], manner: Manner) -> None:
     moving = [p for p in view.moving if p.key in asked]
     if manner.dry_run or not moving:
-        outcomes: dict[Partition, ClientError | None] = {p.key: None for p in moving}
+        outcomes: dict[TopicPartition, ClientError | None] = {p.key: None for p in moving}
     else:
         outcomes = operations.reassign(dict.fromkeys(p.key for p in moving))
     failed = {key: error for key, error in outcomes.items() if error is not None}

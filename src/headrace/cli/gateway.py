@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from headrace.client.probe import Address, parse_bootstrap
+from headrace.net.address import Address, parse_bootstrap
 
 from . import gateway_options as options
 from .console import bad_input, examples, say, say_json
@@ -66,12 +66,11 @@ def gateway(
     if with_stdin:
         stop_with_stdin()
     from headrace.gateway.settings import Settings
-    from headrace.net.channel import Address as Broker
     from headrace.web.guard import Guard
     from headrace.web.server import Listen
 
     settings = Settings(
-        bootstrap=tuple(Broker(*each) for each in parse_bootstrap(bootstrap_list(bootstrap))),
+        bootstrap=tuple(parse_bootstrap(bootstrap_list(bootstrap))),
         mechanism=_mechanism(sasl_mechanism),
         broker_tls=_broker_context(broker_ca) if broker_tls or broker_ca else None,
         own=_own_account(user, password_file),

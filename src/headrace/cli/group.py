@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from headrace.client.errors import ClientError
-from headrace.ops.groups import GroupAdmin, GroupDescription, Place
+from headrace.ops.groups import GroupAdmin, GroupDescription
+from headrace.protocol.topic_partition import TopicPartition
 
 from .console import ExitCode, Failure, bad_input, examples, note, say, say_json, say_table
 from .group_moves import Move, TopicChoice, parse_topic, plan
@@ -98,7 +99,7 @@ def _show(group: GroupDescription) -> None:
         )
 
 
-def _shown(partitions: tuple[Place, ...]) -> str:
+def _shown(partitions: tuple[TopicPartition, ...]) -> str:
     topics: dict[str, list[str]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(str(partition))
@@ -157,7 +158,7 @@ def reset(
     moves = plan(admin, group, choices, position, shift)
     if execute:
         _refuse_members(admin, group)
-        admin.move(group, {(move.topic, move.partition): move.to for move in moves if move.changes})
+        admin.move(group, {TopicPartition(move.topic, move.partition): move.to for move in moves if move.changes})
     _report_moves(moves, execute, json)
 
 

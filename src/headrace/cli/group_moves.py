@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from headrace.client.errors import unknown_topic
-from headrace.ops.groups import GroupAdmin, Place, unknown_group
+from headrace.ops.groups import GroupAdmin, unknown_group
+from headrace.protocol.topic_partition import TopicPartition
 
 from .console import Failure, bad_input
 from .positions import Position, resolve
@@ -72,13 +73,13 @@ def plan(
         partitions = _existing(known, choice)
         targets = _targets(admin, choice.topic, partitions, committed, position, shift)
         moves += [
-            Move(topic=choice.topic, partition=p, at=committed.get((choice.topic, p)), to=targets[p])
+            Move(topic=choice.topic, partition=p, at=committed.get(TopicPartition(choice.topic, p)), to=targets[p])
             for p in partitions
         ]
     return moves
 
 
-def _committed_choices(committed: Mapping[Place, int]) -> list[TopicChoice]:
+def _committed_choices(committed: Mapping[TopicPartition, int]) -> list[TopicChoice]:
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(committed):
         topics.setdefault(topic, []).append(partition)
@@ -101,7 +102,7 @@ def _targets(
     admin: GroupAdmin,
     topic: str,
     partitions: list[int],
-    committed: Mapping[Place, int],
+    committed: Mapping[TopicPartition, int],
     position: Position | None,
     shift: int | None,
 ) -> dict[int, int]:
@@ -110,7 +111,7 @@ def _targets(
     starts, ends = admin.start_offsets(topic, partitions), admin.end_offsets(topic, partitions)
     targets: dict[int, int] = {}
     for partition in partitions:
-        at = committed.get((topic, partition))
+        at = committed.get(TopicPartition(topic, partition))
         if at is None:
             raise Failure(
                 f"there is nothing to shift: the group has committed nothing for {topic}:{partition}; use --to"

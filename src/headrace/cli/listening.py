@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from headrace.client.probe import Address
+from headrace.net.address import Address
 
 from .console import ExitCode, Failure, bad_input
 

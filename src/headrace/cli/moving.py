@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from headrace.client.errors import ClientError
-from headrace.ops.moves import Partition, Replicas, replicas_moved
+from headrace.ops.moves import Replicas, replicas_moved
 from headrace.ops.overview import ClusterView
+from headrace.protocol.topic_partition import TopicPartition
 
 from .console import ExitCode, note, say, say_json
 from .plans import as_document, show_plan, summary
@@ -33,7 +34,9 @@ class Manner:
     json: bool = False
 
 
-def carry_out(operations: "Operations", view: ClusterView, plan: Mapping[Partition, Replicas], manner: Manner) -> None:
+def carry_out(
+    operations: "Operations", view: ClusterView, plan: Mapping[TopicPartition, Replicas], manner: Manner
+) -> None:
     """Show a plan, and carry it out unless that is all."""
     sizes = _sizes(operations, view) if plan else {}
     if not plan:
@@ -62,7 +65,7 @@ def _say_nothing_moves(manner: Manner) -> None:
 
 
 def _show(
-    plan: Mapping[Partition, Replicas], view: ClusterView, sizes: Mapping[Partition, int], manner: Manner
+    plan: Mapping[TopicPartition, Replicas], view: ClusterView, sizes: Mapping[TopicPartition, int], manner: Manner
 ) -> None:
     if manner.json:
         moved = replicas_moved(view.layout, plan)
@@ -74,14 +77,17 @@ def _show(
     note("nothing was changed: this is a dry run")
 
 
-def _sizes(operations: "Operations", view: ClusterView) -> dict[Partition, int]:
+def _sizes(operations: "Operations", view: ClusterView) -> dict[TopicPartition, int]:
     """The bytes of each partition where it is led."""
     by_broker = operations.sizes(view.racks)
     return {p.key: by_broker.get(p.leader, {}).get(p.key, 0) for p in view.partitions if p.leader is not None}
 
 
 def _report(
-    begun: Mapping[Partition, Replicas], failed: Mapping[Partition, ClientError], view: ClusterView, manner: Manner
+    begun: Mapping[TopicPartition, Replicas],
+    failed: Mapping[TopicPartition, ClientError],
+    view: ClusterView,
+    manner: Manner,
 ) -> None:
     state = "moved" if manner.wait else "moving"
     if manner.json:
@@ -97,7 +103,7 @@ def _report(
     report_failures(failed)
 
 
-def report_failures(failed: Mapping[Partition, ClientError]) -> None:
+def report_failures(failed: Mapping[TopicPartition, ClientError]) -> None:
     """Say what did not work, and end with a code that says so."""
     for error in list(failed.values())[:MOST_SHOWN]:
         note(f"headrace: {error.message}")
@@ -110,8 +116,8 @@ def report_failures(failed: Mapping[Partition, ClientError]) -> None:
 def _wait_for(
     operations: "Operations",
     view: ClusterView,
-    begun: Mapping[Partition, Replicas],
-    sizes: Mapping[Partition, int],
+    begun: Mapping[TopicPartition, Replicas],
+    sizes: Mapping[TopicPartition, int],
     manner: Manner,
 ) -> None:
     try:
@@ -127,8 +133,8 @@ def _wait_for(
 def _watch(
     operations: "Operations",
     view: ClusterView,
-    begun: Mapping[Partition, Replicas],
-    sizes: Mapping[Partition, int],
+    begun: Mapping[TopicPartition, Replicas],
+    sizes: Mapping[TopicPartition, int],
     *,
     shown: bool,
 ) -> None:
@@ -145,7 +151,9 @@ def _watch(
         advance(max(total - copied, 0))
 
 
-def _copied(operations: "Operations", fresh: Mapping[Partition, set[int]], sizes: Mapping[Partition, int]) -> int:
+def _copied(
+    operations: "Operations", fresh: Mapping[TopicPartition, set[int]], sizes: Mapping[TopicPartition, int]
+) -> int:
     by_broker = operations.sizes(sorted(set().union(*fresh.values())))
     held = (
         min(by_broker.get(broker, {}).get(key, 0), sizes.get(key, 0))
@@ -155,7 +163,7 @@ def _copied(operations: "Operations", fresh: Mapping[Partition, set[int]], sizes
     return sum(held)
 
 
-def _let_preferred_lead(operations: "Operations", begun: Mapping[Partition, Replicas]) -> "Outcomes":
+def _let_preferred_lead(operations: "Operations", begun: Mapping[TopicPartition, Replicas]) -> "Outcomes":
     """Who cannot lead yet will, when the cluster next looks for such partitions."""
     return operations.elect(begun) if begun else {}
 

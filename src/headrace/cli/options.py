@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from headrace.client.probe import Address, parse_address, parse_bootstrap
+from headrace.net.address import Address, parse_address, parse_bootstrap
 
 from .console import bad_input
 

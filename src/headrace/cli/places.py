@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from headrace.client.probe import Address, broker_count
+from headrace.client.probe import broker_count
+from headrace.net.address import Address
 
 from .checks import Finding, fail, ok, warn
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from headrace.ops.moves import Partition, Replicas, replicas_moved
+from headrace.ops.moves import Replicas, replicas_moved
+from headrace.protocol.topic_partition import TopicPartition
 
 from .console import bad_input, say_table
 
@@ -48,7 +49,7 @@ def shown_bytes(size: float) -> str:
     raise AssertionError(size)
 
 
-def read_plan(path: Path) -> dict[Partition, Replicas]:
+def read_plan(path: Path) -> dict[TopicPartition, Replicas]:
     """A plan in a file, in the format of Kafka's kafka-reassign-partitions."""
     try:
         document = json.loads(path.read_text("utf-8"))
@@ -59,7 +60,7 @@ def read_plan(path: Path) -> dict[Partition, Replicas]:
     entries = document.get("partitions") if isinstance(document, dict) else None
     if not isinstance(entries, list):
         raise bad_input(f'--file {path}: it should read {{"version": 1, "partitions": [{{"topic": …}}]}}')
-    plan: dict[Partition, Replicas] = {}
+    plan: dict[TopicPartition, Replicas] = {}
     for number, entry in enumerate(entries, 1):
         key, replicas = _entry(path, number, entry)
         if key in plan:
@@ -68,7 +69,7 @@ def read_plan(path: Path) -> dict[Partition, Replicas]:
     return plan
 
 
-def _entry(path: Path, number: int, entry: Any) -> tuple[Partition, Replicas]:
+def _entry(path: Path, number: int, entry: Any) -> tuple[TopicPartition, Replicas]:
     try:
         topic, index, replicas = entry["topic"], entry["partition"], entry["replicas"]
     except (KeyError, TypeError):
@@ -77,14 +78,14 @@ def _entry(path: Path, number: int, entry: Any) -> tuple[Partition, Replicas]:
         raise bad_input(f"--file {path}: entry {number} is not a topic's name, a partition's number and brokers")
     if not replicas or not all(_is_number(r) for r in replicas) or len(set(replicas)) != len(replicas):
         raise bad_input(f"--file {path}: entry {number} needs the numbers of different brokers as replicas")
-    return (topic, index), tuple(replicas)
+    return TopicPartition(topic, index), tuple(replicas)
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def as_document(plan: Mapping[Partition, Replicas]) -> dict[str, Any]:
+def as_document(plan: Mapping[TopicPartition, Replicas]) -> dict[str, Any]:
     """A plan in the same format, which `--file` and Kafka's own tool take."""
     return {
         "version": 1,
@@ -96,7 +97,9 @@ def as_document(plan: Mapping[Partition, Replicas]) -> dict[str, Any]:
 
 
 def show_plan(
-    plan: Mapping[Partition, Replicas], current: Mapping[Partition, Replicas], sizes: Mapping[Partition, int]
+    plan: Mapping[TopicPartition, Replicas],
+    current: Mapping[TopicPartition, Replicas],
+    sizes: Mapping[TopicPartition, int],
 ) -> None:
     """Each change with what it copies."""
     say_table(
@@ -106,10 +109,10 @@ def show_plan(
 
 
 def _copies(
-    key: Partition,
-    plan: Mapping[Partition, Replicas],
-    current: Mapping[Partition, Replicas],
-    sizes: Mapping[Partition, int],
+    key: TopicPartition,
+    plan: Mapping[TopicPartition, Replicas],
+    current: Mapping[TopicPartition, Replicas],
+    sizes: Mapping[TopicPartition, int],
 ) -> str:
     fresh = len(set(plan[key]) - set(current[key]))
     if not fresh:
@@ -118,7 +121,9 @@ def _copies(
 
 
 def summary(
-    plan: Mapping[Partition, Replicas], current: Mapping[Partition, Replicas], sizes: Mapping[Partition, int]
+    plan: Mapping[TopicPartition, Replicas],
+    current: Mapping[TopicPartition, Replicas],
+    sizes: Mapping[TopicPartition, int],
 ) -> str:
     """A plan in one line."""
     copied = sum(len(set(r) - set(current[key])) * sizes.get(key, 0) for key, r in plan.items())

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.client.probe import Address
+from headrace.net.address import Address
 
 from .checks import Finding, fail, ok, warn
 from .console import bad_input

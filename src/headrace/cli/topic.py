@@ -10,6 +10,7 @@ import typer
 from headrace.client.admin import Admin, PartitionDescription, TopicDescription
 from headrace.client.errors import ClientError
 from headrace.ops.overview import PartitionView
+from headrace.protocol.topic_partition import TopicPartition
 
 from .console import ExitCode, Failure, bad_input, examples, note, say, say_json, say_table
 from .lean import lean_imports
@@ -198,7 +199,7 @@ def describe(
         _show(topic, views)
 
 
-Views = Mapping[tuple[str, int], PartitionView]
+Views = Mapping[TopicPartition, PartitionView]
 
 
 def _views(bootstrap: str, properties: list[str] | None, topics: list[str]) -> Views:
@@ -215,7 +216,7 @@ def _views(bootstrap: str, properties: list[str] | None, topics: list[str]) -> V
 def _values(topic: TopicDescription, views: Views) -> dict[str, Any]:
     values = {**asdict(topic), "replication_factor": topic.replication_factor}
     for partition in values["partitions"]:
-        view = views.get((topic.name, partition["partition"]))
+        view = views.get(TopicPartition(topic.name, partition["partition"]))
         if view is not None:
             partition |= {"leader_epoch": view.leader_epoch, "offline": view.offline, "elr": view.elr}
     return values
@@ -232,7 +233,9 @@ def _show(topic: TopicDescription, views: Views) -> None:
             (
                 p.partition,
                 "none" if p.leader is None else p.leader,
-                _or_dash(None if (view := views.get((topic.name, p.partition))) is None else view.leader_epoch),
+                _or_dash(
+                    None if (view := views.get(TopicPartition(topic.name, p.partition))) is None else view.leader_epoch
+                ),
                 ",".join(map(str, p.replicas)),
                 ",".join(map(str, p.isr)),
                 _or_dash(p.start_offset),

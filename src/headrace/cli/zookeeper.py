@@ -21,7 +21,7 @@ from typing import Annotated, Final, Self
 
 import typer
 
-from headrace.client.probe import Address
+from headrace.net.address import Address
 from headrace.net.ports import free_ports
 
 from .console import Failure, examples, note, say, say_json

@@ -2,7 +2,9 @@
 
 import socket
 import struct
-from typing import Final, NamedTuple
+from typing import Final
+
+from headrace.net.address import Address, parse_bootstrap
 
 from .errors import ClusterUnreachable
 
@@ -10,36 +12,6 @@ _METADATA: Final = 3
 _VERSION: Final = 1
 MAX_ANSWER: Final = 1 << 20
 _CLIENT_ID: Final = b"headrace-probe"
-
-
-class Address(NamedTuple):
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def parse_address(text: str) -> Address:
-    """`HOST:PORT` or `[V6]:PORT` as a pair; ValueError tells what is wrong with it."""
-    host, colon, port = text.strip().rpartition(":")
-    if not colon or not host:
-        raise ValueError(f"'{text}' is not HOST:PORT")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError(f"'{text}' is not HOST:PORT; write an IPv6 address as [::1]:9092")
-    if not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ValueError(f"'{port}' in '{text}' is not a port between 0 and 65535")
-    return Address(host, int(port))
-
-
-def parse_bootstrap(text: str) -> list[Address]:
-    """A comma-separated list of addresses; ValueError if one is wrong or none is there."""
-    addresses = [parse_address(part) for part in text.split(",") if part.strip()]
-    if not addresses:
-        raise ValueError("no address given; write HOST:PORT")
-    return addresses
 
 
 def require_listener(bootstrap: str, timeout: float = 3.0) -> None:

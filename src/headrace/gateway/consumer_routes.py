@@ -5,6 +5,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from headrace.client.aio.member import Wish
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.web.messages import Answer, Request, json_answer
 from headrace.web.routes import Body, Reply, Routes
 from headrace.web.shapes import Array, Boolean, Choice, Integer, Object, Text
@@ -157,7 +158,7 @@ def _add_position_routes(routes: Routes, find: Find) -> None:
     )
     async def seek_member(request: Request) -> Answer:
         wanted = _SEEK.read(loads(await request.body()), "the positions")
-        find(request).seek({(e["topic"], e["partition"]): e["offset"] for e in wanted["offsets"]})
+        find(request).seek({TopicPartition(e["topic"], e["partition"]): e["offset"] for e in wanted["offsets"]})
         return Answer(204)
 
 

@@ -12,10 +12,11 @@ from typing import Final
 import structlog
 
 from headrace.client.aio.client import Client
-from headrace.client.aio.groups import Committed, Partition
+from headrace.client.aio.groups import Committed
 from headrace.client.aio.member import Member, State, Wish
 from headrace.client.aio.reader import Found, Reader
 from headrace.protocol.errors import ErrorCode
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.web.problem import Problem
 
 MOST_MEMBERS: Final = 1000
@@ -36,14 +37,14 @@ class Consumer:
         self._auto_commit = auto_commit
         self._member = Member(client.cluster, wish, self._assigned, self._revoked)
         self._reader: Reader | None = None
-        self._taken: dict[Partition, Committed] = {}
+        self._taken: dict[TopicPartition, Committed] = {}
         """What was handed out under this assignment and not committed yet."""
         self._is_assigned = asyncio.Event()
         self._is_polled = False
         self._task = asyncio.ensure_future(self._member.run())
 
     @property
-    def positions(self) -> dict[Partition, int]:
+    def positions(self) -> dict[TopicPartition, int]:
         """What it reads, and the next offset of each."""
         return {} if self._reader is None else dict(self._reader.positions)
 
@@ -78,13 +79,13 @@ class Consumer:
             if reader is not self._reader:
                 return []  # given to others meanwhile, who get these records
             for topic, partition, record in found:
-                self._taken[topic, partition] = Committed(record.offset + 1)
+                self._taken[TopicPartition(topic, partition)] = Committed(record.offset + 1)
             return found
         finally:
             self._is_polled = False
             self.last_used = loop.time()
 
-    async def commit(self, offsets: dict[Partition, Committed] | None) -> dict[Partition, ErrorCode]:
+    async def commit(self, offsets: dict[TopicPartition, Committed] | None) -> dict[TopicPartition, ErrorCode]:
         """Commit offsets, or what was handed out; what was refused."""
         self.last_used = asyncio.get_running_loop().time()
         self._raise_failure()
@@ -99,7 +100,7 @@ class Consumer:
                 del self._taken[place]
         return refused
 
-    def seek(self, offsets: dict[Partition, int]) -> None:
+    def seek(self, offsets: dict[TopicPartition, int]) -> None:
         """Go on elsewhere; only in what is assigned."""
         for place, offset in offsets.items():
             if self._reader is None or place not in self._reader.positions:
@@ -114,7 +115,7 @@ class Consumer:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _assigned(self, positions: dict[Partition, int]) -> None:
+    async def _assigned(self, positions: dict[TopicPartition, int]) -> None:
         self._reader = Reader(self.client.cluster, positions, reset=self.wish.reset)
         self._is_assigned.set()
 

@@ -7,8 +7,9 @@ from headrace.client.aio import groups
 from headrace.client.aio.assignment import decode_assignment
 from headrace.client.aio.client import Client
 from headrace.client.aio.fetching import EARLIEST, LATEST, list_offsets
-from headrace.client.aio.groups import Committed, Partition
+from headrace.client.aio.groups import Committed
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.web.messages import Answer, Request, json_answer
 from headrace.web.problem import Problem, bad_request
 from headrace.web.routes import Body, Query, Reply, Routes
@@ -153,12 +154,12 @@ def _add_offset_routes(routes: Routes, clients: Clients) -> None:
         return json_answer({"group": group, "offsets": shown})
 
 
-def offsets_of(entries: list[dict[str, Any]]) -> dict[Partition, Committed]:
+def offsets_of(entries: list[dict[str, Any]]) -> dict[TopicPartition, Committed]:
     """What a body commits."""
-    return {(e["topic"], e["partition"]): Committed(e["offset"], e.get("metadata", "")) for e in entries}
+    return {TopicPartition(e["topic"], e["partition"]): Committed(e["offset"], e.get("metadata", "")) for e in entries}
 
 
-def refuse(refused: dict[Partition, ErrorCode]) -> None:
+def refuse(refused: dict[TopicPartition, ErrorCode]) -> None:
     """Raise the first of what was refused, with all of it told."""
     for (topic, partition), code in refused.items():
         problem = coded(code, f"partition {partition} of topic '{topic}': {code.name.replace('_', ' ')}")
@@ -198,7 +199,7 @@ async def lag(client: Client, group: str, topic: str | None) -> dict[str, Any]:
     """What a group has committed and how far that is from the ends."""
     wanted = None
     if topic is not None:
-        wanted = [(topic, partition) for partition in range(len((await client.cluster.topic(topic)).leaders))]
+        wanted = [TopicPartition(topic, index) for index in range(len((await client.cluster.topic(topic)).leaders))]
     found = await groups.committed(client.cluster, group, wanted)
     places = sorted(set(found) | set(wanted or ()))
     ends = await _ends(client, places)
@@ -208,8 +209,8 @@ async def lag(client: Client, group: str, topic: str | None) -> dict[str, Any]:
         behind = None if offset is None or end is None else max(end - offset.offset, 0)
         entries.append(
             {
-                "topic": place[0],
-                "partition": place[1],
+                "topic": place.topic,
+                "partition": place.partition,
                 "offset": None if offset is None else offset.offset,
                 "metadata": "" if offset is None else offset.metadata,
                 "end_offset": end,
@@ -219,22 +220,22 @@ async def lag(client: Client, group: str, topic: str | None) -> dict[str, Any]:
     return {"group": group, "offsets": entries, "lag": sum(int(e["lag"] or 0) for e in entries)}
 
 
-async def _ends(client: Client, places: list[Partition]) -> dict[Partition, int]:
+async def _ends(client: Client, places: list[TopicPartition]) -> dict[TopicPartition, int]:
     """Where partitions end; those of topics that are gone are left out."""
 
-    async def of(topic: str) -> dict[Partition, int]:
+    async def of(topic: str) -> dict[TopicPartition, int]:
         partitions = [p for t, p in places if t == topic]
         try:
             found = await list_offsets(client.cluster, topic, dict.fromkeys(partitions, LATEST))
         except CodedError:
             return {}
-        return {(topic, partition): offset for partition, (offset, _) in found.items()}
+        return {TopicPartition(topic, partition): offset for partition, (offset, _) in found.items()}
 
     parts = await asyncio.gather(*(of(topic) for topic in {t for t, _ in places}))
     return {place: end for part in parts for place, end in part.items()}
 
 
-async def _targets(client: Client, group: str, wanted: dict[str, Any]) -> dict[Partition, Committed]:
+async def _targets(client: Client, group: str, wanted: dict[str, Any]) -> dict[TopicPartition, Committed]:
     """Where each partition is to go; never outside what there is."""
     topic, to = wanted["topic"], wanted["to"]
     if to in _NEEDED and _NEEDED[to] not in wanted:
@@ -245,11 +246,12 @@ async def _targets(client: Client, group: str, wanted: dict[str, Any]) -> dict[P
         raise Problem(404, f"topic '{topic}' has partitions 0 to {count - 1}", code="unknown-partition")
     starts = await list_offsets(client.cluster, topic, dict.fromkeys(partitions, EARLIEST))
     ends = await list_offsets(client.cluster, topic, dict.fromkeys(partitions, LATEST))
-    held = await groups.committed(client.cluster, group, [(topic, p) for p in partitions])
+    held = await groups.committed(client.cluster, group, [TopicPartition(topic, p) for p in partitions])
     targets = {}
     for partition in partitions:
+        where = TopicPartition(topic, partition)
         start, end = starts[partition][0], ends[partition][0]
-        now = held[topic, partition].offset if (topic, partition) in held else end
+        now = held[where].offset if where in held else end
         place = {
             "earliest": start,
             "latest": end,
@@ -259,5 +261,5 @@ async def _targets(client: Client, group: str, wanted: dict[str, Any]) -> dict[P
         }[to]
         if to == "timestamp":
             place = await offset_at(client, topic, partition, wanted["timestamp"])
-        targets[topic, partition] = Committed(min(max(place, start), end))
+        targets[where] = Committed(min(max(place, start), end))
     return targets

@@ -12,6 +12,7 @@ from typing import Any, Final
 from headrace.client.aio.client import Client
 from headrace.client.aio.fetching import LATEST, list_offsets
 from headrace.client.aio.reader import Found, Reader
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.web.messages import Answer, Request
 from headrace.web.problem import Problem, bad_request
 from headrace.web.routes import Body, Query, Reply, Routes
@@ -77,7 +78,9 @@ class Replies:
         cluster = self._client.cluster
         count = len((await cluster.topic(self._topic)).leaders)
         ends = await list_offsets(cluster, self._topic, dict.fromkeys(range(count), LATEST))
-        reader = Reader(cluster, {(self._topic, partition): offset for partition, (offset, _) in ends.items()})
+        reader = Reader(
+            cluster, {TopicPartition(self._topic, partition): offset for partition, (offset, _) in ends.items()}
+        )
         self._ready.set_result(None)
         loop = asyncio.get_running_loop()
         self._last_used = loop.time()

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.net.channel import Address
+from headrace.net.address import Address
 
 ANONYMOUS: Final = ""
 

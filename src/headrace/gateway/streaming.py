@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from headrace.client.aio.client import Client
 from headrace.client.aio.fetching import EARLIEST, LATEST, list_offsets
-from headrace.client.aio.groups import Partition
 from headrace.client.aio.member import Wish
 from headrace.client.aio.reader import Found, Reader
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.web.messages import Request, Stream
 from headrace.web.problem import Problem, bad_request, render
 from headrace.web.routes import Query, Reply, Routes
@@ -82,7 +82,7 @@ def stream_routes(clients: Clients) -> Routes:
     return routes
 
 
-async def _positions(client: Client, request: Request) -> dict[Partition, int]:
+async def _positions(client: Client, request: Request) -> dict[TopicPartition, int]:
     topic, query = request.params["topic"], request.query
     count = len((await client.cluster.topic(topic)).leaders)
     wanted = list(range(count)) if query["partitions"] is None else sorted(set(query["partitions"]))
@@ -90,25 +90,27 @@ async def _positions(client: Client, request: Request) -> dict[Partition, int]:
         raise Problem(404, f"topic '{topic}' has partitions 0 to {count - 1}", code="unknown-partition")
     if query["timestamp"] is not None:
         time = time_ms(query["timestamp"])
-        found = {(topic, p): await offset_at(client, topic, p, time) for p in wanted}
+        found = {TopicPartition(topic, p): await offset_at(client, topic, p, time) for p in wanted}
     else:
         when = EARLIEST if query["from"] == "earliest" else LATEST
         offsets = await list_offsets(client.cluster, topic, dict.fromkeys(wanted, when))
-        found = {(topic, p): offset for p, (offset, _) in offsets.items()}
+        found = {TopicPartition(topic, p): offset for p, (offset, _) in offsets.items()}
     return found | {place: offset for place, offset in _resumed(request, topic).items() if place in found}
 
 
-def _resumed(request: Request, topic: str) -> dict[Partition, int]:
+def _resumed(request: Request, topic: str) -> dict[TopicPartition, int]:
     last = request.header(b"last-event-id")
     if not last:
         return {}
     if not _POSITIONS.fullmatch(last):
         raise bad_request("Last-Event-ID is not an id of this stream")
     pairs = (pair.split(":") for pair in last.split(","))
-    return {(topic, int(partition)): int(offset) for partition, offset in pairs}
+    return {TopicPartition(topic, int(partition)): int(offset) for partition, offset in pairs}
 
 
-async def _events(client: Client, positions: Mapping[Partition, int], topic: str, form: str) -> AsyncIterator[bytes]:
+async def _events(
+    client: Client, positions: Mapping[TopicPartition, int], topic: str, form: str
+) -> AsyncIterator[bytes]:
     async with using(client):
         reader = Reader(client.cluster, positions)
         at = {partition: offset for (_, partition), offset in positions.items()}
@@ -147,7 +149,7 @@ class _Plain:
     async def poll(self, most: int, wait_ms: int) -> list[Found]:
         return await self._reader.take(most, wait_ms)
 
-    async def commit(self, offsets: None) -> dict[Partition, Any]:  # noqa: ARG002 - as `Consumer` has it
+    async def commit(self, offsets: None) -> dict[TopicPartition, Any]:  # noqa: ARG002 - as `Consumer` has it
         raise bad_request("there is nothing to commit without a group")
 
 

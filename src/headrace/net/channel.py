@@ -22,6 +22,7 @@ from headrace.protocol.errors import ProtocolViolation
 from headrace.protocol.guard import skip_tags
 from headrace.protocol.schema import request_shape
 
+from .address import Address
 from .errors import ConnectionLost
 from .versions import Ranges, agreed
 
@@ -36,16 +37,6 @@ _MOST_PARTS: Final = 512
 _REQUEST_HEAD: Final = Struct(">ihhih")
 _ANSWER_HEAD: Final = Struct(">ii")
 _TIMEVAL: Final = Struct("ll")
-
-
-class Address(NamedTuple):
-    """Where a broker listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class Answer(NamedTuple):

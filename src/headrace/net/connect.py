@@ -12,7 +12,8 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import ErrorCode, ProtocolViolation
 
-from .channel import Address, Answer, Channel
+from .address import Address
+from .channel import Answer, Channel
 from .errors import AuthenticationRefused, ConnectionLost, VersionNotServed
 from .sasl import Exchange
 

@@ -6,9 +6,8 @@ from typing import Any, Final
 
 from headrace.client.admin import Admin
 from headrace.client.errors import ClientError, from_kafka, translated
+from headrace.protocol.topic_partition import TopicPartition
 
-Place = tuple[str, int]
-"""A topic and a partition of it."""
 _NOT_COMMITTED: Final = 0
 _GONE: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
 
@@ -26,7 +25,7 @@ class GroupMember:
     instance: str | None
     client: str
     host: str
-    partitions: tuple[Place, ...]
+    partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,16 +109,18 @@ class GroupAdmin(Admin):
         """How many members a group has now; 0 also where there is no group."""
         return len(self._described(group).members)
 
-    def committed_offsets(self, group: str) -> dict[Place, int]:
+    def committed_offsets(self, group: str) -> dict[TopicPartition, int]:
         """What a group has committed."""
         from confluent_kafka import ConsumerGroupTopicPartitions
 
         with translated():
             futures = self._client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
             found = futures[group].result(self._timeout).topic_partitions
-        return {(each.topic, each.partition): each.offset for each in found if each.offset >= _NOT_COMMITTED}
+        return {
+            TopicPartition(each.topic, each.partition): each.offset for each in found if each.offset >= _NOT_COMMITTED
+        }
 
-    def move(self, group: str, offsets: Mapping[Place, int]) -> None:
+    def move(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets in the name of a group that has no members."""
         from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
@@ -142,7 +143,9 @@ class GroupAdmin(Admin):
         with translated():
             return self._client.describe_consumer_groups([group])[group].result(self._timeout)
 
-    def _progress(self, committed: Mapping[Place, int], owners: Mapping[Place, str]) -> Iterable[Progress]:
+    def _progress(
+        self, committed: Mapping[TopicPartition, int], owners: Mapping[TopicPartition, str]
+    ) -> Iterable[Progress]:
         places = sorted(committed.keys() | owners.keys())
         for topic in dict.fromkeys(topic for topic, _ in places):
             partitions = [partition for name, partition in places if name == topic]
@@ -151,10 +154,10 @@ class GroupAdmin(Admin):
                 yield Progress(
                     topic=topic,
                     partition=partition,
-                    committed=committed.get((topic, partition)),
+                    committed=committed.get(TopicPartition(topic, partition)),
                     start=starts.get(partition),
                     end=ends.get(partition),
-                    member=owners.get((topic, partition)),
+                    member=owners.get(TopicPartition(topic, partition)),
                 )
 
     def _known_range(self, topic: str, partitions: list[int]) -> tuple[dict[int, int], dict[int, int]]:
@@ -173,7 +176,7 @@ def _member(member: Any) -> GroupMember:
         instance=member.group_instance_id or None,
         client=member.client_id,
         host=member.host,
-        partitions=tuple(sorted((each.topic, each.partition) for each in assigned)),
+        partitions=tuple(sorted(TopicPartition(each.topic, each.partition) for each in assigned)),
     )
 
 

@@ -26,11 +26,10 @@ from math import ceil, floor
 from typing import Final, NamedTuple, TypeAlias
 
 from headrace.client.errors import ClientError
+from headrace.protocol.topic_partition import TopicPartition
 
 TOLERANCE: Final = 0.1
 
-Partition: TypeAlias = tuple[str, int]
-"""A topic and the index of a partition in it."""
 Replicas: TypeAlias = tuple[int, ...]
 Racks: TypeAlias = Mapping[int, str | None]
 """The brokers that may hold replicas, and the rack of each."""
@@ -41,7 +40,7 @@ Bounds: TypeAlias = Mapping[int, tuple[int, int]]
 class Step(NamedTuple):
     """One replica, or the lead of one partition, that goes from a broker to another."""
 
-    partition: Partition
+    partition: TopicPartition
     source: int
     target: int
 
@@ -51,13 +50,13 @@ Choose: TypeAlias = Callable[[int, int], Step | None]
 
 
 def rebalanced(
-    current: Mapping[Partition, Replicas],
+    current: Mapping[TopicPartition, Replicas],
     racks: Racks,
-    frozen: AbstractSet[Partition] = frozenset(),
+    frozen: AbstractSet[TopicPartition] = frozenset(),
     tolerance: float = TOLERANCE,
     *,
     leaders: bool = True,
-) -> dict[Partition, Replicas]:
+) -> dict[TopicPartition, Replicas]:
     """The partitions that change so that replicas and `leaders` are level; `frozen` ones stay as they are.
 
     A partition that a broker outside of `racks` holds stays as well: what is to become of it is not known.
@@ -72,12 +71,12 @@ def rebalanced(
 
 
 def drained(
-    current: Mapping[Partition, Replicas],
+    current: Mapping[TopicPartition, Replicas],
     racks: Racks,
     leaving: AbstractSet[int],
-    frozen: AbstractSet[Partition] = frozenset(),
+    frozen: AbstractSet[TopicPartition] = frozenset(),
     tolerance: float = TOLERANCE,
-) -> dict[Partition, Replicas]:
+) -> dict[TopicPartition, Replicas]:
     """The partitions that change so that nothing is held by `leaving`, with the others as level as that makes them.
 
     `ClientError` where those who stay are too few for the replicas of a partition.
@@ -95,14 +94,17 @@ def drained(
 
 
 def placed_on(
-    current: Mapping[Partition, Replicas], racks: Racks, brokers: Iterable[int], replication_factor: int | None = None
-) -> dict[Partition, Replicas]:
+    current: Mapping[TopicPartition, Replicas],
+    racks: Racks,
+    brokers: Iterable[int],
+    replication_factor: int | None = None,
+) -> dict[TopicPartition, Replicas]:
     """The partitions that change so that all of `current` are on these brokers alone, level, with that many replicas.
 
     What is on one of the brokers already stays there. Other partitions do not count.
     """
     chosen = {broker: racks.get(broker) for broker in brokers}
-    wanted: dict[Partition, Replicas] = {}
+    wanted: dict[TopicPartition, Replicas] = {}
     for partition, replicas in current.items():
         count = replication_factor or len(replicas)
         if count > len(chosen):
@@ -117,7 +119,7 @@ def placed_on(
     return {p: replicas for p, replicas in layout.replicas.items() if replicas != current[p]}
 
 
-def replicas_moved(current: Mapping[Partition, Replicas], plan: Mapping[Partition, Replicas]) -> int:
+def replicas_moved(current: Mapping[TopicPartition, Replicas], plan: Mapping[TopicPartition, Replicas]) -> int:
     """How many replicas a plan copies to brokers that do not have them."""
     return sum(len(set(replicas) - set(current[partition])) for partition, replicas in plan.items())
 
@@ -156,7 +158,7 @@ _SLIGHTLY: Final = 1e-6
 """What a share may be off by for having been reckoned with fractions."""
 
 
-def _too_few(partition: Partition, count: int, brokers: Iterable[int]) -> ClientError:
+def _too_few(partition: TopicPartition, count: int, brokers: Iterable[int]) -> ClientError:
     named = ",".join(map(str, sorted(brokers))) or "none"
     return ClientError(
         f"topic '{partition[0]}' partition {partition[1]} has {count} replicas, for which brokers {named} are too few; "
@@ -221,7 +223,9 @@ class _Counts:
 class _Layout:
     """Who holds what, on its way to be better."""
 
-    def __init__(self, current: Mapping[Partition, Replicas], racks: Racks, frozen: AbstractSet[Partition]) -> None:
+    def __init__(
+        self, current: Mapping[TopicPartition, Replicas], racks: Racks, frozen: AbstractSet[TopicPartition]
+    ) -> None:
         self._before = current
         self.replicas = dict(sorted(current.items()))
         self._racks = racks
@@ -230,14 +234,14 @@ class _Layout:
         self._frozen = set(frozen) | {p for p, held in current.items() if not self._rack_of.keys() >= set(held)}
         self._holding = _Counts.none()
         self._leading = _Counts.none()
-        self._held: dict[int, dict[Partition, None]] = {broker: {} for broker in racks}
+        self._held: dict[int, dict[TopicPartition, None]] = {broker: {} for broker in racks}
         self._arrivals: dict[int, int] = defaultdict(int)
         for partition, replicas in self.replicas.items():
             self._leading.add(partition[0], replicas[0], 1)
             for broker in replicas:
                 self._take(partition, broker)
 
-    def changes(self) -> dict[Partition, Replicas]:
+    def changes(self) -> dict[TopicPartition, Replicas]:
         """What is not as it was."""
         return {p: replicas for p, replicas in self.replicas.items() if replicas != self._before[p]}
 
@@ -253,7 +257,7 @@ class _Layout:
                 target = self._emptiest(partition, self._outside(replicas))
                 replicas = self._replace(partition, source, target)
 
-    def replace_strangers(self, partitions: Iterable[Partition]) -> None:
+    def replace_strangers(self, partitions: Iterable[TopicPartition]) -> None:
         """Let each replica on a broker that may not hold one be on one that may.
 
         The emptiest takes it, of those in a rack that has none of the partition yet, if there are any.
@@ -300,13 +304,13 @@ class _Layout:
 
     # Parts of steps
 
-    def _take(self, partition: Partition, broker: int) -> None:
+    def _take(self, partition: TopicPartition, broker: int) -> None:
         self._holding.add(partition[0], broker, 1)
         self._arrivals[broker] += 1
         if broker in self._held:
             self._held[broker][partition] = None
 
-    def _replace(self, partition: Partition, source: int, target: int) -> Replicas:
+    def _replace(self, partition: TopicPartition, source: int, target: int) -> Replicas:
         """Let another broker have the place that one had, also as the leader."""
         before = self.replicas[partition]
         after = tuple(target if r == source else r for r in before)
@@ -319,7 +323,7 @@ class _Layout:
             self._leading.add(partition[0], target, 1)
         return after
 
-    def _put_first(self, partition: Partition, broker: int) -> None:
+    def _put_first(self, partition: TopicPartition, broker: int) -> None:
         before = self.replicas[partition]
         self._leading.add(partition[0], before[0], -1)
         self._leading.add(partition[0], broker, 1)
@@ -343,28 +347,28 @@ class _Layout:
     def _fullest(self, brokers: Iterable[int]) -> int:
         return max(brokers, key=lambda broker: (self._holding.total[broker], -broker))
 
-    def _emptiest(self, partition: Partition, brokers: Iterable[int]) -> int:
+    def _emptiest(self, partition: TopicPartition, brokers: Iterable[int]) -> int:
         of_topic = self._holding.by_topic[partition[0]]
         return min(brokers, key=lambda broker: (self._holding.total[broker], of_topic[broker], broker))
 
-    def _movable(self, source: int, only_new: bool) -> Iterator[Partition]:
+    def _movable(self, source: int, only_new: bool) -> Iterator[TopicPartition]:
         for partition in self._held[source]:
             if partition not in self._frozen and not (only_new and source in self._before[partition]):
                 yield partition
 
-    def _can_move(self, partition: Partition, source: int, target: int) -> bool:
+    def _can_move(self, partition: TopicPartition, source: int, target: int) -> bool:
         replicas = self.replicas[partition]
         if source not in replicas or target in replicas:
             return False
         after = [target if r == source else r for r in replicas]
         return self._spread(after) >= self._spread(replicas)
 
-    def _led_by(self, source: int) -> Iterator[Partition]:
+    def _led_by(self, source: int) -> Iterator[TopicPartition]:
         for partition in self._held[source]:
             if partition not in self._frozen and self.replicas[partition][0] == source:
                 yield partition
 
-    def _can_lead(self, partition: Partition, source: int, target: int) -> bool:
+    def _can_lead(self, partition: TopicPartition, source: int, target: int) -> bool:
         replicas = self.replicas[partition]
         return replicas[0] == source and target in replicas
 
@@ -377,8 +381,8 @@ class _Choices:
 
     def __init__(
         self,
-        candidates: Callable[[int], Iterable[Partition]],
-        fits: Callable[[Partition, int, int], bool],
+        candidates: Callable[[int], Iterable[TopicPartition]],
+        fits: Callable[[TopicPartition, int, int], bool],
         weight: Callable[[str, int, int], int],
         arrivals: Mapping[int, int],
     ) -> None:
@@ -408,7 +412,7 @@ class _Choices:
         """Those that were there when all were looked at; that is done again when others have come since."""
         known = self._known.get((source, target))
         if known is None or (not known.heap and known.arrivals != self._arrivals[source]):
-            by_topic: dict[str, list[Partition]] = defaultdict(list)
+            by_topic: dict[str, list[TopicPartition]] = defaultdict(list)
             for partition in self._candidates(source):
                 if self._fits(partition, source, target):
                     by_topic[partition[0]].append(partition)
@@ -422,7 +426,7 @@ class _Candidates(NamedTuple):
     """What can go from one broker to another, by topic; topics by how much more of each the first has."""
 
     heap: list[tuple[int, str]]
-    by_topic: dict[str, list[Partition]]
+    by_topic: dict[str, list[TopicPartition]]
     arrivals: int
 
 

@@ -4,7 +4,6 @@ itself, as the client library has no calls for half of it.
 Every call may be made at any broker, which forwards it to the controller, and is repeated while there is none.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -15,12 +14,14 @@ from headrace.client.columnar.retry import TryAgain, refused, retried
 from headrace.client.columnar.settings import ClientSettings
 from headrace.client.errors import ClientError
 from headrace.client.probe import require_listener
-from headrace.net.channel import Address, Channel
+from headrace.net.address import Address
+from headrace.net.channel import Channel
 from headrace.net.errors import ConnectionLost
 from headrace.protocol.api import REFETCH, START_EMPTY, ApiKey
 from headrace.protocol.errors import ErrorCode
+from headrace.protocol.topic_partition import TopicPartition, indexes_by_topic, values_by_topic
 
-from .moves import Partition, Replicas
+from .moves import Replicas
 from .overview import BrokerView, ClusterView, PartitionView, Sizes, all_brokers
 
 PAGE: Final = 2000
@@ -48,9 +49,9 @@ _REFETCH_REASONS: Final = {
 }
 
 T = TypeVar("T")
-LogEnds = dict[Partition, dict[int, tuple[int, int]]]
+LogEnds = dict[TopicPartition, dict[int, tuple[int, int]]]
 """For each partition the epoch of the last record and the end of the log, on each replica that has told."""
-Outcomes = dict[Partition, ClientError | None]
+Outcomes = dict[TopicPartition, ClientError | None]
 """For each partition what was in the way, if anything was."""
 
 
@@ -92,7 +93,9 @@ class Operations:
         """The partitions of these topics, or of all."""
         moving = self.moving()
         found = [
-            _partition_view(topic.name, partition, moving.get((topic.name, partition.partition_index), ((), ())))
+            _partition_view(
+                topic.name, partition, moving.get(TopicPartition(topic.name, partition.partition_index), ((), ()))
+            )
             for topic in self._topics(topics)
             for partition in topic.partitions
         ]
@@ -118,7 +121,7 @@ class Operations:
 
     def sizes(self, brokers: Iterable[int]) -> Sizes:
         """The bytes of each partition on those of the brokers that the last view has, and that answer."""
-        found: dict[int, dict[Partition, int]] = {}
+        found: dict[int, dict[TopicPartition, int]] = {}
         for broker in brokers:
             if broker not in self._addresses:
                 continue
@@ -128,7 +131,7 @@ class Operations:
             except ConnectionLost:
                 continue
             found[broker] = {
-                (topic.name, partition.partition_index): partition.partition_size
+                TopicPartition(topic.name, partition.partition_index): partition.partition_size
                 for directory in answer.results
                 for topic in directory.topics
                 for partition in topic.partitions
@@ -147,11 +150,11 @@ class Operations:
             place = answer.next_cursor
             cursor = {"topic_name": place.topic_name, "partition_index": place.partition_index}
 
-    def moving(self) -> dict[Partition, tuple[Replicas, Replicas]]:
+    def moving(self) -> dict[TopicPartition, tuple[Replicas, Replicas]]:
         """The partitions that are on their way to other brokers: who comes, who goes."""
         answer = self._ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, {"timeout": TIMEOUT_MS, "topics": None})
         return {
-            (topic.name, p.partition_index): (tuple(p.adding_replicas), tuple(p.removing_replicas))
+            TopicPartition(topic.name, p.partition_index): (tuple(p.adding_replicas), tuple(p.removing_replicas))
             for topic in answer.topics
             for p in topic.partitions
         }
@@ -171,18 +174,19 @@ class Operations:
 
     # What is to change
 
-    def reassign(self, targets: Mapping[Partition, Replicas | None]) -> Outcomes:
+    def reassign(self, targets: Mapping[TopicPartition, Replicas | None]) -> Outcomes:
         """Let partitions be held by these brokers from now on; None takes back a move that is under way."""
         outcomes: Outcomes = {}
         for some in _in_pages(sorted(targets), MOVES_AT_ONCE):
             topics = [
                 {"name": topic, "partitions": [{"partition_index": i, "replicas": r} for i, r in partitions]}
-                for topic, partitions in _by_topic({key: targets[key] for key in some})
+                for topic, partitions in values_by_topic({key: targets[key] for key in some}).items()
             ]
             asked = {"timeout": TIMEOUT_MS, "allow_replication_factor_change": True, "topics": topics}
             for topic in self._ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, asked).responses:
                 for p in topic.partitions:
-                    outcomes[topic.name, p.partition_index] = _outcome(topic.name, p.partition_index, p)
+                    where = TopicPartition(topic.name, p.partition_index)
+                    outcomes[where] = _outcome(where, p)
         return outcomes
 
     def log_ends(self, partitions: Iterable[PartitionView]) -> LogEnds:
@@ -190,16 +194,16 @@ class Operations:
         wanted = list(partitions)
         found: LogEnds = {p.key: {} for p in wanted}
         for broker, address in self._addresses.items():
-            held = _by_topic({p.key: None for p in wanted if broker in p.replicas})
+            held = indexes_by_topic(p.key for p in wanted if broker in p.replicas)
             topics = [
                 {
                     "name": topic,
                     "partitions": [
                         {"partition_index": index, "current_leader_epoch": -1, "timestamp": _LATEST}
-                        for index, _ in some
+                        for index in indexes
                     ],
                 }
-                for topic, some in held
+                for topic, indexes in held.items()
             ]
             if not topics:
                 continue
@@ -212,30 +216,31 @@ class Operations:
             for topic in answer.topics:
                 for p in topic.partitions:
                     if p.error_code is ErrorCode.none:
-                        found[topic.name, p.partition_index][broker] = (p.leader_epoch, p.offset)
+                        found[TopicPartition(topic.name, p.partition_index)][broker] = (p.leader_epoch, p.offset)
         return found
 
     def elect(
-        self, partitions: Iterable[Partition] | None, *, unclean: bool = False, position: int | None = None
+        self, partitions: Iterable[TopicPartition] | None, *, unclean: bool = False, position: int | None = None
     ) -> Outcomes:
         """Let preferred replicas lead, or (unclean) the longest living log, or with a position the replica that stands
         there in the list of replicas; of all (None) only those that need it are told.
         """
-        wanted = None if partitions is None else _by_topic(dict.fromkeys(partitions))
+        wanted = None if partitions is None else indexes_by_topic(partitions)
         kind = PREFERRED if not unclean else UNCLEAN if position is None else DESIGNATED + position
         asked = {
             "election_type": kind,
             "topic_partitions": None
             if wanted is None
-            else [{"topic": topic, "partitions": [i for i, _ in some]} for topic, some in wanted],
+            else [{"topic": topic, "partitions": indexes} for topic, indexes in wanted.items()],
             "timeout": TIMEOUT_MS,
         }
         answer = self._ask(ApiKey.ELECT_LEADERS, asked)
-        return {
-            (topic.topic, p.partition_id): _outcome(topic.topic, p.partition_id, p)
+        results = {
+            TopicPartition(topic.topic, p.partition_id): p
             for topic in answer.replica_election_results
             for p in topic.partition_result
         }
+        return {where: _outcome(where, result) for where, result in results.items()}
 
     def throttle(self, rate: int, topics: Iterable[str]) -> None:
         """Hold replicas of these topics that catch up to so many bytes a second, to and from each broker."""
@@ -314,17 +319,10 @@ def _partition_view(topic: str, partition: Any, moving: tuple[Replicas, Replicas
     )
 
 
-def _outcome(topic: str, index: int, result: Any) -> ClientError | None:
+def _outcome(where: TopicPartition, result: Any) -> ClientError | None:
     if result.error_code is ErrorCode.none:
         return None
-    return refused(result.error_code, f"topic '{topic}' partition {index}", result.error_message)
-
-
-def _by_topic(values: Mapping[Partition, T]) -> Iterable[tuple[str, list[tuple[int, T]]]]:
-    found: dict[str, list[tuple[int, T]]] = defaultdict(list)
-    for (topic, index), value in values.items():
-        found[topic].append((index, value))
-    return found.items()
+    return refused(result.error_code, where.text, result.error_message)
 
 
 def _in_pages(items: list[T], size: int) -> Iterator[list[T]]:

@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from .moves import Partition, Racks, Replicas
+from headrace.protocol.topic_partition import TopicPartition
+
+from .moves import Racks, Replicas
 
 
 class Problem(StrEnum):
@@ -53,8 +55,8 @@ class PartitionView:
     min_isr: int = 1
 
     @property
-    def key(self) -> Partition:
-        return self.topic, self.partition
+    def key(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
     @property
     def target(self) -> Replicas:
@@ -95,7 +97,7 @@ class ClusterView:
         return {broker.id: broker.rack for broker in self.brokers if broker.is_alive}
 
     @property
-    def layout(self) -> dict[Partition, Replicas]:
+    def layout(self) -> dict[TopicPartition, Replicas]:
         """Who holds what, or will once what moves has moved."""
         return {p.key: p.target for p in self.partitions}
 
@@ -125,7 +127,7 @@ def all_brokers(living: Iterable[BrokerView], partitions: Iterable[PartitionView
     return tuple(known[broker] for broker in sorted(known))
 
 
-Sizes = Mapping[int, Mapping[Partition, int]]
+Sizes = Mapping[int, Mapping[TopicPartition, int]]
 """Bytes of each partition on each broker."""
 
 

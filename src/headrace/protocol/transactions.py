@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from .errors import ErrorCode, ProtocolViolation
 from .guard import check_response, skip_tags
+from .topic_partition import TopicPartition
 
 DESCRIBE_TRANSACTIONS: Final = 65
 _THROTTLE: Final = Struct(">i")
@@ -29,7 +30,7 @@ class DescribedTransaction(NamedTuple):
     """When its transaction began; -1 where none has."""
     producer_id: int
     producer_epoch: int
-    partitions: tuple[tuple[str, int], ...]
+    partitions: tuple[TopicPartition, ...]
 
 
 def read_described(data: memoryview) -> list[DescribedTransaction]:
@@ -57,11 +58,11 @@ class _Walk:
                 ErrorCode(code), name, state, timeout_ms, start_ms, producer_id, epoch, partitions
             )
 
-    def _partitions(self) -> Iterator[tuple[str, int]]:
+    def _partitions(self) -> Iterator[TopicPartition]:
         for _ in range(self._count()):
             topic = self._text()
             for _ in range(self._count()):
-                yield topic, self._unpack(_INDEX)[0]
+                yield TopicPartition(topic, self._unpack(_INDEX)[0])
             self._skip_tags()
 
     def _unpack(self, kind: Struct) -> tuple[int, ...]:

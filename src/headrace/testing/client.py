@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from struct import Struct
 from typing import Any, Final
 
+from headrace.net.address import Address
 from headrace.net.network import Link, LinkClosed
 from headrace.protocol.api import ApiKey, response_header_is_flexible
 from headrace.protocol.batch import HEADER_SIZE, read_header
@@ -22,8 +23,6 @@ FETCH_VERSION: Final = 12
 CONNECT_SECONDS: Final = 10.0
 _HEAD: Final = Struct(">hhih")
 _CORRELATION_ID: Final = Struct(">i")
-
-Address = tuple[str, int]
 
 
 class SimulatedClient:

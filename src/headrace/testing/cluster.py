@@ -25,6 +25,7 @@ from headrace.cluster.image import PartitionState, Topic
 from headrace.cluster.registration import BROKERS, CONTROLLER, registration_key
 from headrace.cluster.topics import TOPICS, decode_topics
 from headrace.config import BrokerConfig
+from headrace.net.address import Address
 from headrace.server.broker import Broker
 
 from .disk import SimulatedDisk
@@ -74,8 +75,8 @@ class Machine:
         self._boots = 0
 
     @property
-    def address(self) -> tuple[str, int]:
-        return self.name, PORT
+    def address(self) -> Address:
+        return Address(self.name, PORT)
 
     def reboot(self) -> None:
         """The machine itself is started anew, after its broker has stopped."""
@@ -209,7 +210,7 @@ class SimulatedCluster:
         return iter(self.machines)
 
     @property
-    def addresses(self) -> list[tuple[str, int]]:
+    def addresses(self) -> list[Address]:
         return [machine.address for machine in self.machines]
 
     async def start(self) -> None:

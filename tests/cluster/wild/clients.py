@@ -7,11 +7,12 @@ from random import Random
 from typing import Any, Final
 from uuid import UUID
 
+from headrace.net.address import Address
 from headrace.protocol.api import ApiKey
 from headrace.protocol.batch import HEADER_SIZE, crc_matches, read_header
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record, decode_marker, decode_records, encode_batch
-from headrace.testing.client import Address, SimulatedClient
+from headrace.testing.client import SimulatedClient
 from headrace.testing.cluster import SimulatedCluster
 from headrace.testing.loop import START, VirtualClock
 from tests.checker.history import History
@@ -106,7 +107,7 @@ class Client(ClusterClient):
             "include_topic_authorized_operations": False,
         }
         answer = await self.ask_anyone(ApiKey.METADATA, 12, values)
-        nodes = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        nodes = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
         found = answer.topics[0]
         if found.error_code != ErrorCode.none or found.topic_id is None:
             raise Failed(ErrorCode(found.error_code))

@@ -8,6 +8,7 @@ first, makes all that are missing get new numbers, in a new producer epoch.
 import asyncio
 from collections.abc import Sequence
 
+from headrace.net.address import Address
 from headrace.protocol.errors import ErrorCode
 
 from ..clients import Failed
@@ -90,7 +91,7 @@ class RenumberingStream(Stream):
             await asyncio.sleep(0)
         return list(await asyncio.gather(*tasks))
 
-    async def _try(self, data: bytes, leader: tuple[str, int]) -> Answer:
+    async def _try(self, data: bytes, leader: Address) -> Answer:
         try:
             return await self._client.produce_batch(self._topic, self._id, self._partition, data, leader=leader)
         except OSError:

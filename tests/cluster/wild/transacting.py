@@ -6,9 +6,9 @@ from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
 
+from headrace.net.address import Address
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.testing.client import Address
 
 from ..clients import Failed
 from .clients import AGAIN, Client, Scene, shown
@@ -291,7 +291,7 @@ async def coordinator(client: Client, group: str, transactional_id: str = "") ->
     answer = await client.ask_anyone(ApiKey.FIND_COORDINATOR, 3, values)
     if answer.error_code != ErrorCode.none:
         raise Failed(ErrorCode(answer.error_code))
-    return answer.host, answer.port
+    return Address(answer.host, answer.port)
 
 
 async def committed_offset(client: Client, group: str, topic: str, partition: int) -> int:

@@ -8,7 +8,8 @@ import pytest
 from headrace.cli.console import Failure
 from headrace.cli.plans import amount, as_document, broker_list, read_plan, shown_bytes
 from headrace.cli.servers import ServerState, judge_ensemble, judge_server, parse_servers
-from headrace.client.probe import Address
+from headrace.net.address import Address
+from headrace.protocol.topic_partition import TopicPartition
 from tests.process import free_port
 from tests.unit.cli.conftest import Run
 
@@ -46,7 +47,7 @@ def test_brokers_are_named_by_their_numbers() -> None:
 
 def test_a_plan_is_read_as_it_is_written_and_as_kafka_writes_it(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    plan = {("orders", 1): (3, 1), ("orders", 0): (2, 3)}
+    plan = {TopicPartition("orders", 1): (3, 1), TopicPartition("orders", 0): (2, 3)}
     path.write_text(json.dumps(as_document(plan)))
     assert read_plan(path) == plan
     entry = {"topic": "t", "partition": 7, "replicas": [5], "log_dirs": ["any"]}

@@ -5,9 +5,10 @@ import pytest
 from headrace.cli.console import Failure
 from headrace.cli.elections import choices, show_choices, values_of_choices
 from headrace.ops.overview import PartitionView
+from headrace.protocol.topic_partition import TopicPartition
 
 ORDERS = PartitionView(topic="orders", partition=0, leader=None, leader_epoch=4, replicas=(1, 2, 3), isr=())
-ENDS = {("orders", 0): {1: (3, 10), 2: (4, 8)}}
+ENDS = {TopicPartition("orders", 0): {1: (3, 10), 2: (4, 8)}}
 
 
 def test_the_longest_log_is_chosen_and_what_is_not_known_is_named() -> None:
@@ -30,7 +31,7 @@ def test_a_replica_that_is_named_is_chosen_if_it_tells_what_it_holds() -> None:
 
 
 def test_a_partition_of_which_nobody_tells_is_left_out() -> None:
-    assert choices([ORDERS], {("orders", 0): {}}, None) == []
+    assert choices([ORDERS], {TopicPartition("orders", 0): {}}, None) == []
 
 
 def test_an_operator_is_told_why_nothing_can_be_elected(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,10 +25,11 @@ from headrace.client.aio.fetching import Place, fetch, unpack
 from headrace.client.aio.producer import Written
 from headrace.client.aio.reader import Reader
 from headrace.client.aio.retrying import Unavailable
-from headrace.net.channel import Address
+from headrace.net.address import Address
 from headrace.net.connect import Manner
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record, encode_batch, encode_marker
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.testing import Broker
 from tests.process import free_port
 
@@ -172,7 +173,7 @@ def test_a_broker_that_restarts_gets_every_record_once(tmp_path: Path) -> None:
         written = [each for some in await asyncio.gather(*map(publish, range(20))) for each in some]
         await restarted
         assert len({each.base_offset for each in written}) == len(numbers)
-        reader = Reader(client.cluster, {("t", 0): 0})
+        reader = Reader(client.cluster, {TopicPartition("t", 0): 0})
         found: list[bytes | None] = []
         while len(found) < len(numbers):
             found += [each.record.value for each in await reader.take(500, 5000)]
@@ -216,7 +217,7 @@ def test_acks_of_one_and_none_are_written_too() -> None:
         await client.cluster.topic("t")
         assert (await client.producer.send("t", 0, [value(b"a")], 1)).base_offset == 0
         assert (await client.producer.send("t", 0, [value(b"b")], 0)).base_offset == -1
-        reader = Reader(client.cluster, {("t", 0): 1})
+        reader = Reader(client.cluster, {TopicPartition("t", 0): 1})
         assert [each.record.value for each in await reader.take(1, 60_000)] == [b"b"]
 
     with Broker() as broker:

@@ -7,13 +7,8 @@ from contextlib import contextmanager
 import pytest
 
 from headrace.client.errors import ClusterUnreachable
-from headrace.client.probe import (
-    Address,
-    broker_count,
-    parse_address,
-    parse_bootstrap,
-    require_listener,
-)
+from headrace.client.probe import broker_count, require_listener
+from headrace.net.address import Address, parse_address, parse_bootstrap
 
 Serve = Callable[[socket.socket], None]
 

@@ -16,6 +16,7 @@ from headrace.protocol.batch import HEADER_SIZE
 from headrace.protocol.compression import NONE, ZSTD
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record, encode_batch
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.testing import Broker
 from tests.unit.client.test_aio import talk_to
 from tests.unreadable import END, READABLE, planted, unchecked, unreadable
@@ -45,9 +46,9 @@ def test_a_page_holds_what_is_around_them_and_tells_of_them(broker: Broker) -> N
 @pytest.mark.parametrize("offset", range(END))
 def test_a_reader_goes_on_from_wherever_it_begins(broker: Broker, offset: int) -> None:
     async def talk(client: Client) -> None:
-        reader = Reader(client.cluster, {("t", 0): offset}, max_bytes=1)
+        reader = Reader(client.cluster, {TopicPartition("t", 0): offset}, max_bytes=1)
         found: list[int] = []
-        while reader.positions["t", 0] < END:
+        while reader.positions[TopicPartition("t", 0)] < END:
             found += [each.record.offset for each in await reader.take(1, 1000)]
         assert found == [at for at in READABLE if at >= offset]
 
@@ -97,10 +98,10 @@ def test_waiting_for_records_ends_behind_an_unreadable_batch_at_the_end(broker: 
         wire.ask(0, 9, produce_request("only", unreadable(ZSTD)))
 
     async def talk(client: Client) -> None:
-        reader = Reader(client.cluster, {("only", 0): 0})
+        reader = Reader(client.cluster, {TopicPartition("only", 0): 0})
         async with asyncio.timeout(30):
             assert await reader.take(1, 100) == []
-        assert reader.positions["only", 0] == 2
+        assert reader.positions[TopicPartition("only", 0)] == 2
 
     talk_to(broker.bootstrap, talk)
 

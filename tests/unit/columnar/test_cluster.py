@@ -13,7 +13,8 @@ from headrace.client.columnar.cluster import Cluster, shared_cluster
 from headrace.client.columnar.model import EARLIEST, LATEST, TopicPartition, UnknownTopic
 from headrace.client.columnar.settings import ClientSettings
 from headrace.client.errors import ClientError, ClusterUnreachable
-from headrace.net.channel import Address, Channel
+from headrace.net.address import Address
+from headrace.net.channel import Channel
 from headrace.net.connect import Manner, open_channel
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode

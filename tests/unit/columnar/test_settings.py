@@ -6,7 +6,7 @@ import pytest
 
 from headrace.client.columnar.settings import ClientSettings
 from headrace.client.errors import ClientError
-from headrace.net.channel import Address
+from headrace.net.address import Address
 
 SERVERS = {"bootstrap.servers": "a:1,[::1]:2"}
 

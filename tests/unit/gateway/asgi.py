@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from headrace.gateway.app import make_application
 from headrace.gateway.settings import Settings
-from headrace.net.channel import Address
+from headrace.net.address import Address
 from headrace.web.application import Application
 
 

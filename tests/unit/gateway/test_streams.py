@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.client.aio.client import Client
 from headrace.client.aio.fetching import Place, fetch
-from headrace.net.channel import Address
+from headrace.net.address import Address
 from headrace.net.connect import Manner
 from headrace.protocol.records import Record
 from tests.unit.gateway.asgi import Asker, conversation, scope_of

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from headrace.net.channel import RESTING_SIZE, Address, Channel
+from headrace.net.address import Address
+from headrace.net.channel import RESTING_SIZE, Channel
 from headrace.net.errors import ConnectionLost, VersionNotServed
 from headrace.net.versions import SPOKEN, agreed
 from headrace.protocol.api import ApiKey

@@ -12,7 +12,8 @@ from struct import pack
 
 import pytest
 
-from headrace.net.channel import Address, Channel
+from headrace.net.address import Address
+from headrace.net.channel import Channel
 from headrace.net.connect import Manner, open_channel
 from headrace.net.errors import AuthenticationRefused, ConnectionLost
 from headrace.net.sasl import credentials

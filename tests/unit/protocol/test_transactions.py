@@ -3,6 +3,7 @@ import pytest
 from headrace.protocol.api import ApiKey
 from headrace.protocol.encode import encode_response
 from headrace.protocol.errors import ErrorCode, ProtocolViolation
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.protocol.transactions import DescribedTransaction, read_described
 
 
@@ -24,7 +25,7 @@ def described(start_ms: int, topics: list[dict[str, object]]) -> bytes:
 def test_transactions_are_read_with_a_time_and_without() -> None:
     topics: list[dict[str, object]] = [{"topic": "t", "partitions": [0, 5]}, {"topic": "u", "partitions": [1]}]
     (found,) = read_described(memoryview(described(1234, topics)))
-    partitions = (("t", 0), ("t", 5), ("u", 1))
+    partitions = (TopicPartition("t", 0), TopicPartition("t", 5), TopicPartition("u", 1))
     assert found == DescribedTransaction(ErrorCode.none, "x", "Ongoing", 60_000, 1234, 7, 3, partitions)
     (idle,) = read_described(memoryview(described(-1, [])))
     assert (idle.start_ms, idle.partitions) == (-1, ())

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from headrace.client.admin import Admin
 from headrace.client.aio.client import Client
-from headrace.net.channel import Address
+from headrace.net.address import Address
 from headrace.net.connect import Manner
 from headrace.registry.errors import RegistryError
 from headrace.registry.parsing import Parser, Posted

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from headrace.cluster.image import BrokerNode
+from headrace.net.address import Address
 from headrace.net.network import Network
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -106,9 +107,9 @@ class Node:
         await self.gate.close()
 
     @property
-    def address(self) -> tuple[str, int]:
+    def address(self) -> Address:
         node = self.cluster.brokers[self.broker_id]
-        return node.host, node.port
+        return Address(node.host, node.port)
 
     async def _feed(self, message: Message, broker_id: int) -> Message:
         self.told.append((broker_id, dict(message.values)))

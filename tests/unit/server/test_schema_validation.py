@@ -13,7 +13,7 @@ from headrace.client.admin import Admin
 from headrace.client.aio.client import Client
 from headrace.cluster.image import ClusterImage, PartitionState
 from headrace.cluster.image import Topic as ClusterTopic
-from headrace.net.channel import Address
+from headrace.net.address import Address
 from headrace.net.clock import SystemClock
 from headrace.net.connect import Manner
 from headrace.protocol.api import ApiKey

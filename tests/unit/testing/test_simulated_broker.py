@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from headrace.config import BrokerConfig
+from headrace.net.address import Address
 from headrace.net.network import LinkClosed
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
@@ -18,7 +19,7 @@ from headrace.testing.world import simulated_world
 
 from .memory import MemoryStore
 
-ADDRESS = ("b1", 9092)
+ADDRESS = Address("b1", 9092)
 
 
 class Setting:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from headrace.net.channel import Address
+from headrace.net.address import Address
 from headrace.net.connect import Manner
 
 from .cluster import Cluster

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from headrace.net.channel import Address
+from headrace.net.address import Address
 from headrace.net.connect import Manner
 from headrace.net.errors import ConnectionLost
 from headrace.protocol.api import ApiKey

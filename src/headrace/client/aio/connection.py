@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import Any, Final, NamedTuple, cast
 
-from headrace.net.channel import Address
+from headrace.net.address import Address
 from headrace.net.errors import ConnectionLost
 from headrace.net.versions import Ranges, agreed
 from headrace.protocol.api import response_header_is_flexible

@@ -5,7 +5,7 @@ import ssl
 from typing import Any, Final
 
 from headrace import __version__
-from headrace.net.channel import Address
+from headrace.net.address import Address
 from headrace.net.connect import Manner
 from headrace.net.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
 from headrace.net.sasl import Exchange

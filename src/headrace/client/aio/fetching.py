@@ -17,6 +17,7 @@ from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.fetched import PartitionRecords, parse_fetch
 from headrace.protocol.records import Record, marker_of, readable_records
+from headrace.protocol.topic_partition import TopicPartition
 
 from .cluster import Cluster
 from .retrying import retried
@@ -80,7 +81,7 @@ async def fetch(
     async def attempt() -> Page:
         node = await cluster.leader(place.topic, place.partition)
         pages = await fetch_from(cluster, node, [place], max_bytes, wait_ms, min_bytes, isolation)
-        page = pages[place.topic, place.partition]
+        page = pages[TopicPartition(place.topic, place.partition)]
         if isinstance(page, CodedError):
             raise believed(page)
         return page
@@ -103,9 +104,9 @@ async def fetch_from(
     wait_ms: int,
     min_bytes: int = 1,
     isolation: int = READ_COMMITTED,
-) -> dict[tuple[str, int], Page | CodedError]:
+) -> dict[TopicPartition, Page | CodedError]:
     """One fetch from one broker, of several partitions; each has its own error."""
-    asked = {(place.topic, place.partition): place.offset for place in places}
+    asked = {TopicPartition(place.topic, place.partition): place.offset for place in places}
     values = _request(asked, max_bytes, wait_ms, min_bytes, isolation)
     async with cluster.lent(node) as connection:
         version = connection.version_of(ApiKey.FETCH, _NAMED)
@@ -114,15 +115,15 @@ async def fetch_from(
         answer = parse_fetch(data, version)
     if answer.code:
         raise CodedError(ErrorCode(answer.code), "the broker refuses to be read from")
-    found: dict[tuple[str, int], Page | CodedError] = {}
+    found: dict[TopicPartition, Page | CodedError] = {}
     for part in answer.partitions:
-        place = str(part.topic), part.partition
+        place = TopicPartition(str(part.topic), part.partition)
         found[place] = _page(part, asked[place])
     return found
 
 
 def _request(
-    asked: Mapping[tuple[str, int], int], max_bytes: int, wait_ms: int, min_bytes: int, isolation: int
+    asked: Mapping[TopicPartition, int], max_bytes: int, wait_ms: int, min_bytes: int, isolation: int
 ) -> dict[str, Any]:
     topics: dict[str, list[dict[str, int]]] = {}
     for (topic, partition), offset in asked.items():

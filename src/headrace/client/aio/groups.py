@@ -6,11 +6,10 @@ from typing import Any, Final, NamedTuple
 
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.topic_partition import TopicPartition
 
 from .cluster import Cluster, checked
 from .retrying import PASSING, retried
-
-Partition = tuple[str, int]
 
 
 class Standing(NamedTuple):
@@ -29,8 +28,8 @@ class Committed(NamedTuple):
 
 
 async def commit(
-    cluster: Cluster, group: str, offsets: Mapping[Partition, Committed], standing: Standing = NOT_A_MEMBER
-) -> dict[Partition, ErrorCode]:
+    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, Committed], standing: Standing = NOT_A_MEMBER
+) -> dict[TopicPartition, ErrorCode]:
     """Commit offsets; what was refused, and why."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for (topic, partition), (offset, metadata) in offsets.items():
@@ -44,11 +43,11 @@ async def commit(
         "retention_time": -1,
     }
 
-    async def attempt() -> dict[Partition, ErrorCode]:
+    async def attempt() -> dict[TopicPartition, ErrorCode]:
         connection = await cluster.to_node(await cluster.coordinator(group))
         answer = await connection.ask(ApiKey.OFFSET_COMMIT, values)
         found = {
-            (topic.name, int(p.partition_index)): p.error_code
+            TopicPartition(topic.name, int(p.partition_index)): p.error_code
             for topic in answer.topics
             for p in topic.partitions
             if p.error_code is not ErrorCode.none
@@ -62,8 +61,8 @@ async def commit(
 
 
 async def committed(
-    cluster: Cluster, group: str, partitions: Iterable[Partition] | None = None
-) -> dict[Partition, Committed]:
+    cluster: Cluster, group: str, partitions: Iterable[TopicPartition] | None = None
+) -> dict[TopicPartition, Committed]:
     """What a group has committed, of some partitions or all; those without a commit are left out."""
     wanted: dict[str, list[int]] | None = None
     if partitions is not None:
@@ -80,7 +79,9 @@ async def committed(
             if p.error_code is not ErrorCode.none:
                 raise CodedError(p.error_code, f"offsets of group '{group}' in topic '{topic.name}'")
             if p.committed_offset >= 0:
-                found[topic.name, int(p.partition_index)] = Committed(int(p.committed_offset), p.metadata or "")
+                found[TopicPartition(topic.name, int(p.partition_index))] = Committed(
+                    int(p.committed_offset), p.metadata or ""
+                )
     return found
 
 

@@ -17,6 +17,7 @@ import structlog
 from headrace.net.errors import AuthenticationRefused, ConnectionLost
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.topic_partition import TopicPartition
 
 from .assignment import (
     ASSIGNORS,
@@ -30,7 +31,7 @@ from .assignment import (
 )
 from .cluster import Cluster, checked
 from .fetching import list_offsets
-from .groups import NOT_A_MEMBER, Committed, Partition, Standing, commit, committed
+from .groups import NOT_A_MEMBER, Committed, Standing, commit, committed
 from .reader import RESETS
 from .retrying import COORDINATION, PASSING, Pauses, Unavailable
 
@@ -41,7 +42,7 @@ _RECHECK_SECONDS: Final = 30.0
 """How often the leader of a group looks whether topics have grown."""
 
 Revoked = Callable[[], Awaitable[None]]
-Assigned = Callable[[dict[Partition, int]], Awaitable[None]]
+Assigned = Callable[[dict[TopicPartition, int]], Awaitable[None]]
 
 
 class State(Enum):
@@ -98,7 +99,7 @@ class Member:
         await self._on_revoked()
         await self.leave()
 
-    async def commit(self, offsets: dict[Partition, Committed]) -> dict[Partition, ErrorCode]:
+    async def commit(self, offsets: dict[TopicPartition, Committed]) -> dict[TopicPartition, ErrorCode]:
         """Commit as a member of the present generation."""
         return await commit(self._cluster, self.wish.group, offsets, self.standing)
 
@@ -145,7 +146,7 @@ class Member:
         elif error.code not in _REJOIN and error.code not in PASSING:
             raise error
 
-    async def _try_to_join(self) -> dict[Partition, int]:
+    async def _try_to_join(self) -> dict[TopicPartition, int]:
         node = await self._cluster.coordinator(self.wish.group)
         async with self._cluster.lent(node) as connection:
             joined = await self._ask_to_join(connection)
@@ -201,9 +202,9 @@ class Member:
                 log.info("a topic cannot be read", topic=topic, group=self.wish.group, reason=str(error))
         return found
 
-    async def _positions(self) -> dict[Partition, int]:
+    async def _positions(self) -> dict[TopicPartition, int]:
         """Where to begin: after what is committed, or by the wish."""
-        places = [(topic, partition) for topic, some in self.assignment.items() for partition in some]
+        places = [TopicPartition(topic, partition) for topic, some in self.assignment.items() for partition in some]
         if not places:
             return {}
         offsets = await committed(self._cluster, self.wish.group, places)
@@ -212,7 +213,7 @@ class Member:
             missing = {partition: RESETS[self.wish.reset] for partition in some if (topic, partition) not in found}
             if missing:
                 for partition, (offset, _) in (await list_offsets(self._cluster, topic, missing)).items():
-                    found[topic, partition] = offset
+                    found[TopicPartition(topic, partition)] = offset
         return found
 
     # Staying

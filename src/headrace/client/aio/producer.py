@@ -20,6 +20,7 @@ from headrace.protocol.decode import decode_response
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
 from headrace.protocol.produce_request import produce_parts
 from headrace.protocol.records import Record, encode_batch
+from headrace.protocol.topic_partition import TopicPartition
 
 from .cluster import Cluster, Purpose, checked
 from .retrying import PASSING, Pauses, retried
@@ -168,9 +169,11 @@ class Producer:
         try:
             outcomes = await self._produce(node, acks, batches) if node >= 0 else {}
         except (ConnectionLost, AuthenticationRefused, VersionNotServed, ProtocolViolation) as error:
-            outcomes = {(batch.topic, batch.partition): error for batch in batches}
+            outcomes = {TopicPartition(batch.topic, batch.partition): error for batch in batches}
         for lane, waiting, batch in taken:
-            outcome = outcomes.get((lane.topic, lane.partition), ConnectionLost("there is no leader for now"))
+            outcome = outcomes.get(
+                TopicPartition(lane.topic, lane.partition), ConnectionLost("there is no leader for now")
+            )
             if isinstance(outcome, Written):
                 self._settle(lane, waiting, outcome)
             else:
@@ -276,13 +279,13 @@ class Producer:
     async def _attempt(self, batch: _Batch) -> Written | Exception:
         try:
             node = await self._cluster.leader(batch.topic, batch.partition)
-            return (await self._produce(node, batch.acks, [batch]))[batch.topic, batch.partition]
+            return (await self._produce(node, batch.acks, [batch]))[TopicPartition(batch.topic, batch.partition)]
         except (ConnectionLost, CodedError) as error:
             return error
 
     async def _produce(
         self, node: int, acks: int, batches: Iterable[_Batch]
-    ) -> dict[tuple[str, int], Written | Exception]:
+    ) -> dict[TopicPartition, Written | Exception]:
         """One Produce request; what each partition said."""
         topics: dict[str, list[tuple[int, bytearray]]] = {}
         for batch in batches:
@@ -293,7 +296,11 @@ class Producer:
         body = produce_parts(version, topics, acks=acks, timeout_ms=_TIMEOUT_MS)
         if acks == 0:
             connection.send(ApiKey.PRODUCE, version, body, is_answered=False)
-            return {(topic, partition): Written(-1, -1) for topic, some in topics.items() for partition, _ in some}
+            return {
+                TopicPartition(topic, partition): Written(-1, -1)
+                for topic, some in topics.items()
+                for partition, _ in some
+            }
         answer = await connection.ask_bytes(ApiKey.PRODUCE, version, body)
         return _outcomes(answer, version)
 
@@ -305,11 +312,11 @@ def _believed(error: Exception) -> Exception:
     return error
 
 
-def _outcomes(data: memoryview, version: int) -> dict[tuple[str, int], Written | Exception]:
-    found: dict[tuple[str, int], Written | Exception] = {}
+def _outcomes(data: memoryview, version: int) -> dict[TopicPartition, Written | Exception]:
+    found: dict[TopicPartition, Written | Exception] = {}
     for topic in decode_response(ApiKey.PRODUCE, version, data).responses:
         for part in topic.partition_responses:
-            place = topic.name, int(part.index)
+            place = TopicPartition(topic.name, int(part.index))
             if part.error_code is ErrorCode.none:
                 found[place] = Written(int(part.base_offset), _milliseconds(part.log_append_time))
             else:

@@ -7,12 +7,12 @@ from typing import Final, NamedTuple
 from headrace.net.errors import ConnectionLost
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record
+from headrace.protocol.topic_partition import TopicPartition
 
 from .cluster import Cluster
 from .fetching import EARLIEST, LATEST, READ_COMMITTED, Page, Place, fetch_from, list_offsets
 from .retrying import MOVED, PASSING, Pauses
 
-Partition = tuple[str, int]
 RESETS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 
@@ -33,7 +33,7 @@ class Reader:
     def __init__(
         self,
         cluster: Cluster,
-        positions: Mapping[Partition, int],
+        positions: Mapping[TopicPartition, int],
         *,
         reset: str = "earliest",
         isolation: int = READ_COMMITTED,
@@ -44,7 +44,7 @@ class Reader:
         self._reset = reset
         self._isolation = isolation
         self._max_bytes = max_bytes
-        self._held: dict[Partition, list[Record]] = {}
+        self._held: dict[TopicPartition, list[Record]] = {}
         """What was fetched and not taken yet."""
 
     async def take(self, most: int, wait_ms: int) -> list[Found]:
@@ -62,7 +62,7 @@ class Reader:
                 self._held[place] = rest
         return taken
 
-    def seek(self, place: Partition, offset: int) -> None:
+    def seek(self, place: TopicPartition, offset: int) -> None:
         """Go on from another offset."""
         self._held.pop(place, None)
         self.positions[place] = offset
@@ -116,7 +116,7 @@ class Reader:
                 await self._mend(place, page)
         return brought
 
-    async def _mend(self, place: Partition, error: CodedError) -> None:
+    async def _mend(self, place: TopicPartition, error: CodedError) -> None:
         topic, partition = place
         if error.code is ErrorCode.offset_out_of_range:
             found = await list_offsets(self._cluster, topic, {partition: RESETS[self._reset]}, self._isolation)

@@ -15,7 +15,8 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from headrace.net.channel import Address, Channel
+from headrace.net.address import Address
+from headrace.net.channel import Channel
 from headrace.net.errors import ConnectionLost
 from headrace.protocol.api import ApiKey
 from headrace.protocol.encode import encode_request
@@ -136,7 +137,7 @@ class Cluster:
         leader = topic.leaders[where.partition]
         if leader.node < 0:
             self.forget_leaders([where.topic])
-            raise TryAgain(refused(ErrorCode.leader_not_available, _named(where), "has no leader"))
+            raise TryAgain(refused(ErrorCode.leader_not_available, where.text, "has no leader"))
         return Place(leader.node, leader.epoch, topic.id)
 
     def forget_leaders(self, topics: Iterable[str] | None = None) -> None:
@@ -278,7 +279,7 @@ class Cluster:
                 if code is ErrorCode.none:
                     found[where] = partition.offset if partition.offset != _UNSET else None
                     continue
-                error = refused(code, _named(where))
+                error = refused(code, where.text)
                 if code not in PASSING:
                     raise error
                 if code in STALE_METADATA:
@@ -315,10 +316,6 @@ def _reset_after_fork() -> None:
 
 atexit.register(_close_shared)
 os.register_at_fork(after_in_child=_reset_after_fork)
-
-
-def _named(where: TopicPartition) -> str:
-    return f"topic '{where.topic}' partition {where.partition}"
 
 
 def _topic_error(name: str, code: ErrorCode, *, is_final: bool) -> Exception:

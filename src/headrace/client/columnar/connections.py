@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from headrace.net.channel import Address, Channel
+from headrace.net.address import Address
+from headrace.net.channel import Channel
 from headrace.net.connect import open_channel
 from headrace.net.errors import ConnectionLost
 

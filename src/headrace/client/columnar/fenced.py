@@ -153,7 +153,7 @@ class FencedLog:
             return _UNKNOWN
         if code in FENCING:
             raise ClientError(f"'{self._name}' was taken over by another process", "PRODUCER_FENCED")
-        error = refused(code, f"topic '{self._where.topic}' partition {self._where.partition}")
+        error = refused(code, self._where.text)
         if code in STALE_METADATA:
             self._cluster.forget_leaders([self._where.topic])
         raise TryAgain(error) if code in _PASSING else error

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from headrace.net.channel import Address
+from headrace.net.address import Address
 from headrace.protocol.errors import ErrorCode
 
 INTERNAL_PREFIX = "__"

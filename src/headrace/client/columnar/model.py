@@ -4,6 +4,8 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from headrace.protocol.topic_partition import TopicPartition as TopicPartition
+
 from ..errors import ClientError
 
 HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -26,13 +28,6 @@ SCHEMA_WITH_HEADERS: Final = SCHEMA.append(pa.field("headers", HEADERS))
 EARLIEST: Final = -2
 LATEST: Final = -1
 """Timestamps of ListOffsets that mean the two ends of a partition."""
-
-
-class TopicPartition(NamedTuple):
-    """One partition."""
-
-    topic: str
-    partition: int
 
 
 class Range(NamedTuple):

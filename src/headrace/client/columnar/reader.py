@@ -278,7 +278,7 @@ class _Reading:
             if throttle_ms:
                 state.retry_at = time.monotonic() + throttle_ms / 1000
             else:
-                self._postpone(state, refused(ErrorCode.unknown_server_error, _named(state), "was not answered for"))
+                self._postpone(state, refused(ErrorCode.unknown_server_error, state.where.text, "was not answered for"))
 
     def _act(self, state: PartitionRead, answer: PartitionRecords, step: Step) -> _Job | None:
         code = error_code(answer.code)
@@ -295,14 +295,14 @@ class _Reading:
         elif step is Step.STALE:
             self._cluster.forget_leaders([state.where.topic])
             state.replica = None
-            self._postpone(state, refused(code, _named(state)))
+            self._postpone(state, refused(code, state.where.text))
         elif step is Step.WAIT:
             words = _OPEN_TRANSACTION if code is ErrorCode.none else None
-            self._postpone(state, refused(code, _named(state), words))
+            self._postpone(state, refused(code, state.where.text, words))
         elif step is Step.GONE:
             self._confirm_gone(state)
         elif step is Step.REFUSED:
-            raise refused(code, _named(state))
+            raise refused(code, state.where.text)
         return None
 
     def _job(self, state: PartitionRead, answer: PartitionRecords) -> _Job | None:
@@ -311,7 +311,7 @@ class _Reading:
         if stop <= start:
             # Bytes that are no batch are refused here, in words; a batch that was only cut short is asked for again.
             state.decoder.decode(answer.records, start, state.end, answer.aborted)
-            self._postpone(state, refused(ErrorCode.corrupt_message, _named(state), "no whole batch was sent"))
+            self._postpone(state, refused(ErrorCode.corrupt_message, state.where.text, "no whole batch was sent"))
             return None
         state.advance(stop, len(answer.records))
         # Those that got nothing come first in the next fetch: there a broker gives a batch whatever its size.
@@ -359,7 +359,3 @@ class _Reading:
         latest = self._cluster.offsets({state.where: LATEST})[state.where] or 0
         first_missing = latest if earliest <= state.next_offset < latest < state.end else state.next_offset
         return OffsetsGone(state.where, first_missing, earliest, latest)
-
-
-def _named(state: PartitionRead) -> str:
-    return f"topic '{state.where.topic}' partition {state.where.partition}"

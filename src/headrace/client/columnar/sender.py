@@ -226,13 +226,13 @@ class Sender:
         meaning = meaning_of(code, queue, batch)
         queue.failed()
         if meaning is Meaning.FENCED:
-            raise ClientError(f"{_named(queue)}: {WHY_FENCED}", FENCED)
+            raise ClientError(f"{queue.where.text}: {WHY_FENCED}", FENCED)
         if meaning is Meaning.FAILED:
             raise _final(queue, batch, code, message)
         if meaning is Meaning.ELSEWHERE:
             self._cluster.forget_leaders([queue.where.topic])
         queue.is_forgotten = queue.is_forgotten or meaning is Meaning.FORGOTTEN
-        self._put_off(queue, refused(code, _named(queue), message))
+        self._put_off(queue, refused(code, queue.where.text, message))
         if queue.is_forgotten and not queue.in_flight:
             queue.start_anew(init_producer(self._cluster, None, 0, NOBODY))
 
@@ -286,14 +286,10 @@ def _final(queue: PartitionQueue, batch: Batch, code: ErrorCode, message: str | 
     if code in _TOO_LARGE:
         advice = "raise max.message.bytes of the topic" if batch.count == 1 else "set batch.size to less"
         return ClientError(
-            f"{_named(queue)}: a batch of {batch.count} records has {batch.size} bytes, "
+            f"{queue.where.text}: a batch of {batch.count} records has {batch.size} bytes, "
             f"more than max.message.bytes lets in; {advice}",
             code.name.upper(),
         )
     if code is ErrorCode.out_of_order_sequence_number or code is ErrorCode.unknown_producer_id:
-        return refused(code, _named(queue), f"the log does not have what was acknowledged before; {queue.fate()}")
-    return refused(code, _named(queue), message)
-
-
-def _named(queue: PartitionQueue) -> str:
-    return f"topic '{queue.where.topic}' partition {queue.where.partition}"
+        return refused(code, queue.where.text, f"the log does not have what was acknowledged before; {queue.fate()}")
+    return refused(code, queue.where.text, message)

@@ -11,13 +11,12 @@ from typing import Any, Final
 
 from headrace.config.names import nearest, shown
 from headrace.config.setting import ConfigError, Setting, Type, at_least, between, one_of
-from headrace.net.channel import Address
+from headrace.net.address import Address, parse_bootstrap
 from headrace.net.connect import Manner
 from headrace.net.sasl import MECHANISMS, credentials
 from headrace.net.tls import TlsSettings, client_context
 
 from ..errors import ClientError
-from ..probe import parse_bootstrap
 
 MIB: Final = 1 << 20
 
@@ -195,7 +194,7 @@ class ClientSettings:
         if not text:
             raise ConfigError("bootstrap.servers is not set: name one or more brokers, such as 127.0.0.1:9092")
         try:
-            return [Address(host, port) for host, port in parse_bootstrap(text)]
+            return parse_bootstrap(text)
         except ValueError as error:
             raise ConfigError(f"Invalid value for configuration bootstrap.servers: {error}") from None
 

@@ -21,7 +21,7 @@ from headrace import __version__
 from headrace.client.aio import once
 from headrace.client.aio.assignment import WHOLE
 from headrace.client.aio.client import Client
-from headrace.client.aio.groups import Committed, Partition
+from headrace.client.aio.groups import Committed
 from headrace.client.aio.member import Member, State, Wish
 from headrace.client.aio.reader import Reader
 from headrace.client.aio.retrying import Unavailable
@@ -29,6 +29,7 @@ from headrace.net.errors import AuthenticationRefused, ConnectionLost, VersionNo
 from headrace.protocol.errors import CodedError
 from headrace.protocol.partitioner import partition_for
 from headrace.protocol.records import Record
+from headrace.protocol.topic_partition import TopicPartition
 
 from ..publishing import now_ms
 from ..records import joined, shown
@@ -102,7 +103,7 @@ class Delivery:
         )
         return Member(self._client.cluster, wish, self._assigned, self._stop_workers)
 
-    async def _assigned(self, positions: dict[Partition, int]) -> None:
+    async def _assigned(self, positions: dict[TopicPartition, int]) -> None:
         if positions:
             self._take_over()
             self.progress.owner = self._owner
@@ -123,7 +124,7 @@ class Delivery:
 
     # One partition
 
-    async def _work(self, place: Partition, offset: int) -> None:
+    async def _work(self, place: TopicPartition, offset: int) -> None:
         while True:
             worker = _Worker(self, place, offset)
             try:
@@ -138,14 +139,14 @@ class Delivery:
             offset = worker.done
             await asyncio.sleep(_AGAIN_SECONDS)
 
-    async def commit(self, place: Partition, offset: int) -> None:
+    async def commit(self, place: TopicPartition, offset: int) -> None:
         """Commit how far a partition is, while this gateway is the owner."""
         if self._member.state is State.STABLE:
             refused = await self._member.commit({place: Committed(offset)})
             for code in refused.values():
                 log.info("a commit was refused", subscription=self.subscription.id, code=code.name)
 
-    async def deliver(self, post: Post, place: Partition, records: Sequence[Record]) -> None:
+    async def deliver(self, post: Post, place: TopicPartition, records: Sequence[Record]) -> None:
         """Post records until they are taken, or put them into the dead-letter topic."""
         subscription, progress = self.subscription, self.progress
         body, identity = _body(subscription, place, records), _identity(subscription, place, records)
@@ -175,7 +176,7 @@ class Delivery:
         }
         return await post(subscription.callback_url, headers, body, subscription.timeout_ms / 1000)
 
-    async def _bury(self, place: Partition, records: Sequence[Record], result: Result) -> None:
+    async def _bury(self, place: TopicPartition, records: Sequence[Record], result: Result) -> None:
         """Write dead letters; goes on until the cluster takes them, for there is nowhere else to put them."""
         for record in records:
             while True:
@@ -188,7 +189,7 @@ class Delivery:
         self.progress.dead_lettered += len(records)
         self.is_dirty = True
 
-    async def _write_dead_letter(self, place: Partition, record: Record, result: Result) -> None:
+    async def _write_dead_letter(self, place: TopicPartition, record: Record, result: Result) -> None:
         subscription, client = self.subscription, self._client
         letter = dead_letter(subscription, place, record, result)
         count = len((await client.cluster.topic(subscription.dead_letter)).leaders)
@@ -206,7 +207,7 @@ class Delivery:
 class _Worker:
     """One partition: records taken, delivered and committed in order. `done` is the offset up to which all is."""
 
-    def __init__(self, delivery: Delivery, place: Partition, offset: int) -> None:
+    def __init__(self, delivery: Delivery, place: TopicPartition, offset: int) -> None:
         self.done = offset
         self._delivery = delivery
         self._place = place
@@ -255,11 +256,11 @@ def _chunks(records: list[Record], size: int) -> list[list[Record]]:
     return [records[start : start + size] for start in range(0, len(records), size)]
 
 
-def _identity(subscription: Subscription, place: Partition, records: Sequence[Record]) -> str:
+def _identity(subscription: Subscription, place: TopicPartition, records: Sequence[Record]) -> str:
     return f"{subscription.id}-{place[0]}-{place[1]}-{records[0].offset}"
 
 
-def _body(subscription: Subscription, place: Partition, records: Sequence[Record]) -> bytes:
+def _body(subscription: Subscription, place: TopicPartition, records: Sequence[Record]) -> bytes:
     texts = [
         shown(*place, record, subscription.format if subscription.format != "text" else "auto") for record in records
     ]
@@ -268,7 +269,7 @@ def _body(subscription: Subscription, place: Partition, records: Sequence[Record
     return f'{{"subscription":"{subscription.id}","records":{joined(texts)}}}'.encode()
 
 
-def dead_letter(subscription: Subscription, place: Partition, record: Record, result: Result) -> Record:
+def dead_letter(subscription: Subscription, place: TopicPartition, record: Record, result: Result) -> Record:
     """The record as it was, with headers that say where it comes from and why it is here."""
     told = {
         "headrace.dlq.topic": place[0],

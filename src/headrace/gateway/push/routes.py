@@ -11,6 +11,7 @@ from headrace.client.aio import admin, groups
 from headrace.client.aio.client import Client
 from headrace.client.aio.fetching import EARLIEST, Place, fetch, list_offsets
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.web.messages import Answer, Request, json_answer
 from headrace.web.problem import Problem, bad_request
 from headrace.web.routes import Body, Reply, Routes
@@ -208,7 +209,7 @@ async def _check_rights(client: Client, subscription: Subscription) -> None:
     """Who subscribes must itself be allowed to read the topic in that group: brokers are asked in its name."""
     start = (await list_offsets(client.cluster, subscription.topic, {0: EARLIEST}))[0][0]
     await fetch(client.cluster, Place(subscription.topic, 0, start), max_bytes=1)
-    await groups.committed(client.cluster, subscription.group, [(subscription.topic, 0)])
+    await groups.committed(client.cluster, subscription.group, [TopicPartition(subscription.topic, 0)])
     found = await groups.describe(client.cluster, subscription.group)
     if found.members:
         raise _taken(subscription.group)

@@ -17,6 +17,7 @@ from headrace.client.aio.retrying import Unavailable
 from headrace.net.errors import AuthenticationRefused, ConnectionLost
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record
+from headrace.protocol.topic_partition import TopicPartition
 
 from ..publishing import now_ms
 from ..topic_routes import wait_until_known
@@ -65,12 +66,12 @@ class Store:
         cluster = self._client().cluster
         cluster.forget(TOPIC)
         await cluster.topic(TOPIC)
-        reader = Reader(cluster, {(TOPIC, 0): self._position})
+        reader = Reader(cluster, {TopicPartition(TOPIC, 0): self._position})
         while True:
             for _, _, record in await reader.take(1000, _POLL_MS):
                 self._apply(record)
             async with self._moved:
-                self._position = reader.positions[TOPIC, 0]
+                self._position = reader.positions[TopicPartition(TOPIC, 0)]
                 self._moved.notify_all()
 
     def _apply(self, record: Record) -> None:
