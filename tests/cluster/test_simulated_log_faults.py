@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.replication.partition import Partition
-from headrace.storage.core import Health
 from headrace.storage.disk import StorageError
+from headrace.storage.log import Health
 from headrace.testing.disk import PLENTY
 from headrace.testing.loop import run_virtual
 

@@ -24,9 +24,9 @@ from headrace.replication.partition import Partition
 from headrace.replication.replica_fetch_state import ReplicaFetchState
 from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
-from headrace.storage.log import LogSettings
 from headrace.storage.log_starts import LogStartWriter
 from headrace.storage.manager import LogManager
+from headrace.storage.settings import LogSettings
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import SimulatedDisk
 from tests.intake import RULES

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from headrace.protocol.batch import BatchHeader, read_header
 from headrace.protocol.records import Record, decode_marker, decode_records, encode_batch, encode_marker
 from headrace.storage import compaction
-from headrace.storage.log import Log
+from headrace.storage.log import Log, Origin
 from tests.unit.storage.support import SMALL, Store, append, batches_of, sync
 
 PRODUCERS = (7, 8, 9)
@@ -119,7 +119,7 @@ class TransactionsAgainstModel(RuleBasedStateMachine):
                 timestamp=self.store.clock.now_ms(),
             )
         )
-        self.log.append_control(batch, read_header(batch), 0, bumped=bumped)
+        self.log.append(batch, read_header(batch), 0, Origin.COORDINATOR, bumped=bumped)
         self.items.append(Item(self.end, producer_id, "", "", transactional=True, marker=committed, epoch=epoch))
 
     @rule()

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from headrace.config import BrokerConfig, effective_topic
 from headrace.protocol.compression import CODECS
-from headrace.storage.log import LogSettings
+from headrace.storage.settings import LogSettings
 
 from .image import Topic
 

@@ -20,6 +20,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import marker_of
 from headrace.replication.partition import Partition
 from headrace.replication.transactions import Verification
+from headrace.storage.log import Origin
 
 from .alarms import Alarms, Scheduler
 from .effects import Alarm, Effect, Reply, Write
@@ -156,7 +157,7 @@ class Shard(LogShard):
     def append(self, pairs: Sequence[Pair]) -> None:
         """Write records as one batch; `CodedError` if they cannot be written, and then nothing was."""
         batch = build_batch(pairs, self._clock.now_ms())
-        appended = self.partition.append_own(batch, read_header(batch))
+        appended = self.partition.append(batch, read_header(batch), Origin.COORDINATOR)
         self._end = appended.last_offset + 1
         if self.pending:
             self.pending.note_decided([p for p in pairs if key_kind(p[0]) in OFFSET_KEYS], appended.base_offset)
@@ -168,7 +169,7 @@ class Shard(LogShard):
     ) -> None:
         """Write offsets as part of a producer's transaction: they count once that is committed."""
         batch = build_batch(pairs, self._clock.now_ms(), producer_id=producer_id, producer_epoch=producer_epoch)
-        appended = self.partition.append_for(batch, read_header(batch), verification)
+        appended = self.partition.append_transactional(batch, read_header(batch), verification, Origin.COORDINATOR)
         self._end = appended.last_offset + 1
         self.pending.add(producer_id, pairs, appended.base_offset)
 

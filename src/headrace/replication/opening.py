@@ -13,7 +13,7 @@ import structlog
 
 from headrace.net.clock import Clock
 from headrace.storage.checkpoints import Partition as Key
-from headrace.storage.core import LogState
+from headrace.storage.log import LogState
 from headrace.storage.manager import ClosedLog
 from headrace.storage.recovery import Progress
 

@@ -21,9 +21,9 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.fetch import EpochEnd, FetchedPartition
 from headrace.protocol.records import encode_marker
 from headrace.protocol.replicate import Position, Progress
-from headrace.storage.core import Health
 from headrace.storage.flusher import Flusher
-from headrace.storage.log import Appended, Log, LogSettings
+from headrace.storage.log import Appended, Health, Log, Origin
+from headrace.storage.settings import LogSettings
 
 from .divergence import agreed_end, diverging_at
 from .followers import UNKNOWN, AppendListener, Follower, Followers, ProposeIsr
@@ -220,17 +220,25 @@ class Partition:
     # Writing
 
     def append(
-        self, batch: memoryview, header: BatchHeader, *, now_ms: int, version: int, is_admitted: bool = False
+        self,
+        batch: memoryview,
+        header: BatchHeader,
+        origin: Origin = Origin.CLIENT,
+        *,
+        now_ms: int = -1,
+        version: int = -1,
+        is_admitted: bool = False,
     ) -> Appended:
         """Append one batch as the leader. It is committed once the high watermark has passed it: see `commits`.
 
-        `SlowBatch` where it takes long to check: then a thread should `admit` it, and it comes again.
+        A client's is held to the topic's rules at the time `now_ms`, by the version of Produce it came with, unless it
+        is admitted already. `SlowBatch` where that takes long: then a thread should `admit` it, and it comes again.
         """
         if not self.is_leader:
             self.check_leads()
-        if not is_admitted:
+        if origin is Origin.CLIENT and not is_admitted:
             batch, header = admit(batch, header, self.rules, now_ms, version)
-        appended = self.log.append(batch, header, self.leader_epoch)
+        appended = self.log.append(batch, header, self.leader_epoch, origin)
         if not appended.duplicate:
             self._after_append(header.record_count)
         return appended
@@ -245,42 +253,31 @@ class Partition:
         batch: memoryview,
         header: BatchHeader,
         verification: Verification | None,
+        origin: Origin = Origin.CLIENT,
         *,
-        now_ms: int,
-        version: int,
-        from_zero: bool,
+        now_ms: int = -1,
+        version: int = -1,
+        from_zero: bool = False,
         is_admitted: bool = False,
     ) -> Appended:
         """Append a batch of a transaction. `from_zero` where producers number their batches anew in each one."""
         producer_id = header.producer_id
         if self.needs_verification(header):
             self.verifications.check(producer_id, verification)
-            self.verifications.check_sequence(producer_id, header.producer_epoch, header.base_sequence)
-            if from_zero and header.base_sequence and producer_id not in self.log.producers():
-                raise CodedError(
-                    ErrorCode.out_of_order_sequence_number,
-                    f"a transaction of producer {producer_id} begins with sequence number {header.base_sequence}",
-                )
-        appended = self.append(batch, header, now_ms=now_ms, version=version, is_admitted=is_admitted)
+            if origin is Origin.CLIENT:
+                self._check_first_sequence(header, from_zero)
+        appended = self.append(batch, header, origin, now_ms=now_ms, version=version, is_admitted=is_admitted)
         self.verifications.end(producer_id)
         return appended
 
-    def append_own(self, batch: memoryview, header: BatchHeader) -> Appended:
-        """Append a batch that this broker made for a topic of its own, which needs no check of the topic's rules."""
-        if not self.is_leader:
-            self.check_leads()
-        appended = self.log.append(batch, header, self.leader_epoch)
-        self._after_append(header.record_count)
-        return appended
-
-    def append_for(self, batch: memoryview, header: BatchHeader, verification: Verification | None) -> Appended:
-        """Append a batch that this broker made for a topic of its own, as part of a producer's transaction."""
-        if self.needs_verification(header):
-            self.verifications.check(header.producer_id, verification)
-        appended = self.log.append_for(batch, header, self.leader_epoch)
-        self.verifications.end(header.producer_id)
-        self._after_append(header.record_count)
-        return appended
+    def _check_first_sequence(self, header: BatchHeader, from_zero: bool) -> None:
+        producer_id = header.producer_id
+        self.verifications.check_sequence(producer_id, header.producer_epoch, header.base_sequence)
+        if from_zero and header.base_sequence and producer_id not in self.log.producers():
+            raise CodedError(
+                ErrorCode.out_of_order_sequence_number,
+                f"a transaction of producer {producer_id} begins with sequence number {header.base_sequence}",
+            )
 
     def append_marker(self, marker: TransactionMarker, *, now_ms: int) -> Appended:
         """End a producer's transaction here, as the leader. One that wrote nothing here has nothing to end."""
@@ -297,7 +294,7 @@ class Partition:
             )
         )
         bumped = marker.transaction_version >= EPOCH_BUMPING
-        appended = self.log.append_control(batch, read_header(batch), self.leader_epoch, bumped=bumped)
+        appended = self.log.append(batch, read_header(batch), self.leader_epoch, Origin.COORDINATOR, bumped=bumped)
         self.verifications.marked(marker)
         self._after_append(1)
         return appended

@@ -21,11 +21,11 @@ from headrace.cluster.log_settings import intake_settings, log_settings
 from headrace.config import BrokerConfig
 from headrace.net.clock import Clock
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.storage.core import Health
 from headrace.storage.disk import StorageError, parent_of
 from headrace.storage.flusher import Flusher
-from headrace.storage.log import Log, LogSettings
+from headrace.storage.log import Health, Log
 from headrace.storage.manager import LogManager
+from headrace.storage.settings import LogSettings
 
 from .backoff import LONGEST_PAUSE, Backoff
 from .follower_session import FollowerSession

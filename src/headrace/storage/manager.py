@@ -14,9 +14,8 @@ from headrace.protocol.errors import CodedError
 from . import checkpoints
 from .checkpoint_file import CheckpointFile
 from .checkpoints import PARTITION_METADATA, Partition
-from .core import Health, LogState
 from .disk import DirectoryLocked, Disk, Lock, StorageError, parent_of
-from .log import Log
+from .log import Health, Log, LogState
 from .open_files import UNLIMITED, OpenFiles
 from .recovery import Expected, Progress, open_log, sync_found
 from .segment import LOG_SUFFIX

@@ -17,10 +17,10 @@ from headrace.protocol.batch import HEADER_SIZE, LOG_OVERHEAD, NO_PRODUCER, Batc
 from headrace.protocol.errors import CodedError
 
 from .checkpoints import LEADER_EPOCHS, PARTITION_METADATA, REFETCHING
-from .core import LogState
 from .disk import Disk, File, StorageError, parent_of
 from .epochs import Epochs
 from .index import OffsetIndex, TimeIndex
+from .log import LogState
 from .open_files import OpenFiles
 from .plain import PlainBatches, can_pass_over
 from .producer_state import Producers

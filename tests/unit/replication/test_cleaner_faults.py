@@ -16,8 +16,9 @@ from headrace.replication.cleaner import Cleaner
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.compaction import Rewritten
-from headrace.storage.log import Log, LogSettings
+from headrace.storage.log import Log
 from headrace.storage.manager import LogManager
+from headrace.storage.settings import LogSettings
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import SimulatedDisk
 

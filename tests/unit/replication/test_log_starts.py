@@ -16,9 +16,9 @@ from headrace.storage import checkpoints
 from headrace.storage.checkpoint_file import CheckpointFile
 from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
-from headrace.storage.log import LogSettings
 from headrace.storage.log_starts import LogStartWriter
 from headrace.storage.manager import LogManager
+from headrace.storage.settings import LogSettings
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import PowerLost, SimulatedDisk
 from tests.intake import RULES

@@ -11,8 +11,8 @@ from headrace.protocol.batch import check_batch
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
 from headrace.storage.flusher import Flusher
-from headrace.storage.log import LogSettings
 from headrace.storage.manager import LogManager
+from headrace.storage.settings import LogSettings
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import SimulatedDisk
 from tests.intake import RULES

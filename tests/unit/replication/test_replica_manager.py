@@ -15,10 +15,9 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.backoff import Backoff
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.storage.core import Health
 from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher, RunInThread
-from headrace.storage.log import Log
+from headrace.storage.log import Health, Log
 from headrace.storage.manager import LogManager
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import SimulatedDisk

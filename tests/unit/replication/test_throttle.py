@@ -19,8 +19,8 @@ from headrace.replication.partition import Partition
 from headrace.replication.replica_fetch_state import ReplicaFetchState
 from headrace.replication.throttle import NO_LIMIT, Throttle
 from headrace.storage.flusher import Flusher
-from headrace.storage.log import LogSettings
 from headrace.storage.manager import LogManager
+from headrace.storage.settings import LogSettings
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import SimulatedDisk
 from tests.wire import batch_of

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable
 from headrace.protocol.batch import BatchHeader, check_batch, read_header
 from headrace.protocol.records import Record, encode_batch
 from headrace.storage.flusher import Flusher
-from headrace.storage.log import Appended, Log, LogSettings
+from headrace.storage.log import Appended, Log
 from headrace.storage.log_starts import LogStartWriter
 from headrace.storage.manager import LogManager
+from headrace.storage.settings import LogSettings
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import Cut, SimulatedDisk
 

@@ -10,6 +10,7 @@ import pytest
 from headrace.protocol.batch import read_header
 from headrace.protocol.records import Record, decode_records, encode_batch, encode_marker
 from headrace.storage import compaction
+from headrace.storage.log import Origin
 from headrace.storage.scan import BLOCK as SCAN_BLOCK
 from headrace.storage.scan import BadBatch
 from headrace.testing.disk import PowerLost
@@ -300,7 +301,7 @@ def mark(store: Store, *, committed: bool) -> None:
     view = memoryview(
         encode_marker(committed=committed, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp=1)
     )
-    store.log.append_control(view, read_header(view), 0)
+    store.log.append(view, read_header(view), 0, Origin.COORDINATOR)
 
 
 def test_an_open_transaction_holds_the_cleaning_back() -> None:

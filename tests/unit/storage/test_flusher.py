@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from headrace.storage.flusher import Flusher
-from headrace.storage.log import Log, SyncTicket
+from headrace.storage.log import Log
+from headrace.storage.sync import SyncTicket
 
 from .support import SMALL, Store, append
 

@@ -7,8 +7,7 @@ import pytest
 from headrace.protocol.batch import read_header
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record, encode_batch, encode_marker
-from headrace.storage.core import ENDED_SEGMENT_MS
-from headrace.storage.log import Appended
+from headrace.storage.log import ENDED_SEGMENT_MS, Appended, Origin
 
 from .support import SMALL, Store, append, batches_of, idempotent, read_all, records, sync
 
@@ -254,7 +253,7 @@ def test_a_marker_ends_a_transaction_here_and_after_a_restart(store: Store) -> N
     assert store.log.last_stable_offset(2) == 0
     marker = encode_marker(committed=True, producer_id=7, producer_epoch=0, coordinator_epoch=5, timestamp=1)
     view = memoryview(marker)
-    assert store.log.append_control(view, read_header(view), 0) == Appended(2, 2, False)
+    assert store.log.append(view, read_header(view), 0, Origin.COORDINATOR) == Appended(2, 2, False)
     assert store.log.last_stable_offset(2) == 0
     assert store.log.last_stable_offset(3) == 3
     store.kill()

@@ -7,11 +7,10 @@ from random import Random
 
 import pytest
 
-from headrace.storage.core import Health
 from headrace.storage.disk import DirectoryLocked, StorageError
-from headrace.storage.log import Log, LogSettings
+from headrace.storage.log import Health, Log
 from headrace.storage.manager import LogManager, WrongDirectory
-from headrace.storage.settings import DAY_MS
+from headrace.storage.settings import DAY_MS, LogSettings
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import PowerLost, SimulatedDisk
 

@@ -10,7 +10,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import encode_batch, encode_marker
 from headrace.storage import compaction
 from headrace.storage.aborted import AbortedIndex, AbortedTransaction
-from headrace.storage.log import Appended, Log
+from headrace.storage.log import Appended, Log, Origin
 from headrace.storage.producer_state import Producers
 
 from .support import SMALL, Store, append, read_all, records, sync
@@ -55,7 +55,7 @@ def mark(
             timestamp=1000,
         )
     )
-    return log.append_control(batch, read_header(batch), 0, bumped=bumped)
+    return log.append(batch, read_header(batch), 0, Origin.COORDINATOR, bumped=bumped)
 
 
 def aborted(log: Log, start: int = 0, end: int = END) -> list[tuple[int, int, int]]:

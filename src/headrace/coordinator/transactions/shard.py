@@ -21,6 +21,7 @@ from headrace.net.clock import Clock
 from headrace.protocol.batch import BatchHeader, read_header
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
+from headrace.storage.log import Origin
 
 from .model import Transaction
 from .records import decode_key, decode_value, encode_key, encode_value
@@ -133,7 +134,7 @@ class TransactionShard(LogShard):
     def _append(self, transactional_id: str, value: bytes | None) -> int:
         batch = build_batch([(encode_key(transactional_id), value)], self._clock.now_ms())
         try:
-            return self.partition.append_own(batch, read_header(batch)).last_offset + 1
+            return self.partition.append(batch, read_header(batch), Origin.COORDINATOR).last_offset + 1
         except CodedError as error:
             raise unavailable(error) from error
 
