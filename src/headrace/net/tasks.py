@@ -1,12 +1,13 @@
 """Background tasks, and an owner who notices when one of them fails.
 
 What is to go on for as long as its owner does is *kept*: when it fails that is logged with its traceback, and it is
-begun anew after a pause that grows with each failure. What is done once is *spawned*: its failure is logged. A failure
+begun anew after a pause that grows with each failure. What is done *every* so many seconds is tried again the next
+time when it fails. What is done once is *spawned*: its failure is logged. A failure
 after which the process must not go on is *fatal*: its owner's owner is told, who ends the process.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 import structlog
@@ -19,6 +20,8 @@ QUIET_SECONDS: Final = 60.0
 log = structlog.get_logger(__name__)
 
 Work = Callable[[], Coroutine[Any, Any, None]]
+Chore = Callable[[], Awaitable[None] | None]
+Seconds = float | Callable[[], float]
 IsFatal = Callable[[Exception], bool]
 Fatal = Callable[[str, Exception], None]
 """Called with the name of a task and what it failed with."""
@@ -34,6 +37,11 @@ class Tasks:
     def keep(self, name: str, work: Work, *, is_fatal: IsFatal = lambda _: False) -> "asyncio.Task[None]":
         """Run work until it is cancelled or returns; begin it anew whenever it fails, unless that is fatal."""
         return self._begin(self._keep(name, work, is_fatal), name)
+
+    def every(self, seconds: Seconds, name: str, chore: Chore) -> None:
+        """Run a chore every so many seconds, first after that time. Seconds that can change are asked for each time."""
+        wait = seconds if callable(seconds) else lambda: seconds
+        self.keep(name, lambda: _repeat(wait, name, chore))
 
     def spawn(self, work: Coroutine[Any, Any, object]) -> None:
         """Run work once."""
@@ -79,6 +87,17 @@ class Tasks:
     def _report_fatal(self, name: str, error: Exception) -> None:
         if self._on_fatal is not None:
             self._on_fatal(name, error)
+
+
+async def _repeat(wait: Callable[[], float], name: str, chore: Chore) -> None:
+    while True:
+        await asyncio.sleep(wait())
+        try:
+            result = chore()
+            if result is not None:
+                await result
+        except Exception:
+            log.exception("chore failed", chore=name)
 
 
 def _log_failure(task: "asyncio.Task[Any]") -> None:

@@ -32,6 +32,7 @@ from headrace.coordinator.settings import GroupSettings
 from headrace.coordinator.transactions.service import TransactionCoordinator
 from headrace.coordinator.transactions.settings import TransactionSettings
 from headrace.coordinator.transactions.verifier import Verifier
+from headrace.net.tasks import Tasks
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError
 from headrace.replication.cleaner import Cleaner
@@ -54,7 +55,6 @@ from .handlers.api_versions import unsupported_api_versions
 from .handlers.fetch import FetchHandler, FileCaps
 from .handlers.fetch_sessions import FetchSessions
 from .handlers.produce import ProduceHandler
-from .housekeeping import Housekeeping
 from .listener import Caps, Listener
 from .registry_reader import RegistryReader
 from .schema_book import SchemaBook
@@ -87,7 +87,7 @@ class Broker:
         self._clock = self._world.clock
         self._disk = self._world.disk
         self._rng = self._world.rng
-        self._housekeeping = Housekeeping()
+        self._chores = Tasks()
         self._held = AsyncExitStack()
         """What was taken so far, to be let go in the reverse order."""
         self._clustered: Clustered | None = None
@@ -119,7 +119,7 @@ class Broker:
         if self._clustered is not None:
             await self._clustered.leave()
         self._listener.stop_listening()
-        await self._housekeeping.stop()
+        await self._chores.close()
         self._fetch.wake_all()
         if self._clustered is not None:
             self._clustered.service.wake_followers()
@@ -352,7 +352,7 @@ class Broker:
             pulse.beat()
             member.heed_silence()
 
-        self._housekeeping.every(member.session_seconds / BEATS, "pulse", beat)
+        self._chores.every(member.session_seconds / BEATS, "pulse", beat)
 
         def serve_alive(connection: Connection, frame: memoryview) -> Parts | None:
             pulse.beat()
@@ -379,11 +379,11 @@ class Broker:
         peers = None if self._clustered is None else self._clustered.peers
         reader = RegistryReader(broker_id=self.config.node_id, image=image, replicas=self._replicas, peers=peers)
         book = SchemaBook(reader.read, self._clock)
-        self._housekeeping.always("follow schemas", book.follow)
+        self._chores.keep("follow schemas", book.follow)
         return book
 
     def _begin_chores(self, loop: asyncio.AbstractEventLoop) -> None:
-        config, every = self.config, self._housekeeping.every
+        config, every = self.config, self._chores.every
         every(SWEEP_SECONDS, "sweep connections", lambda: self._listener.sweep(loop.time()))
         maintenance = self._replicas.maintenance
         every(SWEEP_SECONDS, "flush", maintenance.flush_due)
@@ -402,7 +402,7 @@ class Broker:
         every(int(config["log.flush.offset.checkpoint.interval.ms"]) / 1000, "checkpoint", maintenance.checkpoint)
 
     def _begin_transaction_chores(self) -> None:
-        config, every = self.config, self._housekeeping.every
+        config, every = self.config, self._chores.every
         seconds = int(config["transaction.abort.timed.out.transaction.cleanup.interval.ms"]) / 1000
         every(seconds, "abort transactions", self._abort_transactions)
         seconds = int(config["transaction.remove.expired.transaction.cleanup.interval.ms"]) / 1000

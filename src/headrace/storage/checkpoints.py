@@ -6,8 +6,12 @@ A checkpoint is `0` (its version), a count, and one line per entry; partitions a
 import base64
 import binascii
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from threading import Lock
 from typing import Final
+
+from .disk import Disk
 
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
@@ -121,3 +125,27 @@ def _fields(data: bytes, separator: str) -> dict[str, str]:
         if found and not line.startswith("#"):
             fields[key.strip()] = value.strip()
     return fields
+
+
+class CheckpointFile:
+    """A file of offsets by partition that any thread may write: what was prepared last is what stays."""
+
+    __slots__ = ("_disk", "_lock", "_path", "_prepared", "_written")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._lock = Lock()
+        self._prepared = 0
+        self._written = 0
+
+    def prepare(self, offsets: Mapping[Partition, int]) -> Callable[[], None]:
+        """Writes these offsets when it is called, on whichever thread; not if later ones have been written by then."""
+        self._prepared += 1
+        return partial(self._write, self._prepared, dict(offsets))
+
+    def _write(self, number: int, offsets: Mapping[Partition, int]) -> None:
+        with self._lock:
+            if number > self._written:
+                self._disk.write_atomically(self._path, encode_offsets(offsets))
+                self._written = number

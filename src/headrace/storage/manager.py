@@ -12,8 +12,7 @@ from headrace.net.clock import Clock
 from headrace.protocol.errors import CodedError
 
 from . import checkpoints
-from .checkpoint_file import CheckpointFile
-from .checkpoints import PARTITION_METADATA, Partition
+from .checkpoints import PARTITION_METADATA, CheckpointFile, Partition
 from .disk import DirectoryLocked, Disk, Lock, StorageError, parent_of
 from .log import Health, Log, LogState
 from .open_files import UNLIMITED, OpenFiles

@@ -13,7 +13,7 @@ from headrace.protocol.batch import check_batch
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
 from headrace.storage import checkpoints
-from headrace.storage.checkpoint_file import CheckpointFile
+from headrace.storage.checkpoints import CheckpointFile
 from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
 from headrace.storage.log_starts import LogStartWriter

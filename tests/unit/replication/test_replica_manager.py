@@ -12,9 +12,8 @@ from headrace.cluster.image import PartitionState, Topic
 from headrace.config import BrokerConfig
 from headrace.protocol.batch import check_batch
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.replication.backoff import Backoff
 from headrace.replication.partition import Partition
-from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.replica_manager import Backoff, ReplicaManager
 from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher, RunInThread
 from headrace.storage.log import Health, Log

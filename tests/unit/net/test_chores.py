@@ -3,8 +3,8 @@
 import asyncio
 from typing import cast
 
+from headrace.net.tasks import Tasks
 from headrace.server.broker import Broker, BrokerFailed, _served
-from headrace.server.housekeeping import Housekeeping
 from headrace.testing.loop import run_virtual
 
 
@@ -12,12 +12,12 @@ def test_an_interval_that_changes_counts_from_the_next_time_on() -> None:
     async def main() -> None:
         now, seconds, times = asyncio.get_running_loop().time, [5.0], list[float]()
         began = now()
-        housekeeping = Housekeeping()
-        housekeeping.every(lambda: seconds[0], "look", lambda: times.append(now() - began))
+        chores = Tasks()
+        chores.every(lambda: seconds[0], "look", lambda: times.append(now() - began))
         await asyncio.sleep(6)
         seconds[0] = 1.0
         await asyncio.sleep(6.5)
-        await housekeeping.stop()
+        await chores.close()
         assert times == [5.0, 10.0, 11.0, 12.0]
 
     run_virtual(main)
@@ -32,10 +32,10 @@ def test_a_chore_that_fails_is_tried_again() -> None:
             tries += 1
             raise OSError("no space")
 
-        housekeeping = Housekeeping()
-        housekeeping.every(1.0, "write", fail)
+        chores = Tasks()
+        chores.every(1.0, "write", fail)
         await asyncio.sleep(3.5)
-        await housekeeping.stop()
+        await chores.close()
         assert tries == 3
 
     run_virtual(main)
@@ -55,10 +55,10 @@ def test_a_chore_goes_on_when_its_interval_could_not_be_told() -> None:
             nonlocal times
             times += 1
 
-        housekeeping = Housekeeping()
-        housekeeping.every(seconds, "count", count)
+        chores = Tasks()
+        chores.every(seconds, "count", count)
         await asyncio.sleep(5)
-        await housekeeping.stop()
+        await chores.close()
         assert times >= 3
 
     run_virtual(main)
