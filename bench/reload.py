@@ -11,7 +11,8 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Final
 
-from headrace.coordinator.partitions import OFFSETS_TOPIC, partition_of
+from headrace.coordinator.groups.offsets.records import OFFSETS_TOPIC
+from headrace.coordinator.runtime.partitions import partition_of
 
 from .commits import RECORD_SIZE, TOPIC, commit_frame, commit_once, find_coordinator
 from .frames import NEVER, batch_of, produce_frame, produced_offset

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headrace.cluster import feed
-from headrace.coordinator.partitions import partition_of
+from headrace.coordinator.runtime.partitions import partition_of
 from headrace.coordinator.transactions.markers import Job, MarkerSender
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headrace.coordinator.loading import Phase
-from headrace.coordinator.shard import Shard
+from headrace.coordinator.groups.shard import GroupShard
+from headrace.coordinator.runtime.shard import Phase
 from headrace.net.clock import SystemClock
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
@@ -502,7 +502,7 @@ def test_what_was_deleted_does_not_come_back_with_a_transaction(
 def test_the_offsets_of_a_deleted_topic_do_not_come_back_with_a_transaction() -> None:
     async def test(bench: Bench) -> None:
         assert await bench.commit_offset(10) is ErrorCode.none
-        (shard,) = bench.cluster[0].broker._groups.shards.active()
+        (shard,) = bench.cluster[0].broker._groups.runtime.active()
         admin = ClusterClient(bench.cluster, "deleter")
         await admin.ask_anyone(ApiKey.DELETE_TOPICS, 5, {"topic_names": [TOPIC], "timeout": 1_000})
         await bench.cluster.until(lambda: not shard.pending.has_any(GROUP), "the offsets of the topic are gone")
@@ -521,7 +521,7 @@ def test_a_marker_that_comes_while_a_shard_is_read_counts() -> None:
         machine.kill()
         await machine.start()
         await bench.cluster.until(lambda: serves_offsets(bench), "it leads again")
-        shard = Shard(
+        shard = GroupShard(
             machine.broker.replicas.partition(OFFSETS, 0),
             SystemClock(),
             asyncio.get_running_loop(),

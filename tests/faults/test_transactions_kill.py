@@ -17,7 +17,7 @@ from typing import Self
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from headrace.coordinator.partitions import partition_of
+from headrace.coordinator.runtime.partitions import partition_of
 from tests.process import ClusterProcesses, wait_for
 
 from .copier import Task, transformed

@@ -10,9 +10,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headrace.coordinator.classic import ClassicGroup, ClassicSettings, JoinRequest, LeavingMember, State, SyncRequest
-from headrace.coordinator.effects import Alarm, Effect, Reply, Write
-from headrace.coordinator.records import decode_group
+from headrace.coordinator.groups.classic import (
+    ClassicGroup,
+    ClassicSettings,
+    JoinRequest,
+    LeavingMember,
+    State,
+    SyncRequest,
+)
+from headrace.coordinator.groups.classic.records import decode_group
+from headrace.coordinator.runtime.decision import Alarm, Effect, Reply, Write
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.testing.clock import SimulatedClock
 
@@ -255,7 +262,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
             return
         if client.generation >= 0:
             assert client.generation == self.group.generation
-            assert client.member_id in self.group.roster.members
+            assert client.member_id in self.group.members.by_id
         else:
             assert self.group.is_empty
 
@@ -270,7 +277,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         leaving = [LeavingMember(member_id=member_id, instance_id=client.instance_id)]
         self._carry_out(self.group.leave(token, leaving, self._now()))
         assert token in self.answered
-        assert member_id not in self.group.roster.members or client.instance_id is not None
+        assert member_id not in self.group.members.by_id or client.instance_id is not None
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
@@ -313,36 +320,36 @@ class ClassicGroupMachine(RuleBasedStateMachine):
             return
         heard = self.assigned.get(self.group.generation, {})
         owned: list[int] = []
-        for member in self.group.roster.members.values():
+        for member in self.group.members.by_id.values():
             assert heard.get(member.member_id, member.assignment) == member.assignment
             owned += json.loads(member.assignment or b"[]")
         assert len(owned) == len(set(owned)), "two members own a partition"
 
     @invariant()
     def only_the_living_are_counted(self) -> None:
-        roster = self.group.roster
-        assert roster.joining == sum(member.is_joining for member in roster.members.values())
-        assert not roster.pending & roster.members.keys()
-        assert (roster.leader in roster.members) if roster.members else roster.leader is None
-        assert self.group._to_sync <= roster.members.keys()
+        members = self.group.members
+        assert members.joining == sum(member.is_joining for member in members.by_id.values())
+        assert not members.pending & members.by_id.keys()
+        assert (members.leader in members.by_id) if members.by_id else members.leader is None
+        assert self.group._to_sync <= members.by_id.keys()
         if self.group.is_empty:
-            assert not roster.members
+            assert not members.by_id
         elif self.group.state is not State.PREPARING_REBALANCE:
-            assert roster.members
+            assert members.by_id
 
     @invariant()
     def every_wait_ends(self) -> None:
         """A request waits only where an alarm is set that will end it."""
-        tokens = {m.join_token for m in self.group.roster.members.values()}
-        tokens |= {m.sync_token for m in self.group.roster.members.values()}
+        tokens = {m.join_token for m in self.group.members.by_id.values()}
+        tokens |= {m.sync_token for m in self.group.members.by_id.values()}
         assert self.waiting.keys() == tokens - {None}
         if self.group.state is State.PREPARING_REBALANCE:
             assert "join" in self.alarms
-            assert self.group._is_initial or not self.group.roster.all_joined, "everyone waits, and for nobody"
-        for member in self.group.roster.members.values():
+            assert self.group._is_initial or not self.group.members.all_joined, "everyone waits, and for nobody"
+        for member in self.group.members.by_id.values():
             assert member.is_excused or ("session", member.member_id) in self.alarms
             if member.sync_token is not None:
-                assert "sync" in self.alarms or ("session", self.group.roster.leader) in self.alarms
+                assert "sync" in self.alarms or ("session", self.group.members.leader) in self.alarms
 
     @invariant()
     def what_members_were_told_is_stored(self) -> None:
@@ -352,7 +359,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         stored = decode_group(self.stored)
         assert stored.generation == self.group.generation
         kept = {member.member_id: member.assignment for member in stored.members}
-        for member in self.group.roster.members.values():
+        for member in self.group.members.by_id.values():
             assert kept[member.member_id] == member.assignment
 
     def teardown(self) -> None:
@@ -364,7 +371,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         assert not self.alarms
         assert not self.waiting
         assert self.group.is_empty
-        assert not self.group.roster.pending
+        assert not self.group.members.pending
 
 
 TestClassicGroup = ClassicGroupMachine.TestCase

@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace.coordinator.consumer import HeartbeatRequest
-from headrace.coordinator.consumer.member import AWAY, JOINING, LEFT, partitions_of
+from headrace.coordinator.groups.consumer import HeartbeatRequest
+from headrace.coordinator.groups.consumer.member import AWAY, JOINING, LEFT, partitions_of
 from headrace.protocol.errors import ErrorCode
 from tests.unit.coordinator.consumer.support import Host, Owned, code, make_image, owned, put_topic, topic_id
 

@@ -17,7 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from headrace.coordinator.journal import Pair, read_batches
+from headrace.coordinator.runtime.batches import Pair, read_batches
 from headrace.coordinator.transactions import markers, service
 from headrace.coordinator.transactions.decisions import Producer
 from headrace.coordinator.transactions.service import NEWER, OLDER
@@ -253,7 +253,7 @@ class TransactionMachine(RuleBasedStateMachine):
             world.holds_syncs = False
             self.sync()
             self._finish()
-            for shard in world.transactions.shards.active():
+            for shard in world.transactions.runtime.active():
                 assert all(entry.transaction.state in RESTING for entry in shard.entries.values())
             outcomes = [_outcomes(world.replicas.partition(TOPIC, index)) for index in range(PARTITIONS)]
             for attempt in self.attempts:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TypeVar
 
-from .classic import states as classic
+from .groups.classic import states as classic
 from .transactions import states as transactions
 
 S = TypeVar("S", bound=Enum)
@@ -19,7 +19,7 @@ Drawn by `make docs` from the tables in the code.
 _CLASSIC = """
 ## A group of the classic protocol
 
-`coordinator/classic/states.py`. Every state can be deleted; `Dead` is forgotten at once.
+`coordinator/groups/classic/states.py`. Every state can be deleted; `Dead` is forgotten at once.
 """
 
 _TRANSACTIONS = """

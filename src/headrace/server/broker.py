@@ -25,12 +25,10 @@ from headrace.cluster.pulse import BEATS, Pulse
 from headrace.cluster.sqlite import SqliteStore
 from headrace.cluster.store import MetadataStore, SharedStore, StoreError
 from headrace.config import PLAIN_USERS, SASL_PLAINTEXT, BrokerConfig, ConfigError
-from headrace.coordinator.expiry import expire, forget_topic
-from headrace.coordinator.leadership import Coordinators
-from headrace.coordinator.service import GroupCoordinator
-from headrace.coordinator.settings import GroupSettings
-from headrace.coordinator.transactions.service import TransactionCoordinator
-from headrace.coordinator.transactions.settings import TransactionSettings
+from headrace.coordinator.groups.service import GroupCoordinator
+from headrace.coordinator.groups.settings import GroupSettings
+from headrace.coordinator.runtime.runtime import Coordinators
+from headrace.coordinator.transactions.service import TransactionCoordinator, TransactionSettings
 from headrace.coordinator.transactions.verifier import Verifier
 from headrace.net.tasks import Tasks
 from headrace.protocol.api import ApiKey
@@ -285,7 +283,6 @@ class Broker:
         loop = asyncio.get_running_loop()
         config, rng, clustered = self.config, self._rng, self._clustered
         self._groups = GroupCoordinator(
-            broker_id=config.node_id,
             settings=GroupSettings.of(config),
             image=image,
             controller=controller,
@@ -415,14 +412,14 @@ class Broker:
     def remove_topic(self, topic: Topic) -> None:
         """A topic was deleted: its logs go, and what groups have committed for it."""
         self._replicas.remove_topic(topic)
-        self._transactions.forget_topic(topic.name)
-        self._groups.errands.spawn(forget_topic(self._groups, topic.name))
+        self._transactions.topic_deleted(topic.name)
+        self._groups.topic_deleted(topic.name)
 
     def configs_changed(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
         """Settings were set; whoever goes by them reads them anew."""
 
     async def _expire_offsets(self) -> None:
-        await expire(self._groups, self._clock.now_ms())
+        await self._groups.offsets.expire(self._clock.now_ms())
 
     async def _abort_transactions(self) -> None:
         await self._transactions.abort_overdue()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from headrace.cluster.controller import Controller
 from headrace.cluster.image import ClusterImage
 from headrace.config import BrokerConfig
-from headrace.coordinator.service import GroupCoordinator
+from headrace.coordinator.groups.service import GroupCoordinator
 from headrace.coordinator.transactions.service import TransactionCoordinator
 from headrace.net.clock import Clock
 from headrace.replication.replica_manager import ReplicaManager

@@ -12,11 +12,9 @@ from headrace.cluster.image import BrokerNode, ClusterImage, Topic
 from headrace.cluster.metadata_writer import MetadataWriter, TopicSpec
 from headrace.cluster.sqlite import SqliteStore
 from headrace.config import BrokerConfig
-from headrace.coordinator.expiry import forget_topic
-from headrace.coordinator.service import GroupCoordinator
-from headrace.coordinator.settings import GroupSettings
-from headrace.coordinator.transactions.service import TransactionCoordinator
-from headrace.coordinator.transactions.settings import TransactionSettings
+from headrace.coordinator.groups.service import GroupCoordinator
+from headrace.coordinator.groups.settings import GroupSettings
+from headrace.coordinator.transactions.service import TransactionCoordinator, TransactionSettings
 from headrace.coordinator.transactions.verifier import Verifier
 from headrace.protocol.api import ApiKey
 from headrace.protocol.encode import blank_response, encode_response
@@ -122,7 +120,6 @@ class World:
 
     async def _start_groups(self) -> None:
         self.groups = GroupCoordinator(
-            broker_id=1,
             settings=GroupSettings.of(self.config),
             image=self.image,
             controller=self.controller,
@@ -170,8 +167,8 @@ class World:
 
     def remove_topic(self, topic: Topic) -> None:
         self.replicas.remove_topic(topic)
-        self.transactions.forget_topic(topic.name)
-        self.groups.errands.spawn(forget_topic(self.groups, topic.name))
+        self.transactions.topic_deleted(topic.name)
+        self.groups.topic_deleted(topic.name)
 
     def kill(self, *, load: bool = True) -> None:
         """Die by `kill -9` and start."""

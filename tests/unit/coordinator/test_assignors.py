@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.assignors import ASSIGNORS, Assignment, Subscriber, TopicShape, range_, uniform
+from headrace.coordinator.groups.consumer.assignors import (
+    ASSIGNORS,
+    Assignment,
+    Subscriber,
+    TopicShape,
+    range_,
+    uniform,
+)
 
 pytestmark = pytest.mark.slow
 

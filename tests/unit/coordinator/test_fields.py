@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.fields import (
+from headrace.coordinator.runtime.fields import (
     BadRecord,
     Reader,
     i32s,

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.offsets import Offsets
-from headrace.coordinator.pending import PendingOffsets
-from headrace.coordinator.records import encode_offset, offset_key, offset_prefix
+from headrace.coordinator.groups.offsets.pending import PendingOffsets
+from headrace.coordinator.groups.offsets.records import encode_offset, offset_key, offset_prefix
+from headrace.coordinator.groups.offsets.store import Offsets
 
 PRODUCERS = (7, 8)
 PLACES = (0, 1)

@@ -5,26 +5,21 @@ from struct import pack
 
 import pytest
 
-from headrace.coordinator.fields import BadRecord
-from headrace.coordinator.journal import build_batch, read_batches
-from headrace.coordinator.partitions import java_hash, partition_of
-from headrace.coordinator.records import (
+from headrace.coordinator.groups.classic.records import StoredGroup, StoredMember, decode_group, encode_group, group_key
+from headrace.coordinator.groups.group import group_of
+from headrace.coordinator.groups.offsets.records import (
     Committed,
-    StoredGroup,
-    StoredMember,
-    decode_group,
     decode_offset,
-    encode_group,
     encode_offset,
-    group_key,
-    group_of,
-    key_kind,
     offset_key,
     offset_prefix,
     offset_times,
     read_prefix,
     split_offset_key,
 )
+from headrace.coordinator.runtime.batches import build_batch, read_batches
+from headrace.coordinator.runtime.fields import BadRecord, key_kind
+from headrace.coordinator.runtime.partitions import java_hash, partition_of
 from headrace.protocol.batch import check_batch
 from headrace.protocol.compression import ZSTD
 from headrace.protocol.records import Record, decode_records, encode_batch

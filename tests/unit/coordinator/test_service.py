@@ -6,13 +6,13 @@ from datetime import timedelta
 
 import pytest
 
-from headrace.coordinator import loading
-from headrace.coordinator.classic import base
-from headrace.coordinator.expiry import expire, forget_topic
-from headrace.coordinator.loading import Phase
-from headrace.coordinator.partitions import OFFSETS_TOPIC, partition_of
-from headrace.coordinator.records import LARGEST_TEXT
-from headrace.coordinator.shard import Shard
+from headrace.coordinator.groups.classic import group as classic_group
+from headrace.coordinator.groups.offsets.records import OFFSETS_TOPIC
+from headrace.coordinator.groups.shard import GroupShard
+from headrace.coordinator.runtime import shard as runtime_shard
+from headrace.coordinator.runtime.fields import LARGEST_TEXT
+from headrace.coordinator.runtime.partitions import partition_of
+from headrace.coordinator.runtime.shard import Phase
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 
@@ -133,7 +133,7 @@ def test_a_log_that_fails_to_sync_takes_its_groups_out_of_service(world: World) 
 def test_a_shard_that_is_being_loaded_does_not_hold_up_the_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "SLICE_BYTES", 1_000)
+    monkeypatch.setattr(runtime_shard, "SLICE_BYTES", 1_000)
     long, short = group_in(0), group_in(1)
     world.topic("t")
     find(world)
@@ -174,13 +174,13 @@ def test_offsets_expire_when_their_group_was_empty_for_long_enough(world: World)
     member = {"generation_id_or_member_epoch": joined.generation_id, "member_id": joined.member_id}
     assert commit(world, 7, **member) is ErrorCode.none
     world.clock.jump(30 * DAY_MS)
-    assert world.run(expire(world.groups, world.clock.now_ms())) == 1, "the topic is not subscribed to"
+    assert world.run(world.groups.offsets.expire(world.clock.now_ms())) == 1, "the topic is not subscribed to"
     assert commit(world, 8, **member) is ErrorCode.none
     world.ask(ApiKey.LEAVE_GROUP, 4, group_id="g", members=[{"member_id": joined.member_id}])
     world.clock.jump(6 * DAY_MS)
-    assert world.run(expire(world.groups, world.clock.now_ms())) == 0
+    assert world.run(world.groups.offsets.expire(world.clock.now_ms())) == 0
     world.clock.jump(DAY_MS)
-    assert world.run(expire(world.groups, world.clock.now_ms())) == 2, "the offset, and the group with it"
+    assert world.run(world.groups.offsets.expire(world.clock.now_ms())) == 2, "the offset, and the group with it"
     assert world.ask(ApiKey.LIST_GROUPS, 5).groups == ()
     world.kill()
     assert fetch(world) == -1
@@ -201,11 +201,11 @@ def test_what_a_group_reads_is_looked_up_once_for_all_of_its_offsets(
         parsed.append(metadata)
         return set()
 
-    monkeypatch.setattr(base, "subscribed_topics", parse)
+    monkeypatch.setattr(classic_group, "subscribed_topics", parse)
     waiting = start_join(world, version=3)
     group = world.groups.shard("g").groups["g"]
     assert group.state_name == "PreparingRebalance", "what members read may change with every join"
-    assert world.run(expire(world.groups, world.clock.now_ms())) == 0
+    assert world.run(world.groups.offsets.expire(world.clock.now_ms())) == 0
     assert len(set(parsed)) == len(parsed) == 2, "of each subscription once"
     waiting.cancel()
 
@@ -215,9 +215,9 @@ def test_a_commits_own_retention_comes_before_the_brokers(world: World) -> None:
     find(world)
     commit(world, 7, version=3, retention_time=timedelta(hours=1))
     world.clock.jump(3_600_000 - 1)
-    assert world.run(expire(world.groups, world.clock.now_ms())) == 0
+    assert world.run(world.groups.offsets.expire(world.clock.now_ms())) == 0
     world.clock.jump(1)
-    assert world.run(expire(world.groups, world.clock.now_ms())) == 1
+    assert world.run(world.groups.offsets.expire(world.clock.now_ms())) == 1
     assert fetch(world) == -1
 
 
@@ -265,7 +265,7 @@ def test_a_shard_with_records_that_nobody_can_read_does_not_hold_up_the_others(w
     assert fetch(world, group_id=group_in(1)) == 7
     answer = world.ask(ApiKey.OFFSET_FETCH, 9, groups=[{"group_id": group_in(0), "topics": None}])
     assert answer.groups[0].error_code is ErrorCode.coordinator_not_available
-    assert world.groups.shards.active() == [world.groups.shard(group_in(1))]
+    assert world.groups.runtime.active() == [world.groups.shard(group_in(1))]
 
 
 def test_a_log_that_cannot_be_read_is_not_read_with_every_request(
@@ -277,13 +277,13 @@ def test_a_log_that_cannot_be_read_is_not_read_with_every_request(
     world.groups.shard(group_in(0)).append([(b"\0\2\0\1\xff", b"not a group, under a name that is not text")])
     world.settle()
     loads: list[float] = []
-    load = Shard.load
+    load = GroupShard.load
 
-    async def note(shard: Shard) -> None:
+    async def note(shard: GroupShard) -> None:
         loads.append(world.clock.monotonic())
         await load(shard)
 
-    monkeypatch.setattr(Shard, "load", note)
+    monkeypatch.setattr(GroupShard, "load", note)
     world.kill()
     for _ in range(1_000):
         world.ask(ApiKey.OFFSET_FETCH, 9, groups=[{"group_id": group_in(0), "topics": None}])
@@ -298,7 +298,7 @@ def test_a_shard_that_was_closed_before_it_was_loaded_stays_closed(world: World)
     for number in (0, 1):
         assert commit(world, 7, group_id=group_in(number)) is ErrorCode.none
     world.kill(load=False)
-    shards = world.groups.shards.silent()
+    shards = world.groups.runtime.inactive()
     for one in shards:
         one.close()
     world.settle()
@@ -312,24 +312,24 @@ def test_offsets_that_are_still_committed_do_not_expire_with_a_group_that_had_me
     world.advance(6 * DAY_MS)
     assert commit(world, 5) is ErrorCode.none, "by a consumer that assigns itself"
     world.advance(2 * DAY_MS)
-    world.run(expire(world.groups, world.clock.now_ms()))
+    world.run(world.groups.offsets.expire(world.clock.now_ms()))
     assert fetch(world) == 5
     world.advance(6 * DAY_MS)
-    world.run(expire(world.groups, world.clock.now_ms()))
+    world.run(world.groups.offsets.expire(world.clock.now_ms()))
     assert fetch(world) == -1
 
 
 def test_offsets_of_a_topic_that_was_deleted_while_they_were_loaded_go_too(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "SLICE_BYTES", 1)
+    monkeypatch.setattr(runtime_shard, "SLICE_BYTES", 1)
     world.topic("t")
     find(world)
     for offset in range(20):
         assert commit(world, offset) is ErrorCode.none
     world.kill(load=False)
-    assert world.groups.shards.silent()
-    world.run(forget_topic(world.groups, "t"))
+    assert world.groups.runtime.inactive()
+    world.run(world.groups.offsets.forget_topic("t"))
     world.settle()
     assert fetch(world) == -1
     world.kill()

@@ -16,10 +16,9 @@ from headrace.cluster.image import BrokerNode, ClusterImage, Topic
 from headrace.cluster.metadata_writer import MetadataWriter, TopicSpec
 from headrace.cluster.sqlite import SqliteStore
 from headrace.config import BrokerConfig
-from headrace.coordinator.service import GroupCoordinator
-from headrace.coordinator.settings import GroupSettings
-from headrace.coordinator.transactions.service import TransactionCoordinator
-from headrace.coordinator.transactions.settings import TransactionSettings
+from headrace.coordinator.groups.service import GroupCoordinator
+from headrace.coordinator.groups.settings import GroupSettings
+from headrace.coordinator.transactions.service import TransactionCoordinator, TransactionSettings
 from headrace.net.clock import SystemClock
 from headrace.protocol.api import SUPPORTED, ApiKey
 from headrace.protocol.encode import encode_response
@@ -191,7 +190,6 @@ class Harness:
 
     def _make_groups(self) -> GroupCoordinator:
         return GroupCoordinator(
-            broker_id=1,
             settings=GroupSettings.of(self.config),
             image=self.image,
             controller=self.controller,

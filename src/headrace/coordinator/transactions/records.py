@@ -14,7 +14,7 @@ from struct import Struct
 from typing import Final
 from uuid import UUID
 
-from headrace.coordinator.fields import BadRecord, Reader, i32s, plain_text, write_compact_text, write_tags
+from headrace.coordinator.runtime.fields import BadRecord, Reader, i32s, plain_text, write_compact_text, write_tags
 from headrace.protocol.encode import write_uvarint
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.transactions import TopicPartition

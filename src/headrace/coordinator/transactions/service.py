@@ -5,8 +5,9 @@ lasted too long is aborted, ids that nobody uses are forgotten.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 from uuid import UUID
 
 import structlog
@@ -14,11 +15,15 @@ import structlog
 from headrace.cluster.controller import Controller
 from headrace.cluster.image import BrokerNode, ClusterImage
 from headrace.cluster.metadata_writer import TopicSpec
-from headrace.coordinator.errands import Errands
-from headrace.coordinator.shards import Shards
+from headrace.config import BrokerConfig
+from headrace.coordinator.patterns import matcher
+from headrace.coordinator.runtime.runtime import Runtime
 from headrace.net.clock import Clock
-from headrace.net.peers import Peers
+from headrace.net.pacing import paced
+from headrace.net.peers import Peers, PeerUnreachable
+from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.patterns import Pattern, PatternError
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.transactions import EPOCH_BUMPING, TopicPartition, TransactionMarker
@@ -28,8 +33,8 @@ from .decisions import WANTS_ID, Decision, Producer
 from .markers import AppendMarker, Job, MarkerSender
 from .model import Transaction
 from .records import TRANSACTION_TOPIC, check_id
-from .settings import TransactionSettings
 from .shard import TransactionShard
+from .states import PREPARED, State
 
 log = structlog.get_logger(__name__)
 
@@ -41,8 +46,38 @@ OLDER, NEWER = 0, EPOCH_BUMPING
 
 NO_IDS: Final[Mapping[str, UUID]] = {}
 Codes = Mapping[TopicPartition, ErrorCode]
+STATES: Final = {state.value: state for state in State}
+ANY_DURATION: Final = -1
+_TO_BE_ENDED: Final = tuple(state.value for state in (State.ONGOING, *PREPARED))
+Open = set[tuple[int, TopicPartition]]
+"""Producer ids, and the partitions that their transactions are open on."""
+_LIST_VERSION: Final = 1
+_DESCRIBE_VERSION: Final = 0
 Decide = Callable[[Transaction | None, int | None], Decision]
 """From what is known, and a new producer id if one was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionSettings:
+    """See `transaction.*` and `transactional.*` in docs/configuration.md."""
+
+    topic_partitions: int
+    topic_replication_factor: int
+    topic_min_isr: int
+    topic_segment_bytes: int
+    max_timeout_ms: int
+    expiration_ms: int
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> "TransactionSettings":
+        return cls(
+            topic_partitions=config["transaction.state.log.num.partitions"],
+            topic_replication_factor=1 if config.lone else config["transaction.state.log.replication.factor"],
+            topic_min_isr=1 if config.lone else config["transaction.state.log.min.isr"],
+            topic_segment_bytes=config["transaction.state.log.segment.bytes"],
+            max_timeout_ms=config["transaction.max.timeout.ms"],
+            expiration_ms=config["transactional.id.expiration.ms"],
+        )
 
 
 class LateRequest(Exception):
@@ -65,13 +100,12 @@ class TransactionCoordinator:
         peers: Peers | None = None,
     ) -> None:
         self.settings = settings
-        self.broker_id = broker_id
-        self.peers = peers
+        self._broker_id = broker_id
+        self._peers = peers
         self._image = image
         self._controller = controller
         self._clock = clock
-        self._errands = Errands()
-        self.shards = Shards(
+        self.runtime = Runtime(
             _topic(settings),
             image=image,
             controller=controller,
@@ -79,45 +113,38 @@ class TransactionCoordinator:
             clock=clock,
             make=lambda partition: TransactionShard(partition, clock, self._tell),
             loaded=_log_loaded,
-            spawn=self._errands.spawn,
         )
         self._markers = MarkerSender(
-            broker_id=broker_id, image=image, append=append_marker, peers=peers, spawn=self._errands.spawn
+            broker_id=broker_id, image=image, append=append_marker, peers=peers, spawn=self.runtime.spawn
         )
 
     # Life
 
     def start(self) -> None:
         """Begin to load what is here."""
-        self.shards.start()
+        self.runtime.start()
 
     async def close(self) -> None:
         """Speak for nobody any more, and send no more markers: who leads the shards next goes on with them."""
-        self._errands.is_closed = True
-        self.shards.close()
-        await self._errands.cancel()
+        await self.runtime.close()
 
     def leads(self, partition: Partition) -> None:
         """See `replication.Leadership`."""
-        if not self._errands.is_closed:
-            self.shards.leads(partition)
+        self.runtime.leads(partition)
 
     def leads_no_more(self, partition: Partition) -> None:
         """See `replication.Leadership`."""
-        self.shards.leads_no_more(partition)
+        self.runtime.leads_no_more(partition)
 
-    def forget_topic(self, name: str) -> None:
+    def topic_deleted(self, name: str) -> None:
         """A topic was deleted: if it was the internal one nobody has a transactional id any more."""
         if name == TRANSACTION_TOPIC:
-            self.shards.close()
+            self.runtime.close_shards()
 
     async def find(self, transactional_id: str) -> BrokerNode:
-        """The broker that speaks for an id."""
+        """The coordinator of a transactional id."""
         check_id(transactional_id)
-        node = self._image.brokers.get(await self.shards.leader(transactional_id))
-        if node is None:
-            raise CodedError(ErrorCode.coordinator_not_available, "the transaction's partition has no leader")
-        return node
+        return await self.runtime.find(transactional_id)
 
     # Requests
 
@@ -194,7 +221,7 @@ class TransactionCoordinator:
     ) -> Codes:
         """Of each partition whether it is part of the producer's open transaction."""
         check_id(transactional_id)
-        shard = self.shards.of(transactional_id)
+        shard = self.runtime.shard(transactional_id)
         shard.check_not_fenced(transactional_id)
         codes = decisions.verify(shard.get(transactional_id), producer, partitions, topic_ids)
         await shard.committed(transactional_id)
@@ -221,7 +248,7 @@ class TransactionCoordinator:
         somewhere could end, or begin, one that it was not meant for (KAFKA-17754). But who gives up on a request closes
         its connection: what comes on an older connection than the last end of a transaction came on was given up.
         """
-        entry = self.shards.of(transactional_id).entries.get(transactional_id)
+        entry = self.runtime.shard(transactional_id).entries.get(transactional_id)
         if entry is None or entry.ended_by is None:
             return
         *ended, newest = entry.ended_by
@@ -229,7 +256,7 @@ class TransactionCoordinator:
             raise LateRequest(f"a request for transactional id {transactional_id!r} comes too late")
 
     def _note_end(self, transactional_id: str, producer: Producer, connection: int) -> None:
-        entry = self.shards.of(transactional_id).entries.get(transactional_id)
+        entry = self.runtime.shard(transactional_id).entries.get(transactional_id)
         if entry is not None:
             entry.ended_by = (*producer, connection)
 
@@ -241,7 +268,7 @@ class TransactionCoordinator:
         """
         new_id: int | None = None
         while True:
-            shard = self.shards.of(transactional_id)
+            shard = self.runtime.shard(transactional_id)
             shard.check_not_fenced(transactional_id)
             decision = decide(shard.get(transactional_id), new_id)
             if decision is WANTS_ID:
@@ -283,7 +310,7 @@ class TransactionCoordinator:
                 transaction.topic_ids,
                 done=lambda: self._complete(shard, transaction),
                 fenced=lambda: shard.fence(name),
-                is_wanted=lambda: not self._errands.is_closed and shard.is_ending(transaction),
+                is_wanted=lambda: not self.runtime.is_closed and shard.is_ending(transaction),
             )
         )
 
@@ -336,8 +363,8 @@ class TransactionCoordinator:
     async def _unhurried(self) -> AsyncIterator[tuple[TransactionShard, Transaction]]:
         """Every transaction, with turns for others in between; none that was changed meanwhile."""
         looked_at = 0
-        self.shards.revive()
-        for shard in self.shards.active():
+        self.runtime.reload_failed()
+        for shard in self.runtime.active():
             for name in list(shard.entries):
                 looked_at += 1
                 if looked_at % _IDS_PER_TURN == 0:
@@ -345,6 +372,100 @@ class TransactionCoordinator:
                 transaction = shard.get(name)
                 if transaction is not None:
                     yield shard, transaction
+
+    # Operators
+
+    async def list_transactions(
+        self,
+        *,
+        states: Iterable[str],
+        producer_ids: Iterable[int],
+        longer_than_ms: int,
+        pattern: str | None,
+        now_ms: int,
+    ) -> list[Transaction]:
+        """The transactions that every filter lets through: by state, by producer id, by how long they have lasted,
+        by an expression for the whole id. A filter that names nothing lets everything through."""
+        asked = set(states)
+        wanted = {STATES[name] for name in asked if name in STATES}
+        producers = set(producer_ids)
+        expression = matcher(pattern) if pattern else None
+        entries = [entry for shard in self.runtime.all() for entry in shard.entries.values()]
+        return [
+            transaction
+            async for transaction in paced([entry.transaction for entry in entries])
+            if (not asked or transaction.state in wanted)
+            and (not producers or transaction.producer_id in producers)
+            and (longer_than_ms < 0 or _has_lasted(transaction, now_ms) > longer_than_ms)
+            and (expression is None or _matches(expression, transaction.transactional_id))
+        ]
+
+    async def describe(self, transactional_id: str) -> Transaction:
+        """A transaction as it is stored; TRANSACTIONAL_ID_NOT_FOUND where nobody has the id."""
+        check_id(transactional_id)
+        shard = self.runtime.shard(transactional_id)
+        found = shard.get(transactional_id)
+        await shard.committed(transactional_id)
+        if found is None:
+            raise CodedError(
+                ErrorCode.transactional_id_not_found, f"nobody has the transactional id {transactional_id!r}"
+            )
+        return found
+
+    async def open_partitions(self, producer_ids: Collection[int]) -> Open:
+        """The partitions on which some coordinator will end a transaction of one of these producers.
+
+        Every coordinator of the cluster is asked, as ids are not found by producer; `CodedError` unless all answer.
+        """
+        found: Open = set()
+        if not producer_ids:
+            return found
+        for broker in self.runtime.leaders():
+            if broker == self._broker_id:
+                found |= await self._open_here(producer_ids)
+                continue
+            try:
+                found |= await self._open_at(broker, producer_ids)
+            except PeerUnreachable as error:
+                raise CodedError(ErrorCode.coordinator_not_available, str(error)) from error
+        return found
+
+    async def _open_here(self, producer_ids: Collection[int]) -> Open:
+        listed = await self.list_transactions(
+            states=_TO_BE_ENDED,
+            producer_ids=producer_ids,
+            longer_than_ms=ANY_DURATION,
+            pattern=None,
+            now_ms=0,
+        )
+        return {(transaction.producer_id, where) for transaction in listed for where in transaction.partitions}
+
+    async def _open_at(self, broker: int, producer_ids: Collection[int]) -> Open:
+        filters = {
+            "state_filters": _TO_BE_ENDED,
+            "producer_id_filters": list(producer_ids),
+            "duration_filter": ANY_DURATION,
+        }
+        listed = await self._ask(broker, ApiKey.LIST_TRANSACTIONS, _LIST_VERSION, filters)
+        _check(listed.error_code)
+        ids = [each.transactional_id for each in listed.transaction_states]
+        if not ids:
+            return set()
+        asked = {"transactional_ids": ids}
+        described = await self._ask(broker, ApiKey.DESCRIBE_TRANSACTIONS, _DESCRIBE_VERSION, asked)
+        for each in described.transaction_states:
+            _check(each.error_code)
+        return {
+            (each.producer_id, (topic.topic, index))
+            for each in described.transaction_states
+            for topic in each.topics
+            for index in topic.partitions
+        }
+
+    async def _ask(self, broker: int, api: ApiKey, version: int, values: Any) -> Any:
+        if self._peers is None:
+            raise CodedError(ErrorCode.coordinator_not_available, f"broker {broker} cannot be asked")
+        return await self._peers.ask(broker, api, version, values)
 
 
 def _topic(settings: TransactionSettings) -> TopicSpec:
@@ -364,3 +485,19 @@ def _topic(settings: TransactionSettings) -> TopicSpec:
 
 def _log_loaded(shards: Sequence[TransactionShard], seconds: float) -> None:
     log.info("transactions loaded", ids=sum(len(shard.entries) for shard in shards), seconds=seconds)
+
+
+def _matches(expression: Pattern, transactional_id: str) -> bool:
+    try:
+        return expression.matches(transactional_id)
+    except PatternError as error:
+        raise CodedError(ErrorCode.invalid_regular_expression, str(error)) from error
+
+
+def _has_lasted(transaction: Transaction, now_ms: int) -> int:
+    return now_ms - transaction.start_ms if transaction.start_ms >= 0 else ANY_DURATION
+
+
+def _check(code: ErrorCode) -> None:
+    if code not in (ErrorCode.none, ErrorCode.transactional_id_not_found):
+        raise CodedError(code)

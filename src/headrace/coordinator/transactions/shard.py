@@ -15,8 +15,8 @@ from typing import Final
 
 import structlog
 
-from headrace.coordinator.journal import Pair, build_batch
-from headrace.coordinator.loading import LogShard, Phase, unavailable
+from headrace.coordinator.runtime.batches import Pair, build_batch
+from headrace.coordinator.runtime.shard import Phase, Shard, unavailable
 from headrace.net.clock import Clock
 from headrace.protocol.batch import BatchHeader, read_header
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -54,7 +54,7 @@ class Entry:
         """Whether a later coordinator of the id has written markers: this one has nothing to say about it any more."""
 
 
-class TransactionShard(LogShard):
+class TransactionShard(Shard):
     """The transactional ids of one partition."""
 
     contents = "transactions"

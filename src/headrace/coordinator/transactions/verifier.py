@@ -70,9 +70,9 @@ class Verifier:
         """See `TransactionVerifier`."""
         question = Question(transactional_id, Producer(producer_id, producer_epoch), partitions, topic_ids, add)
         try:
-            leader = await self._coordinator.shards.leader(transactional_id)
+            leader = await self._coordinator.runtime.leader(transactional_id)
             if leader == self._broker_id:
-                return await answer(self._coordinator, question)
+                return await self._answer(question)
             return await self._ask(leader, question)
         except PeerUnreachable:
             return dict.fromkeys(partitions, ErrorCode.network_exception)
@@ -88,17 +88,15 @@ class Verifier:
         )
         return dict(zip(question.partitions, map(ErrorCode, told["codes"]), strict=True))
 
+    async def serve(self, message: Message) -> Message:
+        """The answer to another broker's question; `CodedError` where this broker is not the coordinator."""
+        question = Question.decoded(message.values)
+        codes = await self._answer(question)
+        return Message({"codes": [codes[partition].value for partition in question.partitions]})
 
-async def serve(coordinator: TransactionCoordinator, message: Message) -> Message:
-    """The answer to another broker's question; `CodedError` where nobody here can answer it."""
-    question = Question.decoded(message.values)
-    codes = await answer(coordinator, question)
-    return Message({"codes": [codes[where].value for where in question.partitions]})
-
-
-async def answer(coordinator: TransactionCoordinator, question: Question) -> Mapping[TopicPartition, ErrorCode]:
-    """What the coordinator, which is here, says."""
-    transactional_id, producer, partitions, topic_ids, add = question
-    if not add:
-        return await coordinator.verify(transactional_id, producer, partitions, topic_ids)
-    return await coordinator.add_partitions(transactional_id, producer, partitions, topic_ids, version=NEWER)
+    async def _answer(self, question: Question) -> Mapping[TopicPartition, ErrorCode]:
+        """What the coordinator, which is here, says."""
+        transactional_id, producer, partitions, topic_ids, add = question
+        if not add:
+            return await self._coordinator.verify(transactional_id, producer, partitions, topic_ids)
+        return await self._coordinator.add_partitions(transactional_id, producer, partitions, topic_ids, version=NEWER)

@@ -12,7 +12,7 @@ from headrace.cluster.membership import IdInUse
 from headrace.cluster.registration import SECRET, Registration
 from headrace.cluster.store import AlreadyExists, Create, MetadataStore, SharedStore, StoreError
 from headrace.config import BrokerConfig
-from headrace.coordinator.transactions.verifier import serve as serve_verification
+from headrace.coordinator.transactions.verifier import Verifier
 from headrace.net.peers import Purpose
 from headrace.net.tasks import Fatal, Tasks
 from headrace.protocol.peer import InternalApi
@@ -212,6 +212,7 @@ class PeerService:
 
     def open(self, context: Context, authenticator: Authenticator | None) -> ServePeer:
         """What the dispatcher calls, once there is a context."""
+        verifier = Verifier(self._me.broker_id, context.transactions, None)
         handlers: dict[int, PeerHandler] = {
             InternalApi.FEED: self._member.serve_feed,
             InternalApi.ALTER_ISR: self._member.serve_alter_isr,
@@ -219,7 +220,7 @@ class PeerService:
             InternalApi.BUSY: self._member.serve_busy,
             InternalApi.REPORT_LOGS: self._member.serve_report_logs,
             InternalApi.LOG_ENDS: self._member.serve_log_ends,
-            InternalApi.VERIFY: lambda message, _: serve_verification(context.transactions, message),
+            InternalApi.VERIFY: lambda message, _: verifier.serve(message),
             InternalApi.FORWARD: Forwarded(self._me.broker_id, context, HANDLERS),
         }
         self._gate = PeerGate(self._me, self._rng, handlers, authenticator)

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
 
-from headrace.coordinator.turns import in_turns
+from headrace.net.pacing import paced
 from headrace.protocol.api import REFETCH, START_EMPTY, ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
@@ -60,7 +60,7 @@ async def handle_describe_cluster(ctx: Context, request: Any, info: RequestInfo)
 async def handle_describe_log_dirs(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     held = list(ctx.replicas.hosted()) if request.topics is None else await _held(ctx, request.topics)
     by_topic: dict[str, list[dict[str, Any]]] = {}
-    async for partition in in_turns(held):
+    async for partition in paced(held):
         by_topic.setdefault(partition.topic, []).append(_size(partition))
     total, usable = ctx.replicas.disk_usage()
     directory = {
@@ -75,9 +75,9 @@ async def handle_describe_log_dirs(ctx: Context, request: Any, info: RequestInfo
 
 
 async def _held(ctx: Context, topics: Iterable[Any]) -> list[Partition]:
-    asked = {(topic.topic, index): None async for topic in in_turns(topics) for index in topic.partitions or ()}
+    asked = {(topic.topic, index): None async for topic in paced(topics) for index in topic.partitions or ()}
     held = []
-    async for name, index in in_turns(asked):
+    async for name, index in paced(asked):
         with suppress(CodedError):
             held.append(ctx.replicas.partition(name, index))
     return held
@@ -140,10 +140,10 @@ async def handle_describe_producers(ctx: Context, request: Any, info: RequestInf
                 "name": topic.name,
                 "partitions": [
                     _producers(ctx, topic.name, index)
-                    async for index in in_turns(dict.fromkeys(topic.partition_indexes or ()))
+                    async for index in paced(dict.fromkeys(topic.partition_indexes or ()))
                 ],
             }
-            async for topic in in_turns(request.topics or ())
+            async for topic in paced(request.topics or ())
         ],
     }
 

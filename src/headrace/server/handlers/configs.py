@@ -21,7 +21,7 @@ from typing import Any, Final
 from headrace.cluster.metadata_writer import ALL_BROKERS
 from headrace.cluster.topics import validate_name
 from headrace.config import Change, Operation, shown
-from headrace.coordinator.turns import in_turns
+from headrace.net.pacing import paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -48,8 +48,8 @@ async def handle_describe_configs(ctx: Context, request: Any, info: RequestInfo)
     documentation = getattr(request, "include_documentation", False)
     describing = _Describing(ctx, request.include_synonyms, documentation)
     results = []
-    asked = {(each.resource_type, each.resource_name): each async for each in in_turns(request.resources or ())}
-    async for resource in in_turns(asked.values()):
+    asked = {(each.resource_type, each.resource_name): each async for each in paced(request.resources or ())}
+    async for resource in paced(asked.values()):
         try:
             configs = describing.described(resource)
         except CodedError as error:
@@ -114,10 +114,10 @@ async def _alter_each(ctx: Context, request: Any, info: RequestInfo, *, replace_
     resources = request.resources or ()
     asked = ctx.config.node_id if info.forwarded_by is None else info.forwarded_by
     counts: Counter[tuple[int, str]] = Counter()
-    async for resource in in_turns(resources):
+    async for resource in paced(resources):
         counts[resource.resource_type, resource.resource_name] += 1
     responses = []
-    async for resource in in_turns(resources):
+    async for resource in paced(resources):
         problem = None
         try:
             if counts[resource.resource_type, resource.resource_name] > 1:

@@ -1,7 +1,7 @@
 """ConsumerGroupHeartbeat, versions 0-1, and ConsumerGroupDescribe, versions 0-1: the new group protocol (KIP-848).
 
 A member's heartbeat says what it is subscribed to and what it owns, and is answered with what it is to own; the rules
-are in `coordinator.consumer`. Fields that did not change since the last heartbeat are null in requests and answers.
+are in `coordinator.groups.consumer`. Fields that did not change since the last heartbeat are null.
 
 - Heartbeat v0: a member that joins without an id is given one. v1: members choose their ids; a subscription can be a
   regular expression, which matches whole names and is resolved here, without looks around and references to groups.
@@ -12,8 +12,7 @@ are in `coordinator.consumer`. Fields that did not change since the last heartbe
 from datetime import timedelta
 from typing import Any, Final
 
-from headrace.coordinator import consumers
-from headrace.coordinator.consumer import HeartbeatRequest
+from headrace.coordinator.groups.consumer import HeartbeatRequest
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError
 
@@ -39,12 +38,12 @@ async def handle_consumer_group_heartbeat(ctx: Context, request: Any, info: Requ
         client_id=info.client_id or "",
         client_host=f"/{info.host}",
     )
-    return dict(await consumers.heartbeat(ctx.groups, request.group_id, heartbeat, info.version))
+    return dict(await ctx.groups.consumer_heartbeat(request.group_id, heartbeat, info.version))
 
 
 async def handle_consumer_group_describe(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
-    found = await consumers.describe(ctx.groups, list(dict.fromkeys(request.group_ids or ())))
+    found = await ctx.groups.describe_consumer(list(dict.fromkeys(request.group_ids or ())))
     groups = [_refused(*group) if isinstance(group, tuple) else group for group in found]
     return {"throttle_time": 0, "groups": [with_operations(group, operations) for group in groups]}
 

@@ -1,7 +1,7 @@
 """FindCoordinator, versions 0-6, JoinGroup, 0-9, SyncGroup, 0-5, Heartbeat, 0-4, and LeaveGroup, 0-5.
 
-The life of a member of a classic group; the rules are in `coordinator.classic`. A JoinGroup or SyncGroup holds its
-connection until the group can answer, as with Kafka: clients keep a connection for their coordinator.
+The life of a member of a classic group; the rules are in `coordinator.groups.classic`. A JoinGroup or SyncGroup
+holds its connection until the group can answer, as with Kafka: clients keep a connection for their coordinator.
 
 - FindCoordinator makes the internal topic when the first group, or the first transactional id (key type 1), is looked
   for. v4 asks for many keys at once; v6 knows share groups (key type 2), which are not served: INVALID_REQUEST.
@@ -20,9 +20,9 @@ from datetime import timedelta
 from enum import IntEnum
 from typing import Any, Final
 
-from headrace.coordinator.classic import JoinRequest, LeavingMember, SyncRequest
-from headrace.coordinator.records import LARGEST_TEXT
-from headrace.coordinator.turns import in_turns
+from headrace.coordinator.groups.classic import JoinRequest, LeavingMember, SyncRequest
+from headrace.coordinator.runtime.fields import LARGEST_TEXT
+from headrace.net.pacing import paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -53,7 +53,7 @@ async def handle_find_coordinator(ctx: Context, request: Any, info: RequestInfo)
     key_type = getattr(request, "key_type", KeyType.GROUP)
     if info.version < _FIRST_WITH_KEYS:
         return {"throttle_time": 0, **await _find(ctx, key_type, request.key)}
-    found = [{"key": key, **await _find(ctx, key_type, key)} async for key in in_turns(request.coordinator_keys or ())]
+    found = [{"key": key, **await _find(ctx, key_type, key)} async for key in paced(request.coordinator_keys or ())]
     return {"throttle_time": 0, "coordinators": found}
 
 
@@ -144,7 +144,7 @@ async def handle_leave_group(ctx: Context, request: Any, info: RequestInfo) -> M
     if info.version >= _FIRST_WITH_LEAVING_MEMBERS:
         leaving = [
             LeavingMember(member_id=one.member_id, instance_id=one.group_instance_id)
-            async for one in in_turns(request.members or ())
+            async for one in paced(request.members or ())
         ]
         answer: Mapping[str, Any] = await ctx.groups.leave(request.group_id, leaving[:_LEAVING])
         members = list(answer["members"])

@@ -12,8 +12,7 @@
 from collections import defaultdict
 from typing import Any, Final
 
-from headrace.coordinator import admin
-from headrace.coordinator.turns import in_turns
+from headrace.net.pacing import paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -26,13 +25,13 @@ _FIRST_WITH_MISSING_GROUPS: Final = 6
 async def handle_describe_groups(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     asked = getattr(request, "include_authorized_operations", False)
     operations = GROUP_OPERATIONS if asked else NOT_ASKED
-    groups = [await _describe(ctx, group_id, info.version) async for group_id in in_turns(request.groups or ())]
-    return {"throttle_time": 0, "groups": [with_operations(group, operations) async for group in in_turns(groups)]}
+    groups = [await _describe(ctx, group_id, info.version) async for group_id in paced(request.groups or ())]
+    return {"throttle_time": 0, "groups": [with_operations(group, operations) async for group in paced(groups)]}
 
 
 async def _describe(ctx: Context, group_id: str, version: int) -> dict[str, Any]:
     try:
-        return dict(await admin.describe_classic(ctx.groups, group_id))
+        return dict(await ctx.groups.describe_classic(group_id))
     except CodedError as error:
         return _not_described(group_id, error, version)
 
@@ -64,17 +63,17 @@ async def handle_list_groups(ctx: Context, request: Any, info: RequestInfo) -> d
                 "group_state": group.state_name,
                 "group_type": group.type.value,
             }
-            async for group in in_turns(await admin.list_groups(ctx.groups, states, types))
+            async for group in paced(await ctx.groups.list_groups(states, types))
         ],
     }
 
 
 async def handle_delete_groups(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     results = []
-    async for group_id in in_turns(dict.fromkeys(request.groups_names or ())):
+    async for group_id in paced(dict.fromkeys(request.groups_names or ())):
         code = ErrorCode.none
         try:
-            await admin.delete_group(ctx.groups, group_id)
+            await ctx.groups.delete_group(group_id)
         except CodedError as error:
             code = error.code
         results.append({"group_id": group_id, "error_code": code})
@@ -92,7 +91,7 @@ async def handle_offset_delete(ctx: Context, request: Any, info: RequestInfo) ->
             codes[asked.partition_index] = ErrorCode.unknown_topic_or_partition
             if 0 <= asked.partition_index < count:
                 known[topic.name].append(asked.partition_index)
-    for name, codes in (await admin.delete_offsets(ctx.groups, request.group_id, known)).items():
+    for name, codes in (await ctx.groups.offsets.delete(request.group_id, known)).items():
         answers[name].update(codes)
     return {
         "error_code": ErrorCode.none,

@@ -20,9 +20,9 @@ from struct import Struct
 from typing import Any, Final
 from uuid import UUID
 
-from headrace.coordinator.records import NONE, Committed, encode_offset
-from headrace.coordinator.service import UNSTABLE
-from headrace.coordinator.turns import in_turns
+from headrace.coordinator.groups.offsets.records import NONE, Committed, encode_offset
+from headrace.coordinator.groups.offsets.service import UNSTABLE
+from headrace.net.pacing import paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.encode import write_count, write_topic
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -131,7 +131,7 @@ async def handle_offset_commit(ctx: Context, request: Any, info: RequestInfo) ->
     refusal = ErrorCode.none
     if any(commit.offsets.values()):
         try:
-            await ctx.groups.commit(
+            await ctx.groups.offsets.commit(
                 request.group_id,
                 request.member_id,
                 getattr(request, "group_instance_id", None),
@@ -147,7 +147,7 @@ async def handle_offset_commit(ctx: Context, request: Any, info: RequestInfo) ->
 async def handle_offset_fetch(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     if info.version >= _FIRST_FETCH_WITH_GROUPS:
         stable = request.require_stable
-        groups = [await _fetch_group(ctx, group, info, stable) async for group in in_turns(request.groups or ())]
+        groups = [await _fetch_group(ctx, group, info, stable) async for group in paced(request.groups or ())]
         return {"throttle_time": 0, "groups": groups}
     answer = await _fetch_group(ctx, request, info, getattr(request, "require_stable", False))
     return {"throttle_time": 0, "error_code": answer["error_code"], "topics": answer["topics"]}
@@ -158,11 +158,11 @@ async def _fetch_group(ctx: Context, group: Any, info: RequestInfo, stable_only:
     if asked is None and info.version < _FIRST_FETCH_WITH_CODE:
         asked = ()
     by_id = info.version >= _FIRST_FETCH_WITH_IDS
-    topics = None if asked is None else [(_name_of(ctx, topic, by_id), topic) async for topic in in_turns(asked)]
+    topics = None if asked is None else [(_name_of(ctx, topic, by_id), topic) async for topic in paced(asked)]
     named = None if topics is None else await _merged(topics)
     answer: dict[str, Any] = {"group_id": group.group_id, "error_code": ErrorCode.none}
     try:
-        found: Mapping[str, Mapping[int, Committed | None]] = await ctx.groups.fetch(
+        found: Mapping[str, Mapping[int, Committed | None]] = await ctx.groups.offsets.fetch(
             group.group_id,
             named,
             getattr(group, "member_id", None),
@@ -171,17 +171,17 @@ async def _fetch_group(ctx: Context, group: Any, info: RequestInfo, stable_only:
         )
     except CodedError as error:
         has_code = info.version >= _FIRST_FETCH_WITH_CODE
-        refused = [] if has_code else [_refused(topic, error.code, by_id) async for _, topic in in_turns(topics or ())]
+        refused = [] if has_code else [_refused(topic, error.code, by_id) async for _, topic in paced(topics or ())]
         return {**answer, "error_code": error.code, "topics": refused}
     if topics is None:
-        return {**answer, "topics": [each async for each in in_turns(_all_topics(ctx, found, by_id))]}
+        return {**answer, "topics": [each async for each in paced(_all_topics(ctx, found, by_id))]}
     return {
         **answer,
         "topics": [
             _refused(topic, ErrorCode.unknown_topic_id, by_id)
             if name is None
             else {**_heading(topic, by_id), "partitions": _partitions(found[name], topic.partition_indexes or ())}
-            async for name, topic in in_turns(topics)
+            async for name, topic in paced(topics)
         ],
     }
 
@@ -189,7 +189,7 @@ async def _fetch_group(ctx: Context, group: Any, info: RequestInfo, stable_only:
 async def _merged(topics: Sequence[tuple[str | None, Any]]) -> dict[str, list[int]]:
     """The partitions that are asked for by topic; a topic may be named more than once."""
     merged: dict[str, list[int]] = {}
-    async for name, topic in in_turns(topics):
+    async for name, topic in paced(topics):
         if name is not None:
             merged.setdefault(name, []).extend(topic.partition_indexes or ())
     return merged

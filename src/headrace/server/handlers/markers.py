@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from headrace.coordinator.transactions.admin import Open, open_partitions
 from headrace.coordinator.transactions.markers import AppendMarker
-from headrace.coordinator.turns import in_turns, side_by_side
+from headrace.coordinator.transactions.service import Open
+from headrace.net.pacing import gather_limited, paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.transactions import TopicPartition, TransactionMarker
@@ -35,14 +35,14 @@ Codes = dict[TopicPartition, ErrorCode]
 
 
 async def handle_write_txn_markers(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
-    markers = [(asked, _marker(asked, info.version), _keys(asked)) async for asked in in_turns(request.markers or ())]
+    markers = [(asked, _marker(asked, info.version), _keys(asked)) async for asked in paced(request.markers or ())]
     if info.peer_broker is not None:
-        codes = await side_by_side(lambda each: _each(ctx.replicas.append_marker, each[1], each[2]), markers)
+        codes = await gather_limited(lambda each: _each(ctx.replicas.append_marker, each[1], each[2]), markers)
     else:
         codes = await _abort_for_operator(
-            ctx, [(replace(marker, transaction_version=1), keys) async for _, marker, keys in in_turns(markers)]
+            ctx, [(replace(marker, transaction_version=1), keys) async for _, marker, keys in paced(markers)]
         )
-    answered = in_turns(zip(markers, codes, strict=True))
+    answered = paced(zip(markers, codes, strict=True))
     return {"markers": [_answer(asked, found) async for (asked, _, _), found in answered]}
 
 
@@ -65,10 +65,10 @@ async def _abort_for_operator(
     ctx: Context, markers: Sequence[tuple[TransactionMarker, Sequence[TopicPartition]]]
 ) -> list[Codes]:
     try:
-        known = await open_partitions(ctx.transactions, {marker.producer_id for marker, _ in markers})
+        known = await ctx.transactions.open_partitions({marker.producer_id for marker, _ in markers})
     except CodedError as error:
         return [dict.fromkeys(keys, error.code) for _, keys in markers]
-    return [await _abort(ctx, marker, keys, known) async for marker, keys in in_turns(markers)]
+    return [await _abort(ctx, marker, keys, known) async for marker, keys in paced(markers)]
 
 
 async def _abort(ctx: Context, marker: TransactionMarker, keys: Sequence[TopicPartition], known: Open) -> Codes:
@@ -80,7 +80,7 @@ async def _abort(ctx: Context, marker: TransactionMarker, keys: Sequence[TopicPa
 
 
 async def _each(append: AppendMarker, marker: TransactionMarker, keys: Sequence[TopicPartition]) -> Codes:
-    codes = await side_by_side(lambda key: append(*key, marker), keys)
+    codes = await gather_limited(lambda key: append(*key, marker), keys)
     return dict(zip(keys, codes, strict=True))
 
 

@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
 from headrace.cluster.metadata_writer import TopicSpec
 from headrace.cluster.topics import INTERNAL, validate_name
-from headrace.coordinator.turns import in_turns
+from headrace.net.pacing import paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -49,7 +49,7 @@ async def handle_metadata(ctx: Context, request: Any, info: RequestInfo) -> byte
         topics = list(ctx.image.topics())
     else:
         topics, failed = await _find_topics(ctx, request)
-        problems = [encode_topic(info.version, values) async for values in in_turns(failed)]
+        problems = [encode_topic(info.version, values) async for values in paced(failed)]
     encoded = await _encoded(ctx.image, topics, info.version, operations)
     return assemble(info.version, _cluster(ctx.image, request), encoded + problems)
 
@@ -85,7 +85,7 @@ async def _find_topics(ctx: Context, request: Any) -> tuple[list[Topic], list[di
     may_create = getattr(request, "allow_auto_topic_creation", True) and ctx.config["auto.create.topics.enable"]
     found: dict[str, Topic] = {}
     failed: dict[object, dict[str, Any]] = {}
-    async for asked in in_turns(request.topics):
+    async for asked in paced(request.topics):
         topic_id = getattr(asked, "topic_id", None)
         try:
             topic = _by_id(ctx, asked) if topic_id is not None else await _by_name(ctx, asked.name, may_create)
@@ -134,7 +134,7 @@ async def handle_describe_topic_partitions(ctx: Context, request: Any, info: Req
     left = max(1, min(PAGE, request.response_partition_limit))
     answered: list[dict[str, Any]] = []
     next_cursor = None
-    async for name, first in in_turns(_from_cursor(ctx.image, request)):
+    async for name, first in paced(_from_cursor(ctx.image, request)):
         topic = ctx.image.topic(name)
         if topic is None:
             answered.append(_missing(name))

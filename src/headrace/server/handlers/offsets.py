@@ -31,7 +31,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from headrace.config import effective_topic
-from headrace.coordinator.turns import in_turns, side_by_side
+from headrace.net.pacing import gather_limited, paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
@@ -94,9 +94,9 @@ async def handle_list_offsets(ctx: Context, request: Any, info: RequestInfo) -> 
         "topics": [
             {
                 "name": topic.name,
-                "partitions": [_listed(topic.name, p, answer) async for p in in_turns(topic.partitions or ())],
+                "partitions": [_listed(topic.name, p, answer) async for p in paced(topic.partitions or ())],
             }
-            async for topic in in_turns(topics)
+            async for topic in paced(topics)
         ],
     }
 
@@ -154,9 +154,9 @@ async def handle_offset_for_leader_epoch(ctx: Context, request: Any, info: Reque
         "topics": [
             {
                 "topic": topic.topic,
-                "partitions": [_epoch_end(ctx, topic.topic, asked) async for asked in in_turns(topic.partitions or ())],
+                "partitions": [_epoch_end(ctx, topic.topic, asked) async for asked in paced(topic.partitions or ())],
             }
-            async for topic in in_turns(request.topics or ())
+            async for topic in paced(request.topics or ())
         ],
     }
 
@@ -177,10 +177,10 @@ async def handle_delete_records(ctx: Context, request: Any, info: RequestInfo) -
     timeout = max(request.timeout.total_seconds(), 0.0)
 
     async def delete_of(topic: Any) -> dict[str, Any]:
-        deleted = await side_by_side(lambda asked: _delete(ctx, topic.name, asked, timeout), topic.partitions or ())
+        deleted = await gather_limited(lambda asked: _delete(ctx, topic.name, asked, timeout), topic.partitions or ())
         return {"name": topic.name, "partitions": deleted}
 
-    return {"throttle_time": 0, "topics": await side_by_side(delete_of, request.topics or ())}
+    return {"throttle_time": 0, "topics": await gather_limited(delete_of, request.topics or ())}
 
 
 async def _delete(ctx: Context, name: str, asked: Any, timeout: float) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def _check_deletable(ctx: Context, name: str) -> None:
 async def _repeated(keys: Iterable[Any]) -> set[Any]:
     seen: set[Any] = set()
     repeated: set[Any] = set()
-    async for key in in_turns(keys):
+    async for key in paced(keys):
         (repeated if key in seen else seen).add(key)
     return repeated
 

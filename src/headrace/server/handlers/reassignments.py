@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from headrace.cluster.image import PartitionState, Topic
-from headrace.coordinator.turns import in_turns, side_by_side
+from headrace.net.pacing import gather_limited, paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -31,10 +31,10 @@ async def handle_elect_leaders(ctx: Context, request: Any, info: RequestInfo) ->
     if asked is None:
         pairs = [(topic.name, index) for topic in ctx.image.topics() for index in range(len(topic.partitions))]
     else:
-        pairs = [(topic.topic, index) async for topic in in_turns(asked) for index in topic.partitions or ()]
+        pairs = [(topic.topic, index) async for topic in paced(asked) for index in topic.partitions or ()]
     outcomes = await _outcomes(ctx, pairs, kind)
     by_topic: dict[str, list[dict[str, Any]]] = {}
-    async for (name, index), error in in_turns(zip(pairs, outcomes, strict=True)):
+    async for (name, index), error in paced(zip(pairs, outcomes, strict=True)):
         if asked is None and error is not None and error.code is ErrorCode.election_not_needed:
             continue
         by_topic.setdefault(name, []).append({"partition_id": index, **_result(error)})
@@ -44,7 +44,7 @@ async def handle_elect_leaders(ctx: Context, request: Any, info: RequestInfo) ->
 
 async def _outcomes(ctx: Context, pairs: list[tuple[str, int]], kind: int) -> list[CodedError | None]:
     if kind == PREFERRED:
-        return await side_by_side(lambda pair: _elect(ctx, *pair), pairs)
+        return await gather_limited(lambda pair: _elect(ctx, *pair), pairs)
     if kind != UNCLEAN and kind < DESIGNATED:
         return [CodedError(ErrorCode.invalid_request, f"Unknown election type {kind}") for _ in pairs]
     try:
@@ -64,14 +64,14 @@ async def _elect(ctx: Context, name: str, index: int) -> CodedError | None:
 async def handle_alter_reassignments(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     responses = []
     may_resize = getattr(request, "allow_replication_factor_change", True)
-    async for topic in in_turns(request.topics or ()):
+    async for topic in paced(request.topics or ()):
         name = topic.name
 
         async def moved(asked: Any, name: str = name) -> dict[str, Any]:
             error = await _reassign(ctx, name, asked, may_resize)
             return {"partition_index": asked.partition_index, **_result(error)}
 
-        responses.append({"name": name, "partitions": await side_by_side(moved, topic.partitions or ())})
+        responses.append({"name": name, "partitions": await gather_limited(moved, topic.partitions or ())})
     return {
         "throttle_time": 0,
         "allow_replication_factor_change": may_resize,
@@ -114,9 +114,9 @@ def _result(error: CodedError | None) -> dict[str, Any]:
 async def handle_list_reassignments(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     asked = None
     if request.topics is not None:
-        asked = {topic.name: set(topic.partition_indexes or ()) async for topic in in_turns(request.topics)}
+        asked = {topic.name: set(topic.partition_indexes or ()) async for topic in paced(request.topics)}
     topics = []
-    async for topic in in_turns(list(ctx.image.topics())):
+    async for topic in paced(list(ctx.image.topics())):
         if asked is not None and topic.name not in asked:
             continue
         wanted = range(len(topic.partitions)) if asked is None else sorted(asked[topic.name])

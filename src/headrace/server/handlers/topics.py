@@ -21,7 +21,7 @@ from uuid import UUID
 from headrace.cluster.image import Topic
 from headrace.cluster.metadata_writer import TopicSpec
 from headrace.config import shown
-from headrace.coordinator.turns import in_turns, side_by_side
+from headrace.net.pacing import gather_limited, paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -35,8 +35,8 @@ _FIRST_WITH_TOPIC_IDS: Final = 6
 async def handle_create_topics(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     wanted = request.topics or ()
     repeated = await _repeated(topic.name for topic in wanted)
-    once = [topic async for topic in in_turns(wanted) if topic.name not in repeated]
-    answers = await side_by_side(lambda topic: _create(ctx, topic, request.validate_only), once)
+    once = [topic async for topic in paced(wanted) if topic.name not in repeated]
+    answers = await gather_limited(lambda topic: _create(ctx, topic, request.validate_only), once)
     refused = [_not_created(name, _duplicate()) for name in repeated]
     return {"throttle_time": 0, "topics": [*answers, *refused]}
 
@@ -96,7 +96,7 @@ async def handle_delete_topics(ctx: Context, request: Any, info: RequestInfo) ->
         wanted = [(name, None) for name in request.topic_names or ()]
     repeated = await _repeated(wanted)
     answers = []
-    async for name, topic_id in in_turns(dict.fromkeys(wanted)):
+    async for name, topic_id in paced(dict.fromkeys(wanted)):
         try:
             if (name, topic_id) in repeated:
                 raise _duplicate()
@@ -132,7 +132,7 @@ async def handle_create_partitions(ctx: Context, request: Any, info: RequestInfo
     wanted = request.topics or ()
     repeated = await _repeated(topic.name for topic in wanted)
     results = [
-        await _grow(ctx, topic, request.validate_only) async for topic in in_turns(wanted) if topic.name not in repeated
+        await _grow(ctx, topic, request.validate_only) async for topic in paced(wanted) if topic.name not in repeated
     ]
     refused = [_grown(name, _duplicate()) for name in repeated]
     return {"throttle_time": 0, "results": [*results, *refused]}
@@ -157,7 +157,7 @@ async def _repeated(names: Iterable[Any]) -> dict[Any, None]:
     """What stands more than once, in the order of the first time."""
     seen: set[Any] = set()
     repeated: dict[Any, None] = {}
-    async for name in in_turns(names):
+    async for name in paced(names):
         if name in seen:
             repeated[name] = None
         seen.add(name)

@@ -16,7 +16,8 @@ answered when its outcome is certain, and the partitions are told after that.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from headrace.coordinator.partitions import OFFSETS_TOPIC, partition_of
+from headrace.coordinator.groups.offsets.records import OFFSETS_TOPIC
+from headrace.coordinator.runtime.partitions import partition_of
 from headrace.coordinator.transactions.decisions import Producer
 from headrace.coordinator.transactions.service import NEWER, OLDER, LateRequest
 from headrace.protocol.api import ApiKey

@@ -10,8 +10,8 @@
 from collections import defaultdict
 from typing import Any, Final
 
-from headrace.coordinator.transactions import admin
-from headrace.coordinator.turns import in_turns
+from headrace.coordinator.transactions.service import ANY_DURATION, STATES
+from headrace.net.pacing import paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -20,14 +20,14 @@ from ..context import Context, RequestInfo
 
 async def handle_describe(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     states = [
-        await _described(ctx, transactional_id) async for transactional_id in in_turns(request.transactional_ids or ())
+        await _described(ctx, transactional_id) async for transactional_id in paced(request.transactional_ids or ())
     ]
     return {"throttle_time": 0, "transaction_states": states}
 
 
 async def _described(ctx: Context, transactional_id: str) -> dict[str, Any]:
     try:
-        found = await admin.describe(ctx.transactions, transactional_id)
+        found = await ctx.transactions.describe(transactional_id)
     except CodedError as error:
         return {
             "error_code": error.code,
@@ -56,18 +56,17 @@ async def _described(ctx: Context, transactional_id: str) -> dict[str, Any]:
 
 async def handle_list(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     asked = request.state_filters or ()
-    found = await admin.list_transactions(
-        ctx.transactions,
+    found = await ctx.transactions.list_transactions(
         states=asked,
         producer_ids=request.producer_id_filters or (),
-        longer_than_ms=getattr(request, "duration_filter", admin.ANY_DURATION),
+        longer_than_ms=getattr(request, "duration_filter", ANY_DURATION),
         pattern=getattr(request, "transactional_id_pattern", None),
         now_ms=ctx.clock.now_ms(),
     )
     return {
         "throttle_time": 0,
         "error_code": ErrorCode.none,
-        "unknown_state_filters": [name for name in asked if name not in admin.STATES],
+        "unknown_state_filters": [name for name in asked if name not in STATES],
         "transaction_states": [
             {
                 "transactional_id": transaction.transactional_id,

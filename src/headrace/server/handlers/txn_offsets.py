@@ -1,8 +1,8 @@
 """TxnOffsetCommit, versions 0-5: offsets of a group that count if a producer's transaction is committed.
 
-Until then they are kept apart (see `coordinator.pending`), also over restarts and moves of the group's partition.
-Each partition has its own code: UNKNOWN_TOPIC_OR_PARTITION, OFFSET_METADATA_TOO_LARGE; what concerns the group or the
-transaction stands at every partition.
+Until then they are kept apart (see `coordinator.groups.offsets.pending`), also over restarts and moves of the
+group's partition. Each partition has its own code: UNKNOWN_TOPIC_OR_PARTITION, OFFSET_METADATA_TOO_LARGE; what
+concerns the group or the transaction stands at every partition.
 
 - v2 leader epoch. v3 tells member and generation, which are checked as in OffsetCommit; a group that is missing, or a
   member's epoch that is not its own, is ILLEGAL_GENERATION. Before v3, and with generation -1 and no member, nobody is.
@@ -14,9 +14,9 @@ transaction stands at every partition.
 
 from typing import Any, Final
 
-from headrace.coordinator.records import NONE, encode_offset
-from headrace.coordinator.transactional import TransactionalCommit, commit_in_transaction
-from headrace.coordinator.turns import in_turns
+from headrace.coordinator.groups.offsets.records import NONE, encode_offset
+from headrace.coordinator.groups.offsets.service import TransactionalCommit
+from headrace.net.pacing import paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -31,14 +31,14 @@ _TRY_AGAIN: Final = ErrorCode.coordinator_load_in_progress
 
 async def handle_txn_offset_commit(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     offsets: dict[str, dict[int, bytes]] = {}
-    codes = [(topic, await _take(ctx, topic, offsets)) async for topic in in_turns(request.topics or ())]
+    codes = [(topic, await _take(ctx, topic, offsets)) async for topic in paced(request.topics or ())]
     refusal = ErrorCode.none
     if any(offsets.values()):
         try:
-            await commit_in_transaction(ctx.groups, _commit(request, info.version, offsets))
+            await ctx.groups.offsets.commit_in_transaction(_commit(request, info.version, offsets))
         except CodedError as error:
             refusal = _told(error.code, info.version)
-    return {"throttle_time": 0, "topics": [_answer(topic, found, refusal) async for topic, found in in_turns(codes)]}
+    return {"throttle_time": 0, "topics": [_answer(topic, found, refusal) async for topic, found in paced(codes)]}
 
 
 def _commit(request: Any, version: int, offsets: dict[str, dict[int, bytes]]) -> TransactionalCommit:
@@ -60,7 +60,7 @@ async def _take(ctx: Context, topic: Any, offsets: dict[str, dict[int, bytes]]) 
     count, longest = 0 if known is None else len(known.partitions), ctx.groups.settings.max_metadata
     now_ms = ctx.clock.now_ms()
     codes: list[tuple[int, ErrorCode]] = []
-    async for asked in in_turns(topic.partitions or ()):
+    async for asked in paced(topic.partitions or ()):
         index, metadata = asked.partition_index, asked.committed_metadata or ""
         if not 0 <= index < count:
             codes.append((index, ErrorCode.unknown_topic_or_partition))

@@ -7,12 +7,12 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from headrace.cluster.image import BrokerNode, ClusterImage, PartitionState, Topic
-from headrace.coordinator.classic import ClassicGroup, ClassicSettings
-from headrace.coordinator.consumer import CONSUMER_KEYS, ConsumerGroup, ConsumerSettings, HeartbeatRequest
-from headrace.coordinator.consumer.records import key_type
-from headrace.coordinator.consumer.resolver import Resolver
-from headrace.coordinator.consumer.target import NewTarget
-from headrace.coordinator.effects import Alarm, Effect, Reply, Write
+from headrace.coordinator.groups.classic import ClassicGroup, ClassicSettings
+from headrace.coordinator.groups.consumer import CONSUMER_KEYS, ConsumerGroup, ConsumerSettings, HeartbeatRequest
+from headrace.coordinator.groups.consumer.resolver import Resolver
+from headrace.coordinator.groups.consumer.target import NewTarget
+from headrace.coordinator.runtime.decision import Alarm, Effect, Reply, Write
+from headrace.coordinator.runtime.fields import key_kind
 from headrace.protocol.errors import ErrorCode
 
 SPACE = UUID(int=1)
@@ -126,7 +126,7 @@ class Host:
         records = {write.key: write for write in self.log}
         group = self.new_group()
         for write in self.log:
-            is_ours = key_type(write.key) in CONSUMER_KEYS
+            is_ours = key_kind(write.key) in CONSUMER_KEYS
             if is_ours and (not compacted or records[write.key] is write):
                 group.replay(write.key, write.value)
         return group

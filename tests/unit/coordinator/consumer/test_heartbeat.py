@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from headrace.coordinator.consumer import ConsumerSettings, HeartbeatRequest, check_request
-from headrace.coordinator.consumer.member import MemberState
+from headrace.coordinator.groups.consumer import ConsumerSettings, HeartbeatRequest, check_request
+from headrace.coordinator.groups.consumer.member import MemberState
 from headrace.protocol.errors import CodedError, ErrorCode
 from tests.unit.coordinator.consumer.support import Host, code, make_image, owned, put_topic, topic_id
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from headrace.coordinator.classic import ClassicGroup, JoinRequest, LeavingMember, State, SyncRequest
-from headrace.coordinator.consumer import ConsumerSettings, MigrationPolicy
-from headrace.coordinator.consumer.embedded import by_id, parse_assignment, parse_subscription
-from headrace.coordinator.fields import BadRecord
+from headrace.coordinator.groups.classic import ClassicGroup, JoinRequest, LeavingMember, State, SyncRequest
+from headrace.coordinator.groups.consumer import ConsumerSettings, MigrationPolicy
+from headrace.coordinator.groups.consumer.embedded import by_id, parse_assignment, parse_subscription
+from headrace.coordinator.runtime.fields import BadRecord
 from headrace.protocol.errors import CodedError, ErrorCode
 from tests.unit.coordinator.consumer.support import GROUP, Host, code, make_image, owned, topic_id
 
@@ -193,9 +193,9 @@ def test_the_group_is_classic_again_when_the_last_new_member_leaves(mixed: Mixed
     classic = mixed.group.successor
     assert classic is not None
     assert classic.state is State.PREPARING_REBALANCE
-    assert classic.roster.members.keys() == set(ids)
+    assert classic.members.by_id.keys() == set(ids)
     assert classic.protocol_name == "range"
-    assert parse_assignment(classic.roster.members[ids[0]].assignment)[0].keys() <= {"orders"}
+    assert parse_assignment(classic.members.by_id[ids[0]].assignment)[0].keys() <= {"orders"}
     values = {write.key: write.value for write in mixed.log}
     kept = [key for key, value in values.items() if value is not None]
     assert [key[:2] for key in kept] == [b"\x00\x02"]
@@ -215,7 +215,7 @@ def test_a_static_member_that_returns_with_the_classic_protocol_ends_the_upgrade
     answer = mixed.classic_join("", instance_id="i")
     assert code(answer) is ErrorCode.rebalance_in_progress
     assert mixed.group.successor is not None
-    assert len(mixed.group.successor.roster) == 3
+    assert len(mixed.group.successor.members) == 3
 
 
 @pytest.mark.parametrize("policy", [MigrationPolicy.UPGRADE, MigrationPolicy.DISABLED])
@@ -253,7 +253,7 @@ def test_what_cannot_be_upgraded_is_refused_as_not_found(mixed: Mixed, spoil: di
     classic, ids = stable_classic(mixed)
     mixed.settings = spoil.get("settings", mixed.settings)
     classic.protocol_type = spoil.get("protocol_type", "consumer")
-    member = classic.roster.members[ids[0]]
+    member = classic.members.by_id[ids[0]]
     member.protocols = {name: spoil.get("metadata", data) for name, data in member.protocols.items()}
     member.assignment = spoil.get("assignment", member.assignment)
     with pytest.raises(CodedError) as refused:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.coordinator.consumer import core
+from headrace.coordinator.groups.consumer import group as consumer_group
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.server.handlers.authorized import GROUP_OPERATIONS, NOT_ASKED
@@ -60,7 +60,7 @@ def test_a_member_joins_lives_and_leaves_in_every_version(world: World, version:
 
 def test_the_target_of_a_large_group_is_made_by_a_thread(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (given(enter(world, "m")), world.works) == ([0, 1, 2, 3], 0)
-    monkeypatch.setattr(core, "_SMALL_GROUP", 5)
+    monkeypatch.setattr(consumer_group, "_SMALL_GROUP", 5)
     entered = enter(world, "n")
     assert (entered.error_code, given(entered)) == (ErrorCode.none, [])
     world.settle()

@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from headrace.coordinator.consumer.member import ClassicMetadata, Member, MemberState
-from headrace.coordinator.consumer.records import (
+from headrace.coordinator.groups.consumer.member import ClassicMetadata, Member, MemberState
+from headrace.coordinator.groups.consumer.records import (
     Change,
     CurrentAssignment,
     GroupEpoch,
@@ -17,7 +17,7 @@ from headrace.coordinator.consumer.records import (
     decode,
     encode,
 )
-from headrace.coordinator.fields import BadRecord
+from headrace.coordinator.runtime.fields import BadRecord
 
 TOPIC = UUID(int=5)
 TOLD = Member(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.consumer.regex import matcher, topic_matcher
+from headrace.coordinator.patterns import matcher, topic_matcher
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.patterns import MOST_STEPS, PatternError
 

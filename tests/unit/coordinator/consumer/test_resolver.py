@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headrace.coordinator.consumer import resolver as module
-from headrace.coordinator.consumer.resolver import Resolver
+from headrace.coordinator.groups.consumer import resolver as module
+from headrace.coordinator.groups.consumer.resolver import Resolver
 from headrace.protocol.patterns import Pattern
 from tests.unit.coordinator.consumer.support import Host, make_image, put_topic
 

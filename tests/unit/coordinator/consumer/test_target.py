@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.coordinator.consumer import core
+from headrace.coordinator.groups.consumer import group as consumer_group
 
 from .support import Host, make_image, owned, put_topic, topic_id
 
@@ -13,7 +13,7 @@ A = topic_id("a")
 
 @pytest.fixture
 def host() -> Host:
-    return Host(make_image({"a": core._SMALL_GROUP}))
+    return Host(make_image({"a": consumer_group._SMALL_GROUP}))
 
 
 def partitions(host: Host, member_id: str) -> frozenset[int]:
@@ -42,7 +42,7 @@ def test_the_first_member_of_a_large_group_has_an_epoch_and_gets_partitions_with
     host.finish_aside()
     answer = host.beat("m", 1, owned={})
     assert answer["member_epoch"] == 2
-    assert owned(answer) == {A: frozenset(range(core._SMALL_GROUP))}
+    assert owned(answer) == {A: frozenset(range(consumer_group._SMALL_GROUP))}
     assert host.group.state_name == "Stable"
 
 
@@ -71,7 +71,7 @@ def test_members_keep_their_target_while_the_next_is_made(host: Host) -> None:
     host.finish_aside()
     assert partitions(host, "m") == before
     host.beat("n", host.group.state.members["n"].epoch)
-    assert len(partitions(host, "m")) == len(partitions(host, "n")) == core._SMALL_GROUP // 2
+    assert len(partitions(host, "m")) == len(partitions(host, "n")) == consumer_group._SMALL_GROUP // 2
 
 
 def test_a_target_that_is_overtaken_counts_for_those_that_are_left_until_the_next_one(host: Host) -> None:
@@ -84,22 +84,22 @@ def test_a_target_that_is_overtaken_counts_for_those_that_are_left_until_the_nex
     host.beat("m", host.group.state.members["m"].epoch)
     assert host.group.state.target_epoch < epoch
     assert set(host.group.state.targets) <= set(host.group.state.members)
-    assert len(list(targets(host))) == len(set(targets(host))) < core._SMALL_GROUP
+    assert len(list(targets(host))) == len(set(targets(host))) < consumer_group._SMALL_GROUP
     settle(host, "m")
     assert host.group.state.target_epoch == epoch
-    assert sorted(targets(host)) == list(range(core._SMALL_GROUP))
+    assert sorted(targets(host)) == list(range(consumer_group._SMALL_GROUP))
 
 
 def test_a_static_member_that_returns_meanwhile_gets_what_its_former_id_was_given(host: Host) -> None:
     joined(host, "static", "n")
-    put_topic(host.image, "a", core._SMALL_GROUP + 2)
+    put_topic(host.image, "a", consumer_group._SMALL_GROUP + 2)
     host.beat("n", host.group.state.members["n"].epoch)
     assert host.aside
     host.beat("static", -2, instance_id="static")
     host.join("again", "a", instance_id="static")
     host.finish_aside()
     host.beat("n", host.group.state.members["n"].epoch)
-    assert sorted(targets(host)) == list(range(core._SMALL_GROUP + 2))
+    assert sorted(targets(host)) == list(range(consumer_group._SMALL_GROUP + 2))
     assert set(host.group.state.targets) == {"again", "n"}
 
 

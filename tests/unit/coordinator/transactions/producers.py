@@ -3,7 +3,6 @@
 from datetime import timedelta
 from typing import Any
 
-from headrace.coordinator.transactions import admin
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from tests.unit.coordinator.support import World
@@ -83,7 +82,7 @@ class Producer:
 
     def state(self) -> str:
         """What the coordinator knows of it, whether or not there is a time at which it began."""
-        return self.world.run(admin.describe(self.world.transactions, self.name)).state.value
+        return self.world.run(self.world.transactions.describe(self.name)).state.value
 
     def describe(self) -> Any:
         """The same through the wire, while a transaction is open: kio cannot read that there is no time."""

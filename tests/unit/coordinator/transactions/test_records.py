@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.fields import BadRecord
+from headrace.coordinator.runtime.fields import BadRecord
 from headrace.coordinator.transactions.model import Transaction
 from headrace.coordinator.transactions.records import decode_key, decode_value, encode_key, encode_value
 from headrace.coordinator.transactions.states import State

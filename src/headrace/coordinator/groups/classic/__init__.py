@@ -1,0 +1,18 @@
+"""The classic group protocol: members join, their leader assigns, the broker keeps time and fences."""
+
+from headrace.coordinator.groups.settings import ClassicSettings
+
+from .group import ClassicGroup
+from .member import JoinRequest, LeavingMember, SyncRequest
+from .states import TRANSITIONS, Event, State
+
+__all__ = [
+    "TRANSITIONS",
+    "ClassicGroup",
+    "ClassicSettings",
+    "Event",
+    "JoinRequest",
+    "LeavingMember",
+    "State",
+    "SyncRequest",
+]

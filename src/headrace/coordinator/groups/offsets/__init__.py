@@ -1,0 +1,1 @@
+"""Committed offsets: kept, fetched, deleted, expired, and committed as part of transactions."""

@@ -1,0 +1,112 @@
+"""The settings of groups: of the classic protocol, of the consumer protocol, and of the topic that keeps both."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, Protocol
+
+from headrace.config import BrokerConfig
+
+_MS_PER_MINUTE: Final = 60_000
+NEW_MEMBER_TIMEOUT_MS: Final = 300_000
+"""How long a first JoinGroup may wait. Its member has no id to heartbeat with, and cannot be seen to be gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicSettings:
+    """See `group.*` in docs/configuration.md."""
+
+    min_session_timeout_ms: int = 6_000
+    max_session_timeout_ms: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    max_size: int = 2**31 - 1
+
+
+class MigrationPolicy(Enum):
+    """Which way a group may change between the classic and the consumer protocol while members are in it."""
+
+    BIDIRECTIONAL = "bidirectional"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    DISABLED = "disabled"
+
+    @property
+    def allows_upgrade(self) -> bool:
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.UPGRADE)
+
+    @property
+    def allows_downgrade(self) -> bool:
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE)
+
+
+class Values(Protocol):
+    """Settings in force, by Kafka's names: a `BrokerConfig`, or a dictionary."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings:
+    """The values one group goes by."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    max_size: int = 2**31 - 1
+    assignors: tuple[str, ...] = ("uniform", "range")
+    """The assignors that members may ask for; the first is for groups in which none does."""
+    migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
+    classic_max_size: int = 2**31 - 1
+
+    @classmethod
+    def of(cls, broker: Values, group: Mapping[str, str]) -> "ConsumerSettings":
+        """The broker's settings with those of the group before them, held within the broker's bounds."""
+        assignors = tuple(broker["group.consumer.assignors"])
+        preferred = group.get("consumer.assignor")
+        if preferred in assignors:
+            assignors = (preferred, *(name for name in assignors if name != preferred))
+        return cls(
+            session_timeout_ms=_bounded(broker, group, "session.timeout.ms"),
+            heartbeat_interval_ms=_bounded(broker, group, "heartbeat.interval.ms"),
+            max_size=broker["group.consumer.max.size"],
+            assignors=assignors,
+            migration_policy=MigrationPolicy(broker["group.consumer.migration.policy"].lower()),
+            classic_max_size=broker["group.max.size"],
+        )
+
+
+def _bounded(broker: Values, group: Mapping[str, str], name: str) -> int:
+    own = group.get(f"consumer.{name}")
+    if own is None:
+        return int(broker[f"group.consumer.{name}"])
+    return int(min(max(int(own), broker[f"group.consumer.min.{name}"]), broker[f"group.consumer.max.{name}"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """See `group.*`, `offsets.*` and `offset.*` in docs/configuration.md."""
+
+    classic: ClassicSettings
+    consumer: Callable[[Mapping[str, str]], ConsumerSettings]
+    """The settings of a group of the consumer protocol, out of those it was given itself."""
+    topic_partitions: int
+    topic_replication_factor: int
+    topic_segment_bytes: int
+    retention_ms: int
+    max_metadata: int
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> "GroupSettings":
+        return cls(
+            classic=ClassicSettings(
+                min_session_timeout_ms=config["group.min.session.timeout.ms"],
+                max_session_timeout_ms=config["group.max.session.timeout.ms"],
+                initial_rebalance_delay_ms=config["group.initial.rebalance.delay.ms"],
+                max_size=config["group.max.size"],
+            ),
+            consumer=lambda given: ConsumerSettings.of(config, given),
+            topic_partitions=config["offsets.topic.num.partitions"],
+            topic_replication_factor=1 if config.lone else config["offsets.topic.replication.factor"],
+            topic_segment_bytes=config["offsets.topic.segment.bytes"],
+            retention_ms=config["offsets.retention.minutes"] * _MS_PER_MINUTE,
+            max_metadata=config["offset.metadata.max.bytes"],
+        )

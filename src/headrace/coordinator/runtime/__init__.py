@@ -1,0 +1,1 @@
+"""State that is kept in the partitions of an internal topic, by whoever leads them."""
