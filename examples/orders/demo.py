@@ -20,7 +20,7 @@ from typing import IO, Any, Final
 
 from examples.orders.generator import Shop, until
 from examples.orders.results import checks, results, show
-from headrace.cli.pipeline_view import View, view_for
+from headrace.cli.pipeline.view import View, view_for
 from headrace.client.errors import ClientError
 from headrace.spark.pipeline.progress import Progress
 

@@ -6,12 +6,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.registry import judge
+from headrace.registry import decisions
 from headrace.registry.errors import RegistryError
-from headrace.registry.names import context_of
 from headrace.registry.parsing import Parser, Posted
-from headrace.registry.records import Proposal, Reference, decode, encode
-from headrace.registry.state import State
+from headrace.schema_log.names import context_of
+from headrace.schema_log.records import Proposal, Reference, decode, encode
+from headrace.schema_log.state import State
 
 LIBRARY = Parser()
 SUBJECTS = ("a", "b", ":.x:a")
@@ -44,21 +44,21 @@ steps = st.lists(
 )
 
 
-def judged(state: State, request: Any) -> Proposal | None:
+def decide(state: State, request: Any) -> Proposal | None:
     kind, where, what, more = request
     try:
         if kind == "register":
             references = (Reference(name="Other", subject=more, version=1),) if more else ()
             posted = Posted(text=text(what), references=references)
-            found = judge.register(state, LIBRARY, where, posted, normalize=False)
+            found = decisions.register(state, LIBRARY, where, posted, normalize=False)
             return found if isinstance(found, Proposal) else None
         if kind == "delete":
-            return judge.delete_version(state, where, what, permanent=more)[1]
+            return decisions.delete_version(state, where, what, permanent=more)[1]
         if kind == "delete subject":
-            return judge.delete_subject(state, where, permanent=more)[1]
+            return decisions.delete_subject(state, where, permanent=more)[1]
         if kind == "config":
-            return judge.set_config(state, where, {"compatibilityLevel": what})[1]
-        return judge.set_mode(state, where, what, force=False)
+            return decisions.set_config(state, where, {"compatibilityLevel": what})[1]
+        return decisions.set_mode(state, where, what, force=False)
     except RegistryError:
         return None
 
@@ -99,7 +99,7 @@ def test_writers_that_lag_behind_each_other_leave_one_consistent_state(script: l
     for step, which, what in script:
         writer = writers[which]
         if step == "ask":
-            proposal = judged(writer, what)
+            proposal = decide(writer, what)
             if proposal is not None:
                 log.append(encode(proposal))
         elif step == "again" and log:
@@ -126,7 +126,7 @@ def test_ids_are_dense_and_a_schema_has_one_whoever_registers_it(script: list[tu
     log: list[bytes] = []
     for which, number in script:
         stale = replay(log, max(0, len(log) - which))
-        proposal = judged(stale, ("register", f"s{number}", number, None))
+        proposal = decide(stale, ("register", f"s{number}", number, None))
         if proposal is not None:
             log.append(encode(proposal))
     state = replay(log)

@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from .names import beside, context_of
+from headrace.schema_log.names import beside, context_of
+from headrace.schema_log.records import Json, Schema
+from headrace.schema_log.state import State, Version
+
 from .parsing import guid
-from .records import Json, Schema
-from .state import State, Version
 
 
 def described(schema: Schema, text: str) -> dict[str, Any]:

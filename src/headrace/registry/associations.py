@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from headrace.schema_log.names import normalized
+from headrace.schema_log.records import Associate, Dissociate, Json, Proposal
+from headrace.schema_log.state import State, resource_key, subject_key
+
+from .decisions import proposal
 from .errors import RegistryError
-from .judge import proposal
-from .names import normalized
-from .records import Associate, Dissociate, Json, Proposal
-from .state import State, resource_key, subject_key
 
 _RESOURCE: Final = ("resourceName", "resourceNamespace", "resourceId")
 _LIFECYCLES: Final = ("STRONG", "WEAK")

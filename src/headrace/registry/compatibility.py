@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from headrace.schema_log.records import Schema
+from headrace.schema_log.state import State, Version
+
 from .errors import InvalidSchemaError
 from .parsing import Parser
-from .records import Schema
 from .schemas.model import Parsed
-from .state import State, Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

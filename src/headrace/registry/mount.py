@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from headrace.client.aio.client import Client
+from headrace.schema_log.records import TOPIC
 from headrace.web.messages import Request
 from headrace.web.routes import Mounted
 
 from .api.routes import Api
-from .records import TOPIC
 from .service import Registry
 from .topic_log import TopicLog
 

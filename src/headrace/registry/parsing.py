@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from headrace.schema_log.names import beside, context_of
+from headrace.schema_log.records import Json, Reference, Schema
+from headrace.schema_log.state import State, Version
+
 from .errors import InvalidSchemaError
-from .names import beside, context_of
-from .records import Json, Reference, Schema
 from .schemas.avro import Avro
 from .schemas.json_schema import JsonSchema
 from .schemas.model import Dependency, Parsed, SchemaType
-from .state import State, Version
 
 _KEPT: Final = 2000
 DEFAULT_TYPE: Final = "AVRO"

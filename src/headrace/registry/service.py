@@ -1,7 +1,7 @@
 """The registry of one gateway: follows the log, answers from the state, and proposes changes until they are decided.
 
-There is no leader. A change is judged here, appended to the log, and decided by its place there: at replay everyone
-accepts or voids it alike. A void one is judged again against the newer state, which may find that somebody else has
+There is no leader. A change is decided here, appended to the log, and settled by its place there: at replay everyone
+accepts or voids it alike. A void one is decided again against the newer state, which may find that somebody else has
 registered the same schema, or one that this one is incompatible with.
 """
 
@@ -13,19 +13,20 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from headrace.schema_log.records import NewerFormatError, Proposal, decode, encode
+from headrace.schema_log.state import Outcome, State
+
 from . import errors
 from .errors import RegistryError
 from .log import Entry, LogUnavailableError, SchemaLog
 from .parsing import Parser
-from .records import NewerFormatError, Proposal, decode, encode
-from .state import Outcome, State
 
 log = structlog.get_logger(__name__)
 PATIENCE_SECONDS: Final = 30.0
 """How long a change may take to be decided, and a fresh gateway to read the log."""
 
 _T = TypeVar("_T")
-Judge = Callable[[State], tuple[_T, Proposal | None]]
+Decide = Callable[[State], tuple[_T, Proposal | None]]
 """What a request comes to in a state: its answer, and what must be proposed for it, if anything."""
 
 
@@ -93,16 +94,16 @@ class Registry:
         await self.catch_up()
         return question(self.state)
 
-    async def change(self, turn: str, judge: Judge[_T]) -> tuple[_T, Outcome | None]:
-        """Judge, propose, and judge again until the log has taken a proposal or none is needed. A refusal is only given
-        after looking at all that was decided before it.
+    async def change(self, turn: str, decide: Decide[_T]) -> tuple[_T, Outcome | None]:
+        """Decide, propose, and decide again until the log has taken a proposal or none is needed. A refusal comes
+        only after looking at all that was decided before it.
 
         Changes with the same `turn` wait for each other here, so that one gateway does not compete with itself.
         """
         await self._ready()
         try:
             async with asyncio.timeout(self._patience), self._turns.take(turn):
-                return await self._decide(judge)
+                return await self._decide(decide)
         except TimeoutError as error:
             raise errors.timed_out("The change was not decided in time; it may still take effect") from error
         except LogUnavailableError as error:
@@ -122,13 +123,13 @@ class Registry:
         except LogUnavailableError as error:
             raise errors.store_failed(str(error)) from error
 
-    async def _decide(self, judge: Judge[_T]) -> tuple[_T, Outcome | None]:
+    async def _decide(self, decide: Decide[_T]) -> tuple[_T, Outcome | None]:
         while True:
             try:
-                answer, proposal = judge(self.state)
+                answer, proposal = decide(self.state)
             except RegistryError:
                 await self.catch_up()
-                answer, proposal = judge(self.state)
+                answer, proposal = decide(self.state)
             if proposal is None:
                 return answer, None
             outcome = await self._propose(proposal)

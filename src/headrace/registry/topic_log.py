@@ -16,9 +16,9 @@ from headrace.client.aio.retrying import Unavailable
 from headrace.net.errors import AuthenticationRefused, ConnectionLost
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record
+from headrace.schema_log.records import TOPIC
 
 from .log import Entry, LogUnavailableError
-from .records import TOPIC
 
 SETTINGS: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 _WAIT_MS: Final = 5_000

@@ -12,8 +12,8 @@ from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
 from headrace.protocol.fetched import parse_fetch
 from headrace.protocol.records import Record, readable_records
-from headrace.registry.records import TOPIC
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.schema_log.records import TOPIC
 
 from .schema_book import Slice
 

@@ -21,9 +21,9 @@ from headrace.net.clock import Clock
 from headrace.net.peers import PeerUnreachable
 from headrace.protocol.errors import CodedError, ErrorCode, RecordsRefused
 from headrace.protocol.records import Record, decode_records
-from headrace.registry.names import DEFAULT_CONTEXT
-from headrace.registry.records import NewerFormatError, decode
-from headrace.registry.state import State
+from headrace.schema_log.names import DEFAULT_CONTEXT
+from headrace.schema_log.records import NewerFormatError, decode
+from headrace.schema_log.state import State
 
 FRESH_SECONDS: Final = 5.0
 MOST_AWAITED: Final = 1000

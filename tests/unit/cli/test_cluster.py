@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli.cluster.plans import amount, as_document, broker_list, read_plan, shown_bytes
 from headrace.cli.console import Failure
-from headrace.cli.plans import amount, as_document, broker_list, read_plan, shown_bytes
-from headrace.cli.servers import ServerState, judge_ensemble, judge_server, parse_servers
+from headrace.cli.doctor.zookeeper import ServerState, assess_ensemble, assess_server, parse_servers
 from headrace.net.address import Address
 from headrace.protocol.topic_partition import TopicPartition
 from tests.process import free_port
@@ -129,15 +129,15 @@ def test_servers_of_a_store_are_found_in_its_address() -> None:
 
 
 def test_a_server_is_judged_by_what_it_says() -> None:
-    assert judge_server(server(mode="leader", version="3.9.5")).status == "ok"
-    assert judge_server(server()).status == "warn"
-    assert judge_server(server(reason="connection refused")).status == "fail"
+    assert assess_server(server(mode="leader", version="3.9.5")).status == "ok"
+    assert assess_server(server()).status == "warn"
+    assert assess_server(server(reason="connection refused")).status == "fail"
 
 
 def test_an_ensemble_needs_most_of_its_servers() -> None:
     leader, follower, gone = server(mode="leader"), server(mode="follower"), server(reason="timed out")
-    assert judge_ensemble([leader, follower, follower]).status == "ok"
-    assert judge_ensemble([leader, follower, gone]).status == "ok"
-    assert judge_ensemble([leader, gone, gone]).status == "fail"
-    assert judge_ensemble([server(mode="standalone")]).status == "warn"
-    assert judge_ensemble([server(mode="standalone"), server(mode="standalone"), leader]).status == "fail"
+    assert assess_ensemble([leader, follower, follower]).status == "ok"
+    assert assess_ensemble([leader, follower, gone]).status == "ok"
+    assert assess_ensemble([leader, gone, gone]).status == "fail"
+    assert assess_ensemble([server(mode="standalone")]).status == "warn"
+    assert assess_ensemble([server(mode="standalone"), server(mode="standalone"), leader]).status == "fail"

@@ -8,26 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.checks import (
+from headrace.cli.doctor.data_directory import check_directory, check_port
+from headrace.cli.doctor.machine import (
     GIB,
     MIB,
     Finding,
     Status,
+    assess_clock,
+    assess_crc32c,
+    assess_file_size,
+    assess_filesystem,
+    assess_memory,
+    assess_open_files,
+    assess_python,
+    assess_space,
+    assess_swap,
+    assess_syncs,
     filesystem_of,
-    judge_clock,
-    judge_crc32c,
-    judge_file_size,
-    judge_filesystem,
-    judge_memory,
-    judge_open_files,
-    judge_python,
-    judge_space,
-    judge_swap,
-    judge_syncs,
     nearest_existing,
     read_meminfo,
 )
-from headrace.cli.places import check_directory, check_port
 from tests.unit.cli.conftest import Run
 
 OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
@@ -36,32 +36,32 @@ OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
 @pytest.mark.parametrize(
     ("finding", "expected"),
     [
-        (judge_python((3, 10, 1)), FAIL),
-        (judge_python((3, 11, 0)), OK),
-        (judge_crc32c(hardware=False), WARN),
-        (judge_open_files(256), FAIL),
-        (judge_open_files(4096), WARN),
-        (judge_open_files(100_000), OK),
-        (judge_open_files(-1), OK),
-        (judge_file_size(1000), FAIL),
-        (judge_memory(64 * MIB, None), FAIL),
-        (judge_memory(GIB, 300 * MIB), WARN),
-        (judge_memory(GIB, None), OK),
-        (judge_memory(None, None), WARN),
-        (judge_swap(0, 60), OK),
-        (judge_swap(GIB, 60), WARN),
-        (judge_swap(GIB, 1), OK),
-        (judge_clock(0.0, 0.0), FAIL),
-        (judge_clock(1.8e9, 0.3), WARN),
-        (judge_clock(1.8e9, 0.001), OK),
-        (judge_space(MIB, 100 * GIB), FAIL),
-        (judge_space(4 * GIB, 10 * GIB), WARN),
-        (judge_space(50 * GIB, 100 * GIB), OK),
-        (judge_filesystem("tmpfs"), WARN),
-        (judge_filesystem("nfs4"), WARN),
-        (judge_filesystem("xfs"), OK),
-        (judge_syncs([0.05, 0.06]), WARN),
-        (judge_syncs([0.001, 0.5, 0.001]), OK),
+        (assess_python((3, 10, 1)), FAIL),
+        (assess_python((3, 11, 0)), OK),
+        (assess_crc32c(hardware=False), WARN),
+        (assess_open_files(256), FAIL),
+        (assess_open_files(4096), WARN),
+        (assess_open_files(100_000), OK),
+        (assess_open_files(-1), OK),
+        (assess_file_size(1000), FAIL),
+        (assess_memory(64 * MIB, None), FAIL),
+        (assess_memory(GIB, 300 * MIB), WARN),
+        (assess_memory(GIB, None), OK),
+        (assess_memory(None, None), WARN),
+        (assess_swap(0, 60), OK),
+        (assess_swap(GIB, 60), WARN),
+        (assess_swap(GIB, 1), OK),
+        (assess_clock(0.0, 0.0), FAIL),
+        (assess_clock(1.8e9, 0.3), WARN),
+        (assess_clock(1.8e9, 0.001), OK),
+        (assess_space(MIB, 100 * GIB), FAIL),
+        (assess_space(4 * GIB, 10 * GIB), WARN),
+        (assess_space(50 * GIB, 100 * GIB), OK),
+        (assess_filesystem("tmpfs"), WARN),
+        (assess_filesystem("nfs4"), WARN),
+        (assess_filesystem("xfs"), OK),
+        (assess_syncs([0.05, 0.06]), WARN),
+        (assess_syncs([0.001, 0.5, 0.001]), OK),
     ],
     ids=lambda value: f"{value.check}: {value.found}" if isinstance(value, Finding) else None,
 )
@@ -131,7 +131,7 @@ def listening() -> Iterator[int]:
 
 
 def test_ports_are_free_or_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.cli.places._PROBE_SECONDS", 0.05)
+    monkeypatch.setattr("headrace.cli.doctor.data_directory._PROBE_SECONDS", 0.05)
     with listening() as port:
         assert check_port("broker", port).status is WARN
     assert check_port("broker", port).status is OK

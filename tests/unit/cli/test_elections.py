@@ -2,8 +2,8 @@
 
 import pytest
 
+from headrace.cli.cluster.elections import choices, show_choices, values_of_choices
 from headrace.cli.console import Failure
-from headrace.cli.elections import choices, show_choices, values_of_choices
 from headrace.ops.overview import PartitionView
 from headrace.protocol.topic_partition import TopicPartition
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.pipeline_view import JsonView, LineView, LiveView, line
+from headrace.cli.pipeline.view import JsonView, LineView, LiveView, line
 from headrace.spark.pipeline.progress import Progress
 from tests.unit.cli.conftest import Run
 

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner, Result
 
-from headrace.cli.group_moves import TopicChoice, parse_topic
+from headrace.cli.group.reset import TopicChoice, parse_topic
 from headrace.cli.main import app
 from headrace.testing import Broker
 

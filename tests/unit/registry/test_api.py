@@ -10,10 +10,10 @@ import pytest
 
 from headrace.registry.api.common import MEDIA
 from headrace.registry.api.routes import Api
-from headrace.registry.judge import MOST_SCHEMA
+from headrace.registry.decisions import MOST_SCHEMA
 from headrace.registry.log import Entry, LogUnavailableError, MemoryLog
-from headrace.registry.records import FORMAT
 from headrace.registry.service import Registry
+from headrace.schema_log.records import FORMAT
 from headrace.web.application import Application
 from headrace.web.openapi import documented
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from headrace.registry import judge
+from headrace.registry import decisions
 from headrace.registry.compatibility import LEVELS
 from headrace.registry.errors import RegistryError
 from headrace.registry.parsing import Parser, Posted
-from headrace.registry.records import Proposal
-from headrace.registry.state import State
+from headrace.schema_log.records import Proposal
+from headrace.schema_log.state import State
 
 from . import cases_avro, cases_json, cases_protobuf
 
@@ -78,16 +78,16 @@ def accepted(level: str, *versions: tuple[str, ...]) -> list[bool]:
     """Whether each version is taken after those before it that were."""
     state = State()
     found = []
-    _, proposal = judge.set_config(state, "", {"compatibilityLevel": level})
+    _, proposal = decisions.set_config(state, "", {"compatibilityLevel": level})
     state.apply(0, proposal)
     for names in versions:
         try:
-            judged = judge.register(state, LIBRARY, "s", Posted(text=avro(names)), normalize=False)
+            decided = decisions.register(state, LIBRARY, "s", Posted(text=avro(names)), normalize=False)
         except RegistryError:
             found.append(False)
         else:
-            assert isinstance(judged, Proposal)
-            found.append(state.apply(state.applied + 1, judged).accepted)
+            assert isinstance(decided, Proposal)
+            found.append(state.apply(state.applied + 1, decided).accepted)
     return found
 
 
@@ -126,8 +126,8 @@ def test_each_level_asks_its_own_question(
 
 def test_a_subject_keeps_to_one_type() -> None:
     state = State()
-    first = judge.register(state, LIBRARY, "s", Posted(text=avro(V1)), normalize=False)
+    first = decisions.register(state, LIBRARY, "s", Posted(text=avro(V1)), normalize=False)
     assert isinstance(first, Proposal)
     state.apply(0, first)
     with pytest.raises(RegistryError, match="different schema type"):
-        judge.register(state, LIBRARY, "s", Posted(type="JSON", text="{}"), normalize=False)
+        decisions.register(state, LIBRARY, "s", Posted(type="JSON", text="{}"), normalize=False)

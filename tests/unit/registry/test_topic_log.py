@@ -15,9 +15,9 @@ from headrace.net.address import Address
 from headrace.net.connect import Manner
 from headrace.registry.errors import RegistryError
 from headrace.registry.parsing import Parser, Posted
-from headrace.registry.records import TOPIC
 from headrace.registry.service import Registry
 from headrace.registry.topic_log import SETTINGS, TopicLog
+from headrace.schema_log.records import TOPIC
 from headrace.testing import Broker
 from tests.unreadable import plant
 

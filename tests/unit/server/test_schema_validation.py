@@ -23,12 +23,12 @@ from headrace.protocol.encode import encode_response
 from headrace.protocol.errors import CodedError, ErrorCode, RecordsRefused
 from headrace.protocol.produce import PartitionAnswer, TopicRecords, write_response
 from headrace.protocol.records import Record, encode_batch, encode_marker
-from headrace.registry import judge
+from headrace.registry import decisions
 from headrace.registry.parsing import Parser, Posted
-from headrace.registry.records import TOPIC, Proposal, encode
 from headrace.registry.service import Registry
-from headrace.registry.state import State
 from headrace.registry.topic_log import TopicLog
+from headrace.schema_log.records import TOPIC, Proposal, encode
+from headrace.schema_log.state import State
 from headrace.server.registry_reader import RegistryReader, slice_of
 from headrace.server.schema_book import SchemaBook, Slice, named_schemas
 from headrace.testing import Broker
@@ -48,7 +48,7 @@ def registrations(*subjects: str) -> list[bytes]:
     log = []
     for number, subject in enumerate(subjects):
         text = f'{{"type":"enum","name":"E","symbols":["A"],"default":"A","doc":"{number}"}}'
-        proposal = judge.register(state, LIBRARY, subject, Posted(text=text), normalize=False)
+        proposal = decisions.register(state, LIBRARY, subject, Posted(text=text), normalize=False)
         assert isinstance(proposal, Proposal)
         state.apply(number, proposal)
         log.append(encode(proposal))

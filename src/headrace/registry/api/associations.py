@@ -2,14 +2,14 @@
 
 from urllib.parse import parse_qsl
 
+from headrace.schema_log.names import normalized
+from headrace.schema_log.records import Json
+from headrace.schema_log.state import State
 from headrace.web.messages import Answer, Request
 from headrace.web.routes import Query
 from headrace.web.shapes import Text
 
-from .. import associations, judge
-from ..names import normalized
-from ..records import Json
-from ..state import State
+from .. import associations, decisions
 from .common import NO, OPEN, PAGE, Handlers, Row, answered, page, read_body
 
 
@@ -31,7 +31,7 @@ class Associations(Handlers):
         resource, links = associations.requested(body)
         for wanted in body["associations"]:
             if isinstance(wanted.get("schema"), dict):
-                posted, normalize = judge.posted_of(wanted["schema"]), bool(wanted.get("normalize"))
+                posted, normalize = decisions.posted_of(wanted["schema"]), bool(wanted.get("normalize"))
                 await self.registered(normalized(wanted["subject"]), posted, normalize=normalize)
         await self.registry.change(
             f"resource {resource}", lambda state: (None, associations.associate(state, resource, links))

@@ -4,18 +4,18 @@ import json
 import re
 from typing import Any, Final
 
+from headrace.schema_log.names import EVERYTHING, context_of, join, normalized, split
+from headrace.schema_log.records import Proposal
+from headrace.schema_log.state import State, Version
 from headrace.web.messages import Answer, Request, Stream, json_answer
 from headrace.web.problem import Problem
 from headrace.web.routes import Body, Handler, Query, Reply
 from headrace.web.shapes import Anything, Array, Boolean, Integer, Object, Text
 
-from .. import answers, errors, judge
+from .. import answers, decisions, errors
 from ..errors import RegistryError
-from ..names import EVERYTHING, context_of, join, normalized, split
 from ..parsing import Posted
-from ..records import Proposal
 from ..service import Registry
-from ..state import State, Version
 
 MEDIA: Final = b"application/vnd.schemaregistry.v1+json"
 _MEDIA: Final = (MEDIA.decode(), "application/json")
@@ -63,11 +63,11 @@ class Handlers:
     async def registered(self, subject: str, posted: Posted, *, normalize: bool) -> Version:
         """The version that a schema has or gets."""
 
-        def judged(state: State) -> tuple[Version | None, Proposal | None]:
-            found = judge.register(state, self.registry.parser, subject, posted, normalize=normalize)
+        def decide(state: State) -> tuple[Version | None, Proposal | None]:
+            found = decisions.register(state, self.registry.parser, subject, posted, normalize=normalize)
             return (None, found) if isinstance(found, Proposal) else (found, None)
 
-        known, outcome = await self.registry.change(subject, judged)
+        known, outcome = await self.registry.change(subject, decide)
         entry = known if outcome is None else outcome.version
         assert entry is not None
         return entry

@@ -4,15 +4,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headrace import __version__
+from headrace.schema_log.names import DEFAULT_CONTEXT, context_of, split
+from headrace.schema_log.state import State, Version
 from headrace.web.messages import Answer, Request
 from headrace.web.routes import Query
 from headrace.web.shapes import Text
 
 from .. import answers, errors
-from ..names import DEFAULT_CONTEXT, context_of, split
 from ..parsing import guid
 from ..service import Registry
-from ..state import State, Version
 from .common import ANY_SUBJECT, DELETED, FORM, MEDIA, NO, PAGE, Handlers, Row, answered, by_id, has_prefix, id_of, page
 
 

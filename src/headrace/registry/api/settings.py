@@ -2,11 +2,11 @@
 
 from typing import Any, Final
 
+from headrace.schema_log.names import EVERYTHING
+from headrace.schema_log.state import State
 from headrace.web.messages import Answer, Request
 
-from .. import answers, errors, judge
-from ..names import EVERYTHING
-from ..state import State
+from .. import answers, decisions, errors
 from .common import NO, OPEN, Handlers, Row, answered, read_body, scope_of
 
 _CONFIG_FIELDS: Final = (
@@ -49,7 +49,7 @@ class Settings(Handlers):
 
         def found(state: State) -> dict[str, Any]:
             if default or scope == EVERYTHING:
-                return judge.config_in_scope(state, scope)
+                return decisions.config_in_scope(state, scope)
             if scope not in state.configs:
                 raise errors.config_not_set(scope)
             return answers.config_read(state.configs[scope])
@@ -62,12 +62,14 @@ class Settings(Handlers):
         level = body.get("compatibility", body.get("compatibilityLevel"))
         if level is not None:
             update["compatibilityLevel"] = level.upper() if isinstance(level, str) else level
-        config, _ = await self.registry.change(f"config {scope}", lambda state: judge.set_config(state, scope, update))
+        config, _ = await self.registry.change(
+            f"config {scope}", lambda state: decisions.set_config(state, scope, update)
+        )
         return answered(answers.config_written(config))
 
     async def delete_config(self, request: Request) -> Answer:
         scope = scope_of(request)
-        config, _ = await self.registry.change(f"config {scope}", lambda state: judge.delete_config(state, scope))
+        config, _ = await self.registry.change(f"config {scope}", lambda state: decisions.delete_config(state, scope))
         return answered(answers.config_read(config))
 
     async def get_mode(self, request: Request) -> Answer:
@@ -76,7 +78,7 @@ class Settings(Handlers):
         def found(state: State) -> str:
             if not default and scope != EVERYTHING and scope not in state.modes:
                 raise errors.mode_not_set(scope)
-            return judge.mode_in_scope(state, scope) if default else state.modes.get(scope, "READWRITE")
+            return decisions.mode_in_scope(state, scope) if default else state.modes.get(scope, "READWRITE")
 
         return answered({"mode": await self.registry.read(found)})
 
@@ -85,11 +87,11 @@ class Settings(Handlers):
         given = body.get("mode")
         mode = given.upper() if isinstance(given, str) else str(given)
         await self.registry.change(
-            f"mode {scope}", lambda state: (None, judge.set_mode(state, scope, mode, force=force))
+            f"mode {scope}", lambda state: (None, decisions.set_mode(state, scope, mode, force=force))
         )
         return answered({"mode": mode})
 
     async def delete_mode(self, request: Request) -> Answer:
         scope = scope_of(request)
-        mode, _ = await self.registry.change(f"mode {scope}", lambda state: judge.delete_mode(state, scope))
+        mode, _ = await self.registry.change(f"mode {scope}", lambda state: decisions.delete_mode(state, scope))
         return answered({"mode": mode})

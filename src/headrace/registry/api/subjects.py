@@ -3,13 +3,13 @@
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
+from headrace.schema_log.state import State, Version
 from headrace.web.messages import Answer, Request
 from headrace.web.routes import Query
 from headrace.web.shapes import Text
 
-from .. import answers, errors, judge
+from .. import answers, decisions, errors
 from ..errors import RegistryError
-from ..state import State, Version
 from .common import (
     DELETED,
     FORM,
@@ -70,11 +70,11 @@ class Subjects(Handlers):
         return answered(await self.registry.read(listed))
 
     async def look_up(self, request: Request) -> Answer:
-        subject, posted = subject_of(request), judge.posted_of(await read_body(request))
+        subject, posted = subject_of(request), decisions.posted_of(await read_body(request))
         query = request.query
 
         def found(state: State) -> Version:
-            return judge.look_up(
+            return decisions.look_up(
                 state, self.registry.parser, subject, posted, normalize=query["normalize"], deleted=query["deleted"]
             )
 
@@ -83,7 +83,7 @@ class Subjects(Handlers):
     async def delete_subject(self, request: Request) -> Answer:
         subject, permanent = subject_of(request), request.query["permanent"]
         gone, _ = await self.registry.change(
-            subject, lambda state: judge.delete_subject(state, subject, permanent=permanent)
+            subject, lambda state: decisions.delete_subject(state, subject, permanent=permanent)
         )
         return answered(gone)
 
@@ -124,7 +124,7 @@ class Subjects(Handlers):
         return answered(await self.registry.read(listed))
 
     async def register(self, request: Request) -> Answer:
-        subject, posted = subject_of(request), judge.posted_of(await read_body(request))
+        subject, posted = subject_of(request), decisions.posted_of(await read_body(request))
         entry = await self.registered(subject, posted, normalize=request.query["normalize"])
         return answered(answers.registered(entry))
 
@@ -142,7 +142,7 @@ class Subjects(Handlers):
     async def delete_version(self, request: Request) -> Answer:
         subject, number, permanent = subject_of(request), number_of(request), request.query["permanent"]
         gone, _ = await self.registry.change(
-            subject, lambda state: judge.delete_version(state, subject, number, permanent=permanent)
+            subject, lambda state: decisions.delete_version(state, subject, number, permanent=permanent)
         )
         return answered(gone)
 
@@ -150,7 +150,7 @@ class Subjects(Handlers):
         subject, number, query = subject_of(request), number_of(request), request.query
 
         def listed(state: State) -> list[int]:
-            entry = judge.find_version(state, subject, number, deleted=True)
+            entry = decisions.find_version(state, subject, number, deleted=True)
             return page(answers.referrers(state, entry, deleted=query["deleted"]), query)
 
         return answered(await self.registry.read(listed))
@@ -162,11 +162,11 @@ class Subjects(Handlers):
         return await self._test(request, None)
 
     async def _test(self, request: Request, number: int | None) -> Answer:
-        subject, posted = subject_of(request), judge.posted_of(await read_body(request))
+        subject, posted = subject_of(request), decisions.posted_of(await read_body(request))
         query = request.query
         try:
             reasons = await self.registry.read(
-                lambda state: judge.test(
+                lambda state: decisions.test(
                     state, self.registry.parser, subject, posted, number, normalize=query["normalize"]
                 )
             )
@@ -179,4 +179,4 @@ class Subjects(Handlers):
 
     async def _find(self, request: Request) -> Version:
         subject, number, deleted = subject_of(request), number_of(request), request.query["deleted"]
-        return await self.registry.read(lambda state: judge.find_version(state, subject, number, deleted=deleted))
+        return await self.registry.read(lambda state: decisions.find_version(state, subject, number, deleted=deleted))

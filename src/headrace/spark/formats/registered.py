@@ -17,8 +17,8 @@ from pyspark.sql import types as t
 
 from headrace.client.registry import NotRegistered, RegisteredSchema, SchemaRegistry, shared_registry
 from headrace.registry.errors import InvalidSchemaError
-from headrace.registry.names import beside
 from headrace.registry.schemas.model import Dependency
+from headrace.schema_log.names import beside
 
 from .arrow_types import arrow_type
 from .errors import OptionError

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.ops.overview import PartitionView
 
-from .console import Failure, note, say_table
+from ..console import Failure, note, say_table
 
 if TYPE_CHECKING:
     from headrace.ops.operations import LogEnds, Operations, Outcomes

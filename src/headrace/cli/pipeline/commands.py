@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from .console import ExitCode, Failure, bad_input, examples, note, say, say_json
-from .options import DEFAULT_BOOTSTRAP, Json, bootstrap_list, pairs
+from ..console import ExitCode, Failure, bad_input, examples, note, say, say_json
+from ..options import DEFAULT_BOOTSTRAP, Json, bootstrap_list, pairs
 
 if TYPE_CHECKING:
     from headrace.spark.pipeline.model import Declaration
@@ -124,7 +124,7 @@ def _run(declaration: "Declaration", wishes: Any, verbose: bool, json: bool) -> 
     from headrace.spark.pipeline.failures import PipelineFailed
     from headrace.spark.pipeline.run import run as run_pipeline
 
-    from .pipeline_view import view_for
+    from .view import view_for
 
     with view_for(json) as view:
         try:

@@ -12,10 +12,10 @@ from headrace.client.errors import ClientError
 from headrace.ops.groups import GroupAdmin, GroupDescription
 from headrace.protocol.topic_partition import TopicPartition
 
-from .console import ExitCode, Failure, bad_input, examples, note, say, say_json, say_table
-from .group_moves import Move, TopicChoice, parse_topic, plan
-from .options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, bootstrap_list, pairs
-from .positions import parse_position
+from ..console import ExitCode, Failure, bad_input, examples, note, say, say_json, say_table
+from ..options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, bootstrap_list, pairs
+from ..positions import parse_position
+from .reset import Move, TopicChoice, parse_topic, plan
 
 app = typer.Typer(
     help="List, describe, move and delete consumer groups.",

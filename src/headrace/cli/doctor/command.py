@@ -7,8 +7,8 @@ from typing import Annotated, Final
 
 import typer
 
-from .console import ExitCode, examples, say, say_json
-from .options import Json
+from ..console import ExitCode, examples, say, say_json
+from ..options import Json
 
 _COLORS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -36,9 +36,9 @@ def doctor(
 
     Changes nothing. Exits with 1 if a check failed; warnings alone exit with 0.
     """
-    from .checks import Finding, Status, check_disk, check_machine
-    from .places import check_directory, check_port
-    from .servers import check_store
+    from .data_directory import check_directory, check_port
+    from .machine import Finding, Status, check_disk, check_machine
+    from .zookeeper import check_store
 
     def findings() -> Iterator[Finding]:
         yield from check_machine()

@@ -6,13 +6,14 @@ A proposal reads everything the decision rests on. Nothing here changes the stat
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from headrace.schema_log.names import EVERYTHING, beside, context_of, is_valid, join, scopes
+from headrace.schema_log.records import Change, Delete, Json, Proposal, Reference, Register, Schema, SetConfig, SetMode
+from headrace.schema_log.state import State, Version, config_key, context_key, mode_key, referrers_key, subject_key
+
 from . import errors
 from .compatibility import DEFAULT_LEVEL, LEVELS, held_against, objections
 from .errors import InvalidSchemaError, RegistryError
-from .names import EVERYTHING, beside, context_of, is_valid, join, scopes
 from .parsing import Parser, Posted
-from .records import Change, Delete, Json, Proposal, Reference, Register, Schema, SetConfig, SetMode
-from .state import State, Version, config_key, context_key, mode_key, referrers_key, subject_key
 
 MODES: Final = ("READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT")
 MOST_SCHEMA: Final = 900_000

@@ -11,12 +11,12 @@ from headrace.ops.moves import Replicas, drained, placed_on, rebalanced
 from headrace.ops.overview import ClusterView
 from headrace.protocol.topic_partition import TopicPartition
 
-from .cluster_show import as_values, is_well, show
-from .console import ExitCode, Failure, bad_input, examples, note, say, say_json
+from ..console import ExitCode, Failure, bad_input, examples, note, say, say_json
+from ..options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, bootstrap_list, pairs
 from .elections import choices, elect_chosen, show_choices, values_of_choices
-from .moving import Manner, carry_out, report_failures, values_of
-from .options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, bootstrap_list, pairs
 from .plans import amount, broker_list, brokers, read_plan, shown_bytes
+from .reassignment import MoveOptions, carry_out, report_failures, values_of
+from .tables import as_values, is_well, show
 
 if TYPE_CHECKING:
     from headrace.ops.operations import Operations, Outcomes
@@ -44,7 +44,7 @@ Topics = Annotated[list[str] | None, typer.Argument(metavar="[TOPIC]...", help="
 
 
 def _operations(bootstrap: str, properties: list[str] | None) -> "Operations":
-    from .lean import lean_imports
+    from ..lean import lean_imports
 
     with lean_imports():
         from headrace.ops.operations import Operations
@@ -52,9 +52,9 @@ def _operations(bootstrap: str, properties: list[str] | None) -> "Operations":
     return Operations(bootstrap_list(bootstrap), pairs(properties, "--property"))
 
 
-def _manner(throttle: str | None, wait: bool, dry_run: bool, json: bool) -> Manner:
+def _move_options(throttle: str | None, wait: bool, dry_run: bool, json: bool) -> MoveOptions:
     rate = None if throttle is None else amount(throttle, "--throttle")
-    return Manner(throttle=rate, wait=wait, dry_run=dry_run, json=json)
+    return MoveOptions(throttle=rate, wait=wait, dry_run=dry_run, json=json)
 
 
 @app.command(
@@ -123,16 +123,16 @@ def reassign(
     _refuse_mixtures(topics, partition, to, replication_factor, file, cancel)
     chosen = None if to is None else broker_list(to, "--to")
     written = None if file is None else read_plan(file)
-    manner = _manner(throttle, wait, dry_run, json)
+    options = _move_options(throttle, wait, dry_run, json)
     with _operations(bootstrap, properties) as operations:
         view = operations.view()
         asked = _asked(view, topics, partition, written)
         if cancel:
-            _cancel(operations, view, asked, manner)
+            _cancel(operations, view, asked, options)
             return
         plan = written if written is not None else _placed(view, asked, partition, chosen, replication_factor)
         _refuse_unknown_brokers(view, plan)
-        carry_out(operations, view, {k: r for k, r in plan.items() if r != view.layout[k]}, manner)
+        carry_out(operations, view, {k: r for k, r in plan.items() if r != view.layout[k]}, options)
 
 
 def _refuse_mixtures(
@@ -203,19 +203,21 @@ def _refuse_unknown_brokers(view: ClusterView, plan: dict[TopicPartition, Replic
         raise Failure(f"broker {unknown[0]} is not alive; there are {brokers(sorted(view.racks))}")
 
 
-def _cancel(operations: "Operations", view: ClusterView, asked: dict[TopicPartition, Replicas], manner: Manner) -> None:
+def _cancel(
+    operations: "Operations", view: ClusterView, asked: dict[TopicPartition, Replicas], options: MoveOptions
+) -> None:
     moving = [p for p in view.moving if p.key in asked]
-    if manner.dry_run or not moving:
+    if options.dry_run or not moving:
         outcomes: dict[TopicPartition, ClientError | None] = {p.key: None for p in moving}
     else:
         outcomes = operations.reassign(dict.fromkeys(p.key for p in moving))
     failed = {key: error for key, error in outcomes.items() if error is not None}
-    if manner.json:
-        say_json({"state": "planned" if manner.dry_run else "cancelled", "partitions": values_of(outcomes)})
+    if options.json:
+        say_json({"state": "planned" if options.dry_run else "cancelled", "partitions": values_of(outcomes)})
     elif not moving:
         say("nothing moves")
     else:
-        verb = "would be taken back" if manner.dry_run else "taken back"
+        verb = "would be taken back" if options.dry_run else "taken back"
         say(f"{len(moving) - len(failed)} moves {verb}")
     report_failures(failed)
 
@@ -241,14 +243,14 @@ def drain(
     The others hold and lead about the same each, racks are kept apart. A broker that is dead already is replaced.
     """
     leaving = set(broker)
-    manner = _manner(throttle, wait, dry_run, json)
+    options = _move_options(throttle, wait, dry_run, json)
     with _operations(bootstrap, properties) as operations:
         view = operations.view()
         unknown = sorted(leaving - {b.id for b in view.brokers})
         if unknown:
             raise Failure(f"there is no broker {unknown[0]}; there are {brokers(b.id for b in view.brokers)}")
         for _ in range(_ROUNDS):
-            carry_out(operations, view, drained(view.layout, view.racks, leaving), manner)
+            carry_out(operations, view, drained(view.layout, view.racks, leaving), options)
             if dry_run or not wait:
                 return
             view = operations.view()
@@ -274,11 +276,11 @@ def rebalance(
     A broker that was added gets its share. Replicas of a partition are spread over racks. What moves already, and what
     a broker holds that is not alive, stays as it is.
     """
-    manner = _manner(throttle, wait, dry_run, json)
+    options = _move_options(throttle, wait, dry_run, json)
     with _operations(bootstrap, properties) as operations:
         view = operations.view()
         frozen = {p.key for p in view.moving}
-        carry_out(operations, view, rebalanced(view.layout, view.racks, frozen), manner)
+        carry_out(operations, view, rebalanced(view.layout, view.racks, frozen), options)
 
 
 @app.command(

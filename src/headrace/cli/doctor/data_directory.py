@@ -14,7 +14,7 @@ from typing import Final
 from headrace.client.probe import broker_count
 from headrace.net.address import Address
 
-from .checks import Finding, fail, ok, warn
+from .machine import Finding, fail, ok, warn
 
 _LOCK: Final = ".lock"
 _CLEAN: Final = ".kafka_cleanshutdown"
@@ -85,10 +85,10 @@ def check_directory(path: Path) -> Iterator[Finding]:
     except OSError as error:
         yield fail("data directory", f"{path}: {error.strerror}", "choose one that this user may read with --data")
         return
-    yield judge_directory(path, state, time.time())
+    yield assess_directory(path, state, time.time())
 
 
-def judge_directory(path: Path, state: DirectoryState, now: float) -> Finding:
+def assess_directory(path: Path, state: DirectoryState, now: float) -> Finding:
     check = "data directory"
     if not state.exists:
         return ok(check, f"{path} does not exist yet; the broker makes it")

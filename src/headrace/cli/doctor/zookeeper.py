@@ -8,8 +8,8 @@ from typing import Final
 
 from headrace.net.address import Address
 
-from .checks import Finding, fail, ok, warn
-from .console import bad_input
+from ..console import bad_input
+from .machine import Finding, fail, ok, warn
 
 _PREFIX: Final = "zookeeper://"
 _DEFAULT_PORT: Final = 2181
@@ -33,8 +33,8 @@ class ServerState:
 def check_store(url: str) -> Iterator[Finding]:
     """Each server, and whether there are enough of them."""
     states = [ask_server(address) for address in parse_servers(url)]
-    yield from (judge_server(state) for state in states)
-    yield judge_ensemble(states)
+    yield from (assess_server(state) for state in states)
+    yield assess_ensemble(states)
 
 
 def parse_servers(url: str) -> list[Address]:
@@ -70,7 +70,7 @@ def ask_server(address: Address) -> ServerState:
     return ServerState(address=address, mode=fields.get("Mode", ""), version=version, milliseconds=took)
 
 
-def judge_server(state: ServerState) -> Finding:
+def assess_server(state: ServerState) -> Finding:
     check = "zookeeper"
     if state.reason:
         return fail(check, f"{state.address}: {state.reason}", "start it, or take it out of --store")
@@ -80,7 +80,7 @@ def judge_server(state: ServerState) -> Finding:
     return ok(check, f"{state.address}, {state.mode}, {state.version}, {state.milliseconds:.0f} ms")
 
 
-def judge_ensemble(states: Iterable[ServerState]) -> Finding:
+def assess_ensemble(states: Iterable[ServerState]) -> Finding:
     """Brokers can be without some of the servers, but not without most of them."""
     check = "store"
     known = list(states)

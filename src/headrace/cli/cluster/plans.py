@@ -9,7 +9,7 @@ from typing import Any, Final
 from headrace.ops.moves import Replicas, replicas_moved
 from headrace.protocol.topic_partition import TopicPartition
 
-from .console import bad_input, say_table
+from ..console import bad_input, say_table
 
 _AMOUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?(?:/s)?", re.IGNORECASE)
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}

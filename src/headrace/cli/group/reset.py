@@ -9,8 +9,8 @@ from headrace.client.errors import unknown_topic
 from headrace.ops.groups import GroupAdmin, unknown_group
 from headrace.protocol.topic_partition import TopicPartition
 
-from .console import Failure, bad_input
-from .positions import Position, resolve
+from ..console import Failure, bad_input
+from ..positions import Position, resolve
 
 _NUMBERS: Final = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 _MOST_PARTITIONS: Final = 100_000

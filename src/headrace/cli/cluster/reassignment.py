@@ -12,9 +12,9 @@ from headrace.ops.moves import Replicas, replicas_moved
 from headrace.ops.overview import ClusterView
 from headrace.protocol.topic_partition import TopicPartition
 
-from .console import ExitCode, note, say, say_json
+from ..console import ExitCode, note, say, say_json
+from ..progress import progress
 from .plans import as_document, show_plan, summary
-from .progress import progress
 
 if TYPE_CHECKING:
     from headrace.ops.operations import Operations, Outcomes
@@ -24,7 +24,7 @@ MOST_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manner:
+class MoveOptions:
     """How to carry a plan out."""
 
     throttle: int | None = None
@@ -35,39 +35,42 @@ class Manner:
 
 
 def carry_out(
-    operations: "Operations", view: ClusterView, plan: Mapping[TopicPartition, Replicas], manner: Manner
+    operations: "Operations", view: ClusterView, plan: Mapping[TopicPartition, Replicas], options: MoveOptions
 ) -> None:
     """Show a plan, and carry it out unless that is all."""
     sizes = _sizes(operations, view) if plan else {}
     if not plan:
-        _say_nothing_moves(manner)
+        _say_nothing_moves(options)
         return
-    if manner.dry_run:
-        _show(plan, view, sizes, manner)
+    if options.dry_run:
+        _show(plan, view, sizes, options)
         return
-    if not manner.json:
+    if not options.json:
         say(summary(plan, view.layout, sizes))
-    if manner.throttle is not None:
-        operations.throttle(manner.throttle, {topic for topic, _ in plan})
+    if options.throttle is not None:
+        operations.throttle(options.throttle, {topic for topic, _ in plan})
     outcomes = operations.reassign(plan)
     failed = {key: error for key, error in outcomes.items() if error is not None}
     begun = {key: replicas for key, replicas in plan.items() if key not in failed}
-    if manner.wait:
-        _wait_for(operations, view, begun, sizes, manner)
-    _report(begun, failed, view, manner)
+    if options.wait:
+        _wait_for(operations, view, begun, sizes, options)
+    _report(begun, failed, view, options)
 
 
-def _say_nothing_moves(manner: Manner) -> None:
-    if manner.json:
+def _say_nothing_moves(options: MoveOptions) -> None:
+    if options.json:
         say_json({"state": "level", **as_document({})})
     else:
         say("nothing has to move")
 
 
 def _show(
-    plan: Mapping[TopicPartition, Replicas], view: ClusterView, sizes: Mapping[TopicPartition, int], manner: Manner
+    plan: Mapping[TopicPartition, Replicas],
+    view: ClusterView,
+    sizes: Mapping[TopicPartition, int],
+    options: MoveOptions,
 ) -> None:
-    if manner.json:
+    if options.json:
         moved = replicas_moved(view.layout, plan)
         say_json({"state": "planned", "replicas_moved": moved, **as_document(plan)})
         return
@@ -87,18 +90,18 @@ def _report(
     begun: Mapping[TopicPartition, Replicas],
     failed: Mapping[TopicPartition, ClientError],
     view: ClusterView,
-    manner: Manner,
+    options: MoveOptions,
 ) -> None:
-    state = "moved" if manner.wait else "moving"
-    if manner.json:
+    state = "moved" if options.wait else "moving"
+    if options.json:
         moved = replicas_moved(view.layout, begun)
         errors = [{"topic": t, "partition": p, "error": e.message, "code": e.code} for (t, p), e in failed.items()]
         say_json({"state": state, "replicas_moved": moved, "failed": errors, **as_document(begun)})
-    elif manner.wait:
+    elif options.wait:
         say(f"{len(begun)} partitions moved")
     else:
         note("`headrace cluster describe` shows how far they are; `headrace cluster reassign --cancel` takes them back")
-        if manner.throttle is not None:
+        if options.throttle is not None:
             note("the limit stays until `headrace cluster throttle off`")
     report_failures(failed)
 
@@ -118,15 +121,15 @@ def _wait_for(
     view: ClusterView,
     begun: Mapping[TopicPartition, Replicas],
     sizes: Mapping[TopicPartition, int],
-    manner: Manner,
+    options: MoveOptions,
 ) -> None:
     try:
-        _watch(operations, view, begun, sizes, shown=not manner.json)
+        _watch(operations, view, begun, sizes, shown=not options.json)
     except KeyboardInterrupt:
         note("headrace: no longer waiting; the moves go on, and `headrace cluster describe` shows how far they are")
         raise
     _let_preferred_lead(operations, begun)
-    if manner.throttle is not None:
+    if options.throttle is not None:
         operations.unthrottle()
 
 

@@ -1,7 +1,7 @@
 """What the log holds: one proposal per record, in JSON.
 
-A proposal names what its author had read to judge it (`reads`) and how far the author had replayed (`basis`). It is
-accepted if nothing of that has changed since, otherwise it is void: the author judges again. Replay therefore needs no
+A proposal names what its author had read to decide on it (`reads`) and how far the author had replayed (`basis`). It is
+accepted if nothing of that has changed since, otherwise it is void: the author decides again. Replay therefore needs no
 schema library, costs a few look-ups a record, and comes to the same end with every version of this program.
 """
 
@@ -94,7 +94,7 @@ Change = Register | Delete | SetConfig | SetMode | Associate | Dissociate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A change, and the state it was judged against."""
+    """A change, and the state it was decided on."""
 
     basis: int
     reads: tuple[str, ...]

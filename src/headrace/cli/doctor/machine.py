@@ -1,6 +1,6 @@
 """What `headrace doctor` looks at, part by part: each reads something and judges it.
 
-The judging is pure (`judge_*` take what was read), so that a machine in any state can be tested on paper.
+The judging is pure (`assess_*` take what was read), so that a machine in any state can be tested on paper.
 """
 
 import os
@@ -52,17 +52,17 @@ def fail(check: str, found: str, advice: str) -> Finding:
 
 def check_machine() -> Iterator[Finding]:
     """Everything that is not about a directory or a port."""
-    yield judge_python(sys.version_info[:3])
+    yield assess_python(sys.version_info[:3])
     yield from check_libraries()
-    yield judge_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-    yield judge_file_size(resource.getrlimit(resource.RLIMIT_FSIZE)[0])
+    yield assess_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    yield assess_file_size(resource.getrlimit(resource.RLIMIT_FSIZE)[0])
     memory = read_meminfo(_text("/proc/meminfo"))
-    yield judge_memory(memory.get("MemAvailable"), _number(_text("/sys/fs/cgroup/memory.max")))
-    yield judge_swap(memory.get("SwapTotal", 0), _number(_text("/proc/sys/vm/swappiness")))
-    yield judge_clock(*_clock_drift())
+    yield assess_memory(memory.get("MemAvailable"), _number(_text("/sys/fs/cgroup/memory.max")))
+    yield assess_swap(memory.get("SwapTotal", 0), _number(_text("/proc/sys/vm/swappiness")))
+    yield assess_clock(*_clock_drift())
 
 
-def judge_python(version: tuple[int, ...]) -> Finding:
+def assess_python(version: tuple[int, ...]) -> Finding:
     text = ".".join(map(str, version))
     if version < (3, 11):
         return fail("python", text, "install Python 3.11 or newer")
@@ -78,7 +78,7 @@ def check_libraries() -> Iterator[Finding]:
     except ImportError as error:
         yield fail("crc32c", str(error), "reinstall it: pip install --force-reinstall crc32c")
         return
-    yield judge_crc32c(bool(getattr(crc32c, "hardware_based", False)))
+    yield assess_crc32c(bool(getattr(crc32c, "hardware_based", False)))
 
 
 def _imports(name: str) -> Finding:
@@ -89,7 +89,7 @@ def _imports(name: str) -> Finding:
     return ok(name, str(getattr(module, "__version__", "installed")))
 
 
-def judge_crc32c(hardware: bool) -> Finding:
+def assess_crc32c(hardware: bool) -> Finding:
     if hardware:
         return ok("crc32c", "computed by the processor")
     return warn(
@@ -97,7 +97,7 @@ def judge_crc32c(hardware: bool) -> Finding:
     )
 
 
-def judge_open_files(most: int) -> Finding:
+def assess_open_files(most: int) -> Finding:
     """Judge the hard limit: the broker raises its soft one to it."""
     if most == resource.RLIM_INFINITY:
         return ok("open files", "unlimited")
@@ -109,7 +109,7 @@ def judge_open_files(most: int) -> Finding:
     return ok("open files", f"at most {most}")
 
 
-def judge_file_size(limit: int) -> Finding:
+def assess_file_size(limit: int) -> Finding:
     if limit != resource.RLIM_INFINITY and limit < GIB:
         return fail("file size", f"at most {limit} bytes", "segments have up to 1 GiB; `ulimit -f unlimited`")
     return ok("file size", "unlimited" if limit == resource.RLIM_INFINITY else f"at most {limit} bytes")
@@ -126,7 +126,7 @@ def read_meminfo(text: str) -> dict[str, int]:
     return found
 
 
-def judge_memory(available: int | None, container_limit: int | None) -> Finding:
+def assess_memory(available: int | None, container_limit: int | None) -> Finding:
     amounts = [amount for amount in (available, container_limit) if amount is not None]
     if not amounts:
         return warn("memory", "unknown", "check by hand that at least 512 MiB are free")
@@ -139,7 +139,7 @@ def judge_memory(available: int | None, container_limit: int | None) -> Finding:
     return ok("memory", text)
 
 
-def judge_swap(total: int, swappiness: int | None) -> Finding:
+def assess_swap(total: int, swappiness: int | None) -> Finding:
     if not total:
         return ok("swap", "off")
     text = f"{total / GIB:.1f} GiB, swappiness {'unknown' if swappiness is None else swappiness}"
@@ -155,7 +155,7 @@ def _clock_drift() -> tuple[float, float]:
     return wall, (time.time() - wall) - (time.monotonic() - steady)
 
 
-def judge_clock(now: float, drift: float) -> Finding:
+def assess_clock(now: float, drift: float) -> Finding:
     text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
     if now < _OLDEST_NOW:
         return fail("clock", text, "it is wrong, and retention deletes by it; set it and run an NTP client")
@@ -170,8 +170,8 @@ def check_disk(directory: Path) -> Iterator[Finding]:
     """Room, speed and kind of the disk that the data directory is, or will be, on."""
     place = nearest_existing(directory)
     usage = os.statvfs(place)
-    yield judge_space(usage.f_bavail * usage.f_frsize, usage.f_blocks * usage.f_frsize)
-    yield judge_filesystem(filesystem_of(place.resolve(), _text("/proc/mounts")))
+    yield assess_space(usage.f_bavail * usage.f_frsize, usage.f_blocks * usage.f_frsize)
+    yield assess_filesystem(filesystem_of(place.resolve(), _text("/proc/mounts")))
     yield _sync_speed(place, measure_syncs)
 
 
@@ -182,7 +182,7 @@ def nearest_existing(path: Path) -> Path:
     return path
 
 
-def judge_space(free: int, total: int) -> Finding:
+def assess_space(free: int, total: int) -> Finding:
     text = f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
     if free < 256 * MIB:
         return fail("disk space", text, "a full disk stops all writes; free some or choose another --data")
@@ -204,7 +204,7 @@ def filesystem_of(path: Path, mounts: str) -> str:
     return kind
 
 
-def judge_filesystem(kind: str) -> Finding:
+def assess_filesystem(kind: str) -> Finding:
     if kind in ("tmpfs", "ramfs"):
         return warn("file system", kind, "it is memory: records do not survive a restart of the machine")
     if kind.startswith(("nfs", "cifs", "smb", "fuse")):
@@ -227,14 +227,14 @@ def measure_syncs(directory: Path) -> list[float]:
 
 def _sync_speed(place: Path, measure: Callable[[Path], list[float]]) -> Finding:
     try:
-        return judge_syncs(measure(place))
+        return assess_syncs(measure(place))
     except OSError as error:
         return fail(
             "disk sync", f"{place}: {error.strerror}", "choose a directory that this user may write with --data"
         )
 
 
-def judge_syncs(seconds: list[float]) -> Finding:
+def assess_syncs(seconds: list[float]) -> Finding:
     median, worst = statistics.median(seconds) * 1000, max(seconds) * 1000
     text = f"{median:.2f} ms each, {worst:.2f} ms at worst"
     if median > 20:

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from .console import note, say, say_json
+from ..console import note, say, say_json
 
 if TYPE_CHECKING:
     from headrace.spark.pipeline.model import Declaration

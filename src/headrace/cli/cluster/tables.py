@@ -4,7 +4,7 @@ from typing import Any
 
 from headrace.ops.overview import BrokerView, ClusterView, PartitionView, Problem, Sizes, progress_of
 
-from .console import say, say_table
+from ..console import say, say_table
 from .plans import brokers, shown_bytes
 
 

@@ -1,0 +1,5 @@
+"""`headrace cluster`."""
+
+from .commands import app
+
+__all__ = ["app"]

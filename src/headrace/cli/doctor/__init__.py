@@ -1,0 +1,5 @@
+"""`headrace doctor`."""
+
+from .command import register
+
+__all__ = ["register"]

@@ -1,0 +1,5 @@
+"""`headrace group`."""
+
+from .commands import app
+
+__all__ = ["app"]

@@ -1,0 +1,5 @@
+"""`headrace pipeline`."""
+
+from .commands import app
+
+__all__ = ["app"]
