@@ -6,6 +6,7 @@ when the task is done, once for each attempt of it that wrote them.
 """
 
 import logging
+import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ log = logging.getLogger(__name__)
 
 _APPS: Final = uuid.UUID("5d0c2f0e-9e0f-4b55-8c3e-0b6e5f6f3a4d")
 """The namespace of names given with txnAppId."""
+_QUERY_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True)
@@ -113,9 +115,9 @@ class SinkWriter(DataSourceArrowWriter):
 
     @property
     def _series(self) -> str:
-        """Ids of one length: none is the beginning of another."""
+        """No id is the beginning of another."""
         version = self._target.options.version
-        return self._job if version is None else uuid.uuid5(_APPS, version.app_id).hex
+        return self._job if version is None else _series_of(version.app_id)
 
     @property
     def _number(self) -> int:
@@ -130,6 +132,14 @@ class SinkWriter(DataSourceArrowWriter):
     def _reports(self, messages: Messages) -> list[Report]:
         """At least one, so that the job is known by it even where no task came to its end."""
         return _reports(messages) or [Report(self._series, self._job, self._number)]
+
+
+def _series_of(app_id: str) -> str:
+    """What a series is called in the journal. One under the id of a query is that query: a pipeline writes its batches
+    as a stream or, where it has dead letters or mode update by now, one by one, and a batch that was cut off comes
+    again.
+    """
+    return app_id if _QUERY_ID.fullmatch(app_id) else uuid.uuid5(_APPS, app_id).hex
 
 
 class SinkStreamWriter(DataSourceStreamArrowWriter):

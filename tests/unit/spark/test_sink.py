@@ -203,7 +203,7 @@ class Spark:
     def task(self, writer: Any, rows: Iterator[pa.RecordBatch], partition: int = 0, **where: Any) -> SinkMessage:
         """Run a task of a batch of a streaming query."""
         properties = {
-            "sql.streaming.queryId": "q",
+            "sql.streaming.queryId": where.get("query", "q"),
             "spark.jobGroup.id": where.get("run", "r1"),
             "streaming.sql.batchId": str(where.get("batch", 0)),
         }
@@ -339,6 +339,18 @@ def test_a_version_of_a_series_is_written_once(spark: Spark) -> None:
         writer.commit([spark.task(writer, iter([batch(row)]), run=run)])
     assert spark.rows == [b"a", b"b"]
     assert set(spark.states()) == {COMMITTED}
+
+
+def test_a_batch_that_a_query_wrote_as_a_stream_is_not_written_again_as_a_version_under_its_id(spark: Spark) -> None:
+    query = "0a9d2b2e-3c1f-4b7e-9a55-6f0e1d2c3b4a"
+    stream = spark.stream()
+    stream.commit([spark.task(stream, iter([batch("a")]), query=query, batch=3)], 3)
+    for version, row in ((3, "a"), (4, "b")):
+        writer = make_writer(spark.given(txnAppId=query, txnVersion=str(version)), ROWS, False)
+        writer.commit([spark.task(writer, iter([batch(row)]), query=query, batch=version, run="r2")])
+    for number, row in ((4, "b"), (5, "c")):
+        stream.commit([spark.task(stream, iter([batch(row)]), query=query, batch=number, run="r3")], number)
+    assert spark.rows == [b"a", b"b", b"c"]
 
 
 def test_a_version_that_is_written_twice_in_one_run_is_visible_once(spark: Spark) -> None:
