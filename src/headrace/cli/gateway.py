@@ -104,7 +104,7 @@ def _serve(settings: "Settings", place: "Listen", guard: "Guard", *, in_json: bo
 
 
 def _mechanism(name: str | None) -> str | None:
-    from headrace.net.sasl import MECHANISMS
+    from headrace.client.core.sasl import MECHANISMS
 
     if name is not None and name not in MECHANISMS:
         raise bad_input(f"--sasl-mechanism '{name}' is none of {', '.join(MECHANISMS)}")

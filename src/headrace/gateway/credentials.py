@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
 from headrace.client.aio.client import Client
-from headrace.net.connect import Manner
-from headrace.net.sasl import OAUTHBEARER, credentials
+from headrace.client.core.handshake import ConnectionSettings
+from headrace.client.core.sasl import OAUTHBEARER, credentials
 from headrace.web.messages import Request
 from headrace.web.problem import Problem
 
@@ -95,14 +95,14 @@ def _subject(token: str) -> str:
         return f"token:{hashlib.sha256(token.encode()).hexdigest()}"
 
 
-def manner(settings: Settings, identity: Identity) -> Manner:
+def connection_settings(settings: Settings, identity: Identity) -> ConnectionSettings:
     """How connections of a user are made."""
     exchange = mechanism = None
     if settings.mechanism is not None and identity != ANYBODY:
         mechanism = OAUTHBEARER if identity.token is not None else settings.mechanism
         account = identity.account or Account(username="", password="")
         exchange = credentials(mechanism, account.username, account.password, identity.token)
-    return Manner(
+    return ConnectionSettings(
         client_id="headrace-gateway",
         connect_timeout=CONNECT_SECONDS,
         request_timeout=REQUEST_SECONDS,
@@ -158,7 +158,7 @@ class Clients:
         settings = self.settings
         return Client(
             settings.bootstrap,
-            manner(settings, identity),
+            connection_settings(settings, identity),
             principal=identity.principal,
             patience=settings.patience,
         )

@@ -5,7 +5,7 @@ from typing import Final
 
 from headrace import __version__
 from headrace.client.aio.retrying import Unavailable
-from headrace.net.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
+from headrace.client.core.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
 from headrace.protocol.errors import CodedError
 from headrace.web.messages import Answer, Request, json_answer
 from headrace.web.routes import Reply, Routes

@@ -7,7 +7,7 @@ from headrace.client.aio import admin
 from headrace.client.aio.cluster import Cluster
 from headrace.client.aio.fetching import EARLIEST, LATEST, list_offsets
 from headrace.client.aio.retrying import Pauses
-from headrace.net.errors import ConnectionLost
+from headrace.client.core.errors import ConnectionLost
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.web.messages import Answer, Request, json_answer
 from headrace.web.routes import Body, Query, Reply, Routes

@@ -3,7 +3,7 @@
 from typing import Final
 
 from headrace.client.aio.retrying import PASSING, Unavailable
-from headrace.net.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
+from headrace.client.core.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.web.problem import Problem
 

@@ -14,11 +14,11 @@ from typing import Final
 
 import structlog
 
+from headrace.protocol.exchange import LARGEST_ANSWER
+
 from .buffers import Buffers
 from .network import Buffer, LinkClosed, Socket
 
-FRAME_LIMIT: Final = 1 << 30
-"""The largest answer that is believed."""
 BACKLOG: Final = 1024
 REST_SECONDS: Final = 10.0
 """After this long without a large answer a link gives back the memory for them."""
@@ -112,7 +112,7 @@ class TcpAcceptor:
 class TcpLink:
     """A connection to one broker: frames out, answers in, in order."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, sock: Socket, *, frame_limit: int = FRAME_LIMIT) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: Socket, *, frame_limit: int = LARGEST_ANSWER) -> None:
         self.is_closed = False
         self._loop = loop
         self._sock = sock

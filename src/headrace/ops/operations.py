@@ -9,14 +9,14 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from headrace.client.columnar.channel import Channel
 from headrace.client.columnar.connections import Connections
 from headrace.client.columnar.retry import TryAgain, refused, retried
 from headrace.client.columnar.settings import ClientSettings
+from headrace.client.core.errors import ConnectionLost
 from headrace.client.errors import ClientError
 from headrace.client.probe import require_listener
 from headrace.net.address import Address
-from headrace.net.channel import Channel
-from headrace.net.errors import ConnectionLost
 from headrace.protocol.api import REFETCH, START_EMPTY, ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.protocol.topic_partition import TopicPartition, indexes_by_topic, values_by_topic

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from headrace.client.columnar.channel import Channel
 from headrace.client.columnar.prepared import ask_described
 from headrace.client.columnar.retry import PASSING, TryAgain, refused, retried
 from headrace.client.errors import ClientError, unknown_topic
 from headrace.net.address import Address
-from headrace.net.channel import Channel
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.protocol.transactions import DescribedTransaction

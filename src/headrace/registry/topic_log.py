@@ -13,7 +13,7 @@ from headrace.client.aio.admin import create_topic
 from headrace.client.aio.client import Client
 from headrace.client.aio.fetching import EARLIEST, LATEST, Page, Place, fetch, list_offsets
 from headrace.client.aio.retrying import Unavailable
-from headrace.net.errors import AuthenticationRefused, ConnectionLost
+from headrace.client.core.errors import AuthenticationRefused, ConnectionLost
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record
 from headrace.schema_log.records import TOPIC

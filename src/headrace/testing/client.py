@@ -2,18 +2,17 @@
 
 import asyncio
 from collections.abc import Mapping
-from struct import Struct
 from typing import Any, Final
 
 from headrace.net.address import Address
 from headrace.net.network import Link, LinkClosed
-from headrace.protocol.api import ApiKey, response_header_is_flexible
+from headrace.protocol.api import ApiKey
 from headrace.protocol.batch import HEADER_SIZE, read_header
 from headrace.protocol.decode import decode_response
 from headrace.protocol.encode import encode_request
-from headrace.protocol.guard import skip_tags
+from headrace.protocol.errors import ProtocolViolation
+from headrace.protocol.exchange import matching_body, next_correlation_id, request_head
 from headrace.protocol.records import Record, decode_records, encode_batch
-from headrace.protocol.schema import request_shape
 
 from .loop import VirtualClock
 from .network import SimulatedHost
@@ -21,8 +20,6 @@ from .network import SimulatedHost
 PRODUCE_VERSION: Final = 12
 FETCH_VERSION: Final = 12
 CONNECT_SECONDS: Final = 10.0
-_HEAD: Final = Struct(">hhih")
-_CORRELATION_ID: Final = Struct(">i")
 
 
 class SimulatedClient:
@@ -38,17 +35,14 @@ class SimulatedClient:
     async def ask(self, broker: Address, api_key: int, version: int, values: Mapping[str, Any]) -> Any:
         """The broker's answer, an entity of kio, to a request given in the newest version's field names."""
         link = await self._link(broker)
-        self._correlation_id = correlation_id = self._correlation_id + 1
-        head = bytearray(_HEAD.pack(api_key, version, correlation_id, len(self._name)) + self._name)
-        if request_shape(api_key, version).flexible:
-            head.append(0)
+        self._correlation_id = correlation_id = next_correlation_id(self._correlation_id)
+        head = request_head(api_key, version, correlation_id, self._name)
         answer = await link.ask([head, encode_request(api_key, version, values)])
-        if _CORRELATION_ID.unpack_from(answer)[0] != correlation_id:
-            raise LinkClosed("an answer to something else")
-        at = _CORRELATION_ID.size
-        if response_header_is_flexible(api_key, version):
-            at = skip_tags(answer, at)
-        return decode_response(api_key, version, answer[at:])
+        try:
+            body = matching_body(answer, correlation_id, api_key, version)
+        except ProtocolViolation as error:
+            raise LinkClosed(str(error)) from error
+        return decode_response(api_key, version, body)
 
     async def produce(self, broker: Address, topic: str, *values: bytes, partition: int = 0, acks: int = -1) -> Any:
         """What a partition answered to one batch with these values."""

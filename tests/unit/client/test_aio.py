@@ -25,15 +25,15 @@ from headrace.client.aio.fetching import Place, fetch, unpack
 from headrace.client.aio.producer import Written
 from headrace.client.aio.reader import Reader
 from headrace.client.aio.retrying import Unavailable
+from headrace.client.core.handshake import ConnectionSettings
 from headrace.net.address import Address
-from headrace.net.connect import Manner
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record, encode_batch, encode_marker
 from headrace.protocol.topic_partition import TopicPartition
 from headrace.testing import Broker
 from tests.process import free_port
 
-MANNER = Manner(client_id="test", connect_timeout=60.0, request_timeout=120.0)
+SETTINGS = ConnectionSettings(client_id="test", connect_timeout=60.0, request_timeout=120.0)
 
 
 def value(data: bytes, key: bytes | None = None) -> Record:
@@ -43,7 +43,7 @@ def value(data: bytes, key: bytes | None = None) -> Record:
 def talk_to(bootstrap: str, talk: Callable[[Client], Awaitable[None]], **more: Any) -> None:
     async def main() -> None:
         host, _, port = bootstrap.rpartition(":")
-        async with Client([Address(host, int(port))], MANNER, **more) as client:
+        async with Client([Address(host, int(port))], SETTINGS, **more) as client:
             await talk(client)
 
     asyncio.run(main())
@@ -149,7 +149,7 @@ def test_what_is_sent_at_once_goes_out_together_and_in_order() -> None:
         assert [record.value for record in page.records] == [str(i).encode() for i in range(0, 200, 2)]
         produced = client.cluster.ready(1, Purpose.PRODUCE)
         assert produced is not None
-        assert produced._correlation_id < 20  # versions, and a few requests for 200 records
+        assert produced._conversation.correlation_id < 20  # versions, and a few requests for 200 records
 
     with Broker() as broker:
         talk_to(broker.bootstrap, talk)

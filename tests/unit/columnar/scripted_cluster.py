@@ -9,7 +9,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from headrace.client.columnar.model import TopicPartition
-from headrace.net.versions import SPOKEN
+from headrace.client.core.versions import SPOKEN
 from headrace.protocol.api import ApiKey
 from headrace.protocol.batch import check_batch, read_header, stamp
 from headrace.protocol.errors import ErrorCode

@@ -9,13 +9,14 @@ import pytest
 from confluent_kafka import Producer
 
 from headrace.client.columnar import connections
+from headrace.client.columnar.channel import Channel
 from headrace.client.columnar.cluster import Cluster, shared_cluster
+from headrace.client.columnar.connect import open_channel
 from headrace.client.columnar.model import EARLIEST, LATEST, TopicPartition, UnknownTopic
 from headrace.client.columnar.settings import ClientSettings
+from headrace.client.core.handshake import ConnectionSettings
 from headrace.client.errors import ClientError, ClusterUnreachable
 from headrace.net.address import Address
-from headrace.net.channel import Channel
-from headrace.net.connect import Manner, open_channel
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.testing import Broker
@@ -155,9 +156,9 @@ def test_a_broker_that_is_down_costs_its_timeout_once(broker: Broker, monkeypatc
     down = Address("127.0.0.1", free_port())
     tried: list[Address] = []
 
-    def counted(address: Address, manner: Manner) -> Channel:
+    def counted(address: Address, settings: ConnectionSettings) -> Channel:
         tried.append(address)
-        return open_channel(address, manner)
+        return open_channel(address, settings)
 
     monkeypatch.setattr(connections, "open_channel", counted)
     lender = connections.Connections(ClientSettings({"bootstrap.servers": broker.bootstrap}))

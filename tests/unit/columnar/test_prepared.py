@@ -14,8 +14,8 @@ from headrace.client.columnar.prepared import (
     lack_of_transactions,
     open_transactions,
 )
+from headrace.client.core.versions import SPOKEN
 from headrace.client.errors import ClientError
-from headrace.net.versions import SPOKEN
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.testing import Broker

@@ -17,8 +17,8 @@ def test_defaults_are_in_force_where_nothing_is_set() -> None:
     assert settings["request.timeout.ms"] == 30_000
     assert settings.seconds("retry.backoff.ms") == 0.1
     assert settings["transactional.id"] is None
-    assert settings.manner.tls is None
-    assert settings.manner.exchange is None
+    assert settings.connection.tls is None
+    assert settings.connection.exchange is None
 
 
 def test_names_of_librdkafka_count_and_tuning_of_other_clients_has_no_effect() -> None:
@@ -36,7 +36,7 @@ def test_a_file_that_a_service_hands_out_for_all_clients_is_taken() -> None:
 def test_a_jaas_configuration_gives_user_and_password() -> None:
     jaas = 'org.apache...ScramLoginModule required username="al\\"ice" password=\'s,c;t\';'
     given = {**SERVERS, "security.protocol": "sasl_plaintext", "sasl.jaas.config": jaas}
-    exchange = ClientSettings(given).manner.exchange
+    exchange = ClientSettings(given).connection.exchange
     assert exchange is not None
     assert exchange().first() == b'\0al"ice\0s,c;t'
 
@@ -45,11 +45,11 @@ def test_tls_takes_the_names_of_java_and_of_librdkafka(tmp_path: Path) -> None:
     for name in ("ssl.ca.location", "ssl.truststore.location"):
         with pytest.raises(ClientError, match="cannot be read: no such file"):
             ClientSettings({**SERVERS, "security.protocol": "SSL", name: str(tmp_path / "none.pem")})
-    context = ClientSettings({**SERVERS, "security.protocol": "SSL"}).manner.tls
+    context = ClientSettings({**SERVERS, "security.protocol": "SSL"}).connection.tls
     assert context is not None
     assert context.check_hostname
     off = {"ssl.endpoint.identification.algorithm": ""}
-    context = ClientSettings({**SERVERS, "security.protocol": "SSL", **off}).manner.tls
+    context = ClientSettings({**SERVERS, "security.protocol": "SSL", **off}).connection.tls
     assert context is not None
     assert not context.check_hostname
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from headrace.client.aio.client import Client
 from headrace.client.aio.fetching import Place, fetch
+from headrace.client.core.handshake import ConnectionSettings
 from headrace.net.address import Address
-from headrace.net.connect import Manner
 from headrace.protocol.records import Record
 from tests.unit.gateway.asgi import Asker, conversation, scope_of
 
@@ -136,8 +136,8 @@ def test_a_websocket_from_a_page_of_another_site_is_refused(bootstrap: str) -> N
 async def answer_one(bootstrap: str, topic: str) -> None:
     """What Spring's listener does: reads a request, writes the reply to the topic it names, with its id."""
     host, _, port = bootstrap.rpartition(":")
-    manner = Manner(client_id="answerer", connect_timeout=60, request_timeout=120)
-    async with Client([Address(host, int(port))], manner) as client:
+    settings = ConnectionSettings(client_id="answerer", connect_timeout=60, request_timeout=120)
+    async with Client([Address(host, int(port))], settings) as client:
         page = await fetch(client.cluster, Place(topic, 0, 0), wait_ms=60_000)
         request = page.records[0]
         headers = dict(request.headers)

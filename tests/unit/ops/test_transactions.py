@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from headrace.client.columnar.channel import Channel
 from headrace.coordinator.transactions import markers
-from headrace.net.channel import Channel
 from headrace.ops.transactions import TransactionOperations
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode

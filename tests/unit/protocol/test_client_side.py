@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 
-from headrace.net.versions import SPOKEN
+from headrace.client.core.versions import SPOKEN
 from headrace.protocol import fetch, produce
 from headrace.protocol.decode import decode_response
 from headrace.protocol.encode import blank_response, encode_request, encode_response

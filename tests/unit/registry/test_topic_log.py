@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient
 
 from headrace.client.admin import Admin
 from headrace.client.aio.client import Client
+from headrace.client.core.handshake import ConnectionSettings
 from headrace.net.address import Address
-from headrace.net.connect import Manner
 from headrace.registry.errors import RegistryError
 from headrace.registry.parsing import Parser, Posted
 from headrace.registry.service import Registry
@@ -37,8 +37,8 @@ def broker() -> Iterator[Broker]:
 @asynccontextmanager
 async def gateway(bootstrap: str, parser: Parser) -> AsyncIterator[Registry]:
     host, port = bootstrap.split(":")
-    manner = Manner(client_id="registry", connect_timeout=60, request_timeout=120)
-    client = Client([Address(host, int(port))], manner)
+    settings = ConnectionSettings(client_id="registry", connect_timeout=60, request_timeout=120)
+    client = Client([Address(host, int(port))], settings)
     async with client, Registry(TopicLog(lambda: client), parser).running() as registry:
         yield registry
 

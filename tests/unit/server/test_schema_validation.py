@@ -11,11 +11,11 @@ from confluent_kafka import KafkaError, Producer
 
 from headrace.client.admin import Admin
 from headrace.client.aio.client import Client
+from headrace.client.core.handshake import ConnectionSettings
 from headrace.cluster.image import ClusterImage, PartitionState
 from headrace.cluster.image import Topic as ClusterTopic
 from headrace.net.address import Address
 from headrace.net.clock import SystemClock
-from headrace.net.connect import Manner
 from headrace.protocol.api import ApiKey
 from headrace.protocol.batch import stamp
 from headrace.protocol.compression import ZSTD
@@ -184,8 +184,8 @@ def produced(broker: Broker, topic: str, value: bytes) -> KafkaError | None:
 def registered(broker: Broker, subject: str) -> int:
     async def main() -> int:
         host, port = broker.bootstrap.split(":")
-        manner = Manner(client_id="registry", connect_timeout=60, request_timeout=120)
-        client = Client([Address(host, int(port))], manner)
+        settings = ConnectionSettings(client_id="registry", connect_timeout=60, request_timeout=120)
+        client = Client([Address(host, int(port))], settings)
         async with client, Registry(TopicLog(lambda: client), LIBRARY).running() as registry:
             posted = Posted(text=f'{{"type":"fixed","name":"{subject[0]}","size":1}}')
             return (await register(registry, subject, posted)).id

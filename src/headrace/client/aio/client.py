@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+from headrace.client.core.handshake import ConnectionSettings
 from headrace.net.address import Address
-from headrace.net.connect import Manner
 
 from .cluster import Cluster
 from .producer import Producer
@@ -16,11 +16,11 @@ class Client:
     """Everything that is open in the name of one user."""
 
     def __init__(
-        self, bootstrap: Sequence[Address], manner: Manner, *, principal: str = "", patience: float = 10.0
+        self, bootstrap: Sequence[Address], settings: ConnectionSettings, *, principal: str = "", patience: float = 10.0
     ) -> None:
         self.principal = principal
         """Whom the gateway takes the user for: what idempotency keys belong to."""
-        self.cluster = Cluster(bootstrap, manner, patience=patience)
+        self.cluster = Cluster(bootstrap, settings, patience=patience)
         self.producer = Producer(self.cluster, patience=patience)
         self.uses = 0
         """Streams and members that go on after the request that began them."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from headrace.client.core.errors import ConnectionLost
+from headrace.client.core.handshake import ConnectionSettings
 from headrace.net.address import Address
-from headrace.net.connect import Manner
-from headrace.net.errors import ConnectionLost
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -46,13 +46,13 @@ class TopicView:
 class Cluster:
     """All that one client has open. `patience` is how many seconds a call goes on trying."""
 
-    def __init__(self, bootstrap: Sequence[Address], manner: Manner, *, patience: float = 10.0) -> None:
+    def __init__(self, bootstrap: Sequence[Address], settings: ConnectionSettings, *, patience: float = 10.0) -> None:
         self.patience = patience
         self.cluster_id = ""
         self.controller_id = -1
         self.brokers: dict[int, Address] = {}
         self._bootstrap = list(bootstrap)
-        self._manner = manner
+        self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._open: dict[tuple[Address, Purpose], asyncio.Future[Connection]] = {}
         self._idle: dict[Address, list[Connection]] = {}
@@ -73,7 +73,7 @@ class Cluster:
         if held is not None and (not held.done() or _is_good(held)):
             return await asyncio.shield(held)
         self._require_open()
-        opening = asyncio.ensure_future(dial(address, self._manner))
+        opening = asyncio.ensure_future(dial(address, self._settings))
         opening.add_done_callback(_retrieve)
         self._open[key] = opening
         return await asyncio.shield(opening)
@@ -138,7 +138,7 @@ class Cluster:
         self._require_open()
         if len(self._lent) >= _MOST_LENT:
             raise CodedError(ErrorCode.throttling_quota_exceeded, f"{_MOST_LENT} requests wait already; try again")
-        return await dial(address, self._manner)
+        return await dial(address, self._settings)
 
     def close(self) -> None:
         """End every connection; those who wait get `ConnectionLost`."""

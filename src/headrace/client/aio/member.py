@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import structlog
 
-from headrace.net.errors import AuthenticationRefused, ConnectionLost
+from headrace.client.core.errors import AuthenticationRefused, ConnectionLost
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.topic_partition import TopicPartition

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Any, Final, NamedTuple
 
-from headrace.net.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
+from headrace.client.core.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
 from headrace.protocol.api import ApiKey
 from headrace.protocol.decode import decode_response
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from headrace.net.errors import ConnectionLost
+from headrace.client.core.errors import ConnectionLost
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record
 from headrace.protocol.topic_partition import TopicPartition

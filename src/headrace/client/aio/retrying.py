@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from random import random
 from typing import Final, TypeVar
 
-from headrace.net.errors import ConnectionLost
+from headrace.client.core.errors import ConnectionLost
 from headrace.protocol.errors import CodedError, ErrorCode
 
 T = TypeVar("T")

@@ -15,9 +15,9 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
+from headrace.client.columnar.channel import Channel
+from headrace.client.core.errors import ConnectionLost
 from headrace.net.address import Address
-from headrace.net.channel import Channel
-from headrace.net.errors import ConnectionLost
 from headrace.protocol.api import ApiKey
 from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import ErrorCode

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from headrace.client.columnar.channel import Channel
+from headrace.client.columnar.connect import open_channel
+from headrace.client.core.errors import ConnectionLost
 from headrace.net.address import Address
-from headrace.net.channel import Channel
-from headrace.net.connect import open_channel
-from headrace.net.errors import ConnectionLost
 
 from .retry import Patience, unreachable
 from .settings import ClientSettings
@@ -61,7 +61,7 @@ class Connections:
         if kept is not None:
             return kept
         try:
-            channel = open_channel(address, self._settings.manner)
+            channel = open_channel(address, self._settings.connection)
         except ConnectionLost:
             self._failed[address] = time.monotonic()
             raise

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from headrace.net.channel import Channel
-from headrace.net.errors import ConnectionLost
+from headrace.client.columnar.channel import Channel
+from headrace.client.core.errors import ConnectionLost
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 

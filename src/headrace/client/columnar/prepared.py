@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from headrace.net.channel import Channel
-from headrace.net.errors import ConnectionLost, VersionNotServed
+from headrace.client.columnar.channel import Channel
+from headrace.client.core.errors import ConnectionLost, VersionNotServed
 from headrace.protocol.api import ApiKey
 from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import ErrorCode, ProtocolViolation

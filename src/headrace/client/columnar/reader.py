@@ -14,8 +14,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from headrace.net.channel import Answer, Channel
-from headrace.net.errors import ConnectionLost
+from headrace.client.columnar.channel import Answer, Channel
+from headrace.client.core.errors import ConnectionLost
 from headrace.protocol.api import ApiKey
 from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import ErrorCode, ProtocolViolation

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Final, TypeVar
 
-from headrace.net.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
+from headrace.client.core.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
 from headrace.protocol.errors import ErrorCode
 
 from ..errors import ClientError, ClusterUnreachable

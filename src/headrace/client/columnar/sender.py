@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from select import POLLIN, poll
 
-from headrace.net.channel import Channel
-from headrace.net.errors import ConnectionLost
+from headrace.client.columnar.channel import Channel
+from headrace.client.core.errors import ConnectionLost
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.protocol.produce_request import Buffer, produce_parts

@@ -9,11 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from headrace.client.core.handshake import ConnectionSettings
+from headrace.client.core.sasl import MECHANISMS, credentials
 from headrace.config.names import nearest, shown
 from headrace.config.setting import ConfigError, Setting, Type, at_least, between, one_of
 from headrace.net.address import Address, parse_bootstrap
-from headrace.net.connect import Manner
-from headrace.net.sasl import MECHANISMS, credentials
 from headrace.net.tls import TlsSettings, client_context
 
 from ..errors import ClientError
@@ -168,7 +168,7 @@ class ClientSettings:
                 self._take(name, text)
             self._values = {name: _value(setting, self.given) for name, setting in SETTINGS.items()}
             self.bootstrap = self._addresses()
-            self.manner = self._manner()
+            self.connection = self._connection()
         except (ConfigError, ValueError) as error:
             raise ClientError(str(error), "INVALID_CONFIG") from None
 
@@ -198,11 +198,11 @@ class ClientSettings:
         except ValueError as error:
             raise ConfigError(f"Invalid value for configuration bootstrap.servers: {error}") from None
 
-    def _manner(self) -> Manner:
+    def _connection(self) -> ConnectionSettings:
         protocol = self["security.protocol"]
         has_sasl = protocol.startswith("SASL_")
         mechanism = self["sasl.mechanism"]
-        return Manner(
+        return ConnectionSettings(
             client_id=self["client.id"],
             connect_timeout=self.seconds("socket.connection.setup.timeout.ms"),
             request_timeout=self.seconds("request.timeout.ms"),

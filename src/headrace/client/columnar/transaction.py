@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import Final, NamedTuple, TypeVar
 
-from headrace.net.channel import Channel
-from headrace.net.errors import VersionNotServed
+from headrace.client.columnar.channel import Channel
+from headrace.client.core.errors import VersionNotServed
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 

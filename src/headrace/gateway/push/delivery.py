@@ -25,7 +25,7 @@ from headrace.client.aio.groups import Committed
 from headrace.client.aio.member import Member, State, Wish
 from headrace.client.aio.reader import Reader
 from headrace.client.aio.retrying import Unavailable
-from headrace.net.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
+from headrace.client.core.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
 from headrace.protocol.errors import CodedError
 from headrace.protocol.partitioner import partition_for
 from headrace.protocol.records import Record

@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from headrace.client.aio.retrying import Unavailable
-from headrace.net.errors import AuthenticationRefused, ConnectionLost
+from headrace.client.core.errors import AuthenticationRefused, ConnectionLost
 from headrace.protocol.errors import CodedError
 
 from ..credentials import Clients

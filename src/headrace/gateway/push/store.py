@@ -14,7 +14,7 @@ from headrace.client.aio.client import Client
 from headrace.client.aio.fetching import LATEST, list_offsets
 from headrace.client.aio.reader import Reader
 from headrace.client.aio.retrying import Unavailable
-from headrace.net.errors import AuthenticationRefused, ConnectionLost
+from headrace.client.core.errors import AuthenticationRefused, ConnectionLost
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record
 from headrace.protocol.topic_partition import TopicPartition

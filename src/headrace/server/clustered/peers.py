@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from struct import Struct
 from typing import Any, Final
 
 import structlog
@@ -17,13 +16,11 @@ import structlog
 from headrace.cluster.image import BrokerNode
 from headrace.net.network import Buffer, Link, LinkClosed, Network
 from headrace.net.peers import REQUEST_SECONDS, PeerUnreachable, Purpose
-from headrace.protocol.api import response_header_is_flexible
 from headrace.protocol.decode import decode_response
 from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import CodedError, ProtocolViolation
-from headrace.protocol.guard import skip_tags
+from headrace.protocol.exchange import matching_body, next_correlation_id, request_head
 from headrace.protocol.peer import VERSION, InternalApi, Message, checked, decode_message, encode_message
-from headrace.protocol.schema import request_shape
 from headrace.security.hello import NONCE_BYTES, Greeting, Role
 
 CONNECT_SECONDS: Final = 3.0
@@ -38,9 +35,6 @@ MOST_LINKS: Final = {
     Purpose.VERIFY: 4,
 }
 """To one broker. What is forwarded for different clients need not wait for each other, nor need transactions."""
-
-_HEAD: Final = Struct(">hhih")
-_CORRELATION_ID: Final = Struct(">i")
 
 log = structlog.get_logger(__name__)
 
@@ -98,10 +92,7 @@ class LinkedPeers:
         timeout: float = REQUEST_SECONDS,
     ) -> memoryview:
         """See `Peers`."""
-        is_flexible = request_shape(api_key, version).flexible
-        head = bytes((0,)) if is_flexible else b""
-        answer = await self._exchange(broker_id, purpose, (api_key, version), [head, *body], timeout)
-        return answer[skip_tags(answer, 0) :] if response_header_is_flexible(api_key, version) else answer
+        return await self._exchange(broker_id, purpose, (api_key, version), body, timeout)
 
     async def tell(
         self,
@@ -222,7 +213,7 @@ class _Lane:
 
     async def ask(self, link: Link, api: tuple[int, int], body: Sequence[Buffer]) -> memoryview:
         """The answer without its head; `ProtocolViolation` when it answers something else."""
-        self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        self._correlation_id = correlation_id = next_correlation_id(self._correlation_id)
         return await _ask(link, api, correlation_id, body)
 
     def close(self) -> None:
@@ -304,11 +295,8 @@ async def _hello(link: Link, values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 async def _ask(link: Link, api: tuple[int, int], correlation_id: int, body: Sequence[Buffer]) -> memoryview:
-    head = _HEAD.pack(*api, correlation_id, -1)
-    answer = await link.ask([head, *body])
-    if len(answer) < _CORRELATION_ID.size or _CORRELATION_ID.unpack_from(answer)[0] != correlation_id:
-        raise ProtocolViolation(f"an answer that is not the one to request {correlation_id}")
-    return answer[_CORRELATION_ID.size :]
+    answer = await link.ask([request_head(*api, correlation_id, None), *body])
+    return matching_body(answer, correlation_id, *api)
 
 
 def _text(values: Mapping[str, Any], name: str) -> str:

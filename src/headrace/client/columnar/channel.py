@@ -15,27 +15,23 @@ from select import POLLIN, poll
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
-from headrace.protocol.api import response_header_is_flexible
+from headrace.net.address import Address
 from headrace.protocol.decode import decode_response
 from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import ProtocolViolation
-from headrace.protocol.guard import skip_tags
-from headrace.protocol.schema import request_shape
+from headrace.protocol.exchange import answer_body
 
-from .address import Address
-from .errors import ConnectionLost
-from .versions import Ranges, agreed
+from ..core.conversation import ANSWER_HEAD_SIZE, Conversation, Pending, read_answer_head
+from ..core.errors import ConnectionLost
+from ..core.versions import Ranges
 
 Buffer = bytes | bytearray | memoryview
 
 RESTING_SIZE: Final = 64 * 1024
 """Bytes of the buffer of a channel that nobody uses."""
-LARGEST_ANSWER: Final = 2**31 - 1
 _FIRST_GROWTH: Final = 1 << 20
 _MOST_PARTS: Final = 512
 """Of one `sendmsg`; the kernel takes 1024."""
-_REQUEST_HEAD: Final = Struct(">ihhih")
-_ANSWER_HEAD: Final = Struct(">ii")
 _TIMEVAL: Final = Struct("ll")
 
 
@@ -51,35 +47,34 @@ class Answer(NamedTuple):
         return decode_response(self.api_key, self.version, self.body)
 
 
-class _Sent(NamedTuple):
-    correlation_id: int
-    api_key: int
-    version: int
-
-
 class Channel:
     """A connection that is ready for requests; `connect.open_channel` makes them."""
 
     def __init__(self, sock: socket.socket, address: Address, *, client_id: str, timeout: float) -> None:
         self.address = address
-        self.served: Ranges = {}
-        """What the broker serves."""
         self.expires_at: float | None = None
         """The moment (`time.monotonic`) from which the broker no longer takes the authentication for granted."""
         self._sock = sock
-        self._client_id = client_id.encode()
         self._timeout = timeout
-        self._correlation_id = 0
-        self._sent: deque[_Sent] = deque()
-        self._head = bytearray(_ANSWER_HEAD.size)
+        self._conversation: Conversation[None] = Conversation(client_id)
+        self._head = bytearray(ANSWER_HEAD_SIZE)
         self._use(bytearray(RESTING_SIZE))
         self._is_closed = False
         _set_timeout(sock, timeout)
 
     @property
+    def served(self) -> Ranges:
+        """What the broker serves."""
+        return self._conversation.served
+
+    @served.setter
+    def served(self, served: Ranges) -> None:
+        self._conversation.served = served
+
+    @property
     def in_flight(self) -> int:
         """Requests that have no answer yet."""
-        return len(self._sent)
+        return len(self._conversation.pending)
 
     @property
     def is_closed(self) -> bool:
@@ -90,7 +85,7 @@ class Channel:
 
     def version_of(self, api_key: int, most: int | None = None) -> int:
         """The version to ask in; `VersionNotServed` when there is none."""
-        return agreed(api_key, self.served, most)
+        return self._conversation.version_of(api_key, most)
 
     def ask(self, api_key: int, values: Mapping[str, Any], version: int | None = None) -> Any:
         """The broker's answer, an entity of kio, to one request, while no other is under way."""
@@ -109,34 +104,25 @@ class Channel:
     def send(self, api_key: int, version: int, body: Sequence[Buffer], *, is_answered: bool = True) -> None:
         """Send a request. The parts of its body are sent before this returns."""
         self._require_open()
-        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        head = bytearray(_REQUEST_HEAD.size)
-        head += self._client_id
-        if request_shape(api_key, version).flexible:
-            head.append(0)
-        length = len(head) - 4 + sum(map(len, body))
-        _REQUEST_HEAD.pack_into(head, 0, length, api_key, version, self._correlation_id, len(self._client_id))
+        head = self._conversation.head(api_key, version, sum(map(len, body)))
         try:
             self._send_all([head, *body])
         except OSError as error:
             raise self.lose(_reason(error, self._timeout)) from error
         if is_answered:
-            self._sent.append(_Sent(self._correlation_id, api_key, version))
+            self._conversation.expect(api_key, version, None)
 
     def receive(self) -> Answer:
         """The answer to the oldest request that has none yet."""
         self._require_open()
-        expected = self._sent.popleft()
         try:
-            frame = self._receive_frame(expected.correlation_id)
-            start = 0
-            if response_header_is_flexible(expected.api_key, expected.version):
-                start = skip_tags(frame, 0)
+            pending, answer = self._receive_answer()
+            body = answer_body(answer, pending.api_key, pending.version)
         except OSError as error:
             raise self.lose(_reason(error, self._timeout)) from error
         except ProtocolViolation as error:
             raise self.lose(str(error)) from error
-        return Answer(expected.api_key, expected.version, frame[start:])
+        return Answer(pending.api_key, pending.version, body)
 
     def has_buffered_input(self) -> bool:
         """Whether there is something to read that polling the socket does not show."""
@@ -152,7 +138,7 @@ class Channel:
 
     def is_reusable(self, now: float) -> bool:
         """Whether somebody else can go on with it: nothing under way, not closed by either side, not expired."""
-        if self._is_closed or self._sent or (self.expires_at is not None and now >= self.expires_at):
+        if self._is_closed or self._conversation.pending or (self.expires_at is not None and now >= self.expires_at):
             return False
         return not self.has_input()
 
@@ -163,7 +149,7 @@ class Channel:
 
     def close(self) -> None:
         self._is_closed = True
-        self._sent.clear()
+        self._conversation.pending.clear()
         self._sock.close()
 
     def lose(self, reason: str) -> ConnectionLost:
@@ -188,14 +174,11 @@ class Channel:
             if sent:
                 views[0] = views[0][sent:]
 
-    def _receive_frame(self, correlation_id: int) -> memoryview:
+    def _receive_answer(self) -> tuple[Pending[None], memoryview]:
+        """The request that the next answer is to, and what follows the answer's correlation id."""
         self._fill(memoryview(self._head), 0, len(self._head))
-        length, found = _ANSWER_HEAD.unpack(self._head)
-        size = length - 4
-        if not 0 <= size <= LARGEST_ANSWER:
-            raise ProtocolViolation(f"an answer of {length} bytes: is this a Kafka broker, without TLS?")
-        if found != correlation_id:
-            raise ProtocolViolation(f"an answer to request {found} where {correlation_id} was asked")
+        size, correlation_id = read_answer_head(self._head)
+        pending = self._conversation.answered(correlation_id)
         received = 0
         while received < size:
             if received == len(self._buffer):
@@ -203,7 +186,7 @@ class Channel:
             end = min(size, len(self._buffer))
             self._fill(self._view, received, end)
             received = end
-        return self._view[:size]
+        return pending, self._view[:size]
 
     def _fill(self, view: memoryview, start: int, end: int) -> None:
         flags = 0 if isinstance(self._sock, ssl.SSLSocket) else socket.MSG_WAITALL

@@ -6,8 +6,8 @@ import hmac
 
 import pytest
 
-from headrace.net.errors import AuthenticationRefused
-from headrace.net.sasl import MECHANISMS, OAuthBearer, Plain, Scram, credentials
+from headrace.client.core.errors import AuthenticationRefused
+from headrace.client.core.sasl import MECHANISMS, OAuthBearer, Plain, Scram, credentials
 
 NONCE = "rOprNGfwEbeRWgbNEkqO"
 SERVER_NONCE = NONCE + "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"

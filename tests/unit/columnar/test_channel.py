@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from headrace.client.columnar.channel import RESTING_SIZE, Channel
+from headrace.client.core.errors import ConnectionLost, VersionNotServed
+from headrace.client.core.versions import SPOKEN, agreed
 from headrace.net.address import Address
-from headrace.net.channel import RESTING_SIZE, Channel
-from headrace.net.errors import ConnectionLost, VersionNotServed
-from headrace.net.versions import SPOKEN, agreed
 from headrace.protocol.api import ApiKey
 from headrace.protocol.encode import encode_response
+from headrace.protocol.exchange import LARGEST_ANSWER
 
 LIST_OFFSETS = ApiKey.LIST_OFFSETS
 VERSION = 1
@@ -73,7 +74,7 @@ def test_a_length_that_cannot_be_ends_the_connection(length: int) -> None:
 def test_a_huge_length_without_bytes_takes_no_memory() -> None:
     with channel_and_peer(timeout=0.1) as (channel, peer):
         ask(channel)
-        peer.sendall(pack(">ii", 2**31 - 1, 1) + b"x")
+        peer.sendall(pack(">ii", LARGEST_ANSWER, 1) + b"x")
         with pytest.raises(ConnectionLost, match=r"nothing came or went for 0\.1 s"):
             channel.receive()
         assert len(channel._buffer) == RESTING_SIZE

@@ -12,11 +12,12 @@ from struct import pack
 
 import pytest
 
+from headrace.client.columnar.channel import Channel
+from headrace.client.columnar.connect import open_channel
+from headrace.client.core.errors import AuthenticationRefused, ConnectionLost
+from headrace.client.core.handshake import ConnectionSettings
+from headrace.client.core.sasl import credentials
 from headrace.net.address import Address
-from headrace.net.channel import Channel
-from headrace.net.connect import Manner, open_channel
-from headrace.net.errors import AuthenticationRefused, ConnectionLost
-from headrace.net.sasl import credentials
 from headrace.net.tls import TlsSettings, client_context
 from headrace.protocol.api import ApiKey
 from headrace.testing import Broker
@@ -33,12 +34,12 @@ PASSWORD = b"pencil"
 SALT = b"some salt"
 
 
-def manner(**more: object) -> Manner:
-    return Manner(client_id="test", connect_timeout=60.0, request_timeout=60.0, **more)  # type: ignore[arg-type]
+def connecting(**more: object) -> ConnectionSettings:
+    return ConnectionSettings(client_id="test", connect_timeout=60.0, request_timeout=60.0, **more)  # type: ignore[arg-type]
 
 
-def with_sasl(mechanism: str, user: str = "alice", password: str = "se,c'ret") -> Manner:
-    return manner(mechanism=mechanism, exchange=credentials(mechanism, user, password, "token"))
+def with_sasl(mechanism: str, user: str = "alice", password: str = "se,c'ret") -> ConnectionSettings:
+    return connecting(mechanism=mechanism, exchange=credentials(mechanism, user, password, "token"))
 
 
 def address(bootstrap: str) -> Address:
@@ -94,7 +95,7 @@ def test_a_broker_that_knows_only_the_first_version_of_api_versions_is_understoo
         return {"error_code": 0, "api_keys": [{"api_key": 3, "min_version": 0, "max_version": 5}]}
 
     with ScriptedBroker(reply, answers_versions=True) as broker:
-        channel = open_channel(address(broker.bootstrap), manner())
+        channel = open_channel(address(broker.bootstrap), connecting())
         assert channel.version_of(ApiKey.METADATA) == 5
         channel.close()
         assert [asked.version for asked in broker.asked] == [3, 0]
@@ -102,9 +103,9 @@ def test_a_broker_that_knows_only_the_first_version_of_api_versions_is_understoo
 
 def test_what_does_not_speak_kafka_is_said_to_be_no_broker() -> None:
     with ScriptedBroker(lambda _: b"\x7f\xff\xff\xff", answers_versions=True) as broker, pytest.raises(ConnectionLost):
-        open_channel(address(broker.bootstrap), manner())
+        open_channel(address(broker.bootstrap), connecting())
     with pytest.raises(ConnectionLost, match="refused"):
-        open_channel(Address("127.0.0.1", free_port()), manner())
+        open_channel(Address("127.0.0.1", free_port()), connecting())
 
 
 class ScramServer:
@@ -192,22 +193,22 @@ def tls_broker(certificates: Path, *, wants_certificate: bool = False) -> Script
 def test_tls_works_where_the_authority_is_trusted_and_the_name_is_right(certificates: Path) -> None:
     trusting = client_context(TlsSettings(ca_location=str(certificates / "cert.pem")))
     with tls_broker(certificates) as broker:
-        channel = open_channel(Address("localhost", broker.port), manner(tls=trusting))
+        channel = open_channel(Address("localhost", broker.port), connecting(tls=trusting))
         assert is_answered(channel)
         assert channel.is_reusable(0.0)
         channel.close()
         with pytest.raises(AuthenticationRefused, match="IP address mismatch"):
-            open_channel(Address("127.0.0.1", broker.port), manner(tls=trusting))
+            open_channel(Address("127.0.0.1", broker.port), connecting(tls=trusting))
         pem = (certificates / "cert.pem").read_text()
         nameless = client_context(TlsSettings(ca_pem=pem, checks_host_name=False))
-        channel = open_channel(Address("127.0.0.1", broker.port), manner(tls=nameless))
+        channel = open_channel(Address("127.0.0.1", broker.port), connecting(tls=nameless))
         assert is_answered(channel)
         channel.close()
 
 
 def test_a_certificate_of_an_unknown_authority_is_refused(certificates: Path) -> None:
     with tls_broker(certificates) as broker, pytest.raises(AuthenticationRefused, match="self-signed"):
-        open_channel(Address("localhost", broker.port), manner(tls=client_context(TlsSettings())))
+        open_channel(Address("localhost", broker.port), connecting(tls=client_context(TlsSettings())))
 
 
 def test_a_client_shows_its_certificate_with_a_locked_key(certificates: Path) -> None:
@@ -218,7 +219,7 @@ def test_a_client_shows_its_certificate_with_a_locked_key(certificates: Path) ->
         key_password="secret",
     )
     with tls_broker(certificates, wants_certificate=True) as broker:
-        channel = open_channel(Address("localhost", broker.port), manner(tls=client_context(settings)))
+        channel = open_channel(Address("localhost", broker.port), connecting(tls=client_context(settings)))
         assert is_answered(channel)
         channel.close()
 
@@ -226,7 +227,7 @@ def test_a_client_shows_its_certificate_with_a_locked_key(certificates: Path) ->
 def test_tls_to_a_plain_listener_is_no_connection(certificates: Path) -> None:
     trusting = client_context(TlsSettings(ca_location=str(certificates / "cert.pem")))
     with Broker() as broker, pytest.raises(ConnectionLost, match="no TLS connection"):
-        open_channel(address(broker.bootstrap), manner(tls=trusting))
+        open_channel(address(broker.bootstrap), connecting(tls=trusting))
 
 
 def test_files_that_cannot_be_used_are_named(certificates: Path, tmp_path: Path) -> None:

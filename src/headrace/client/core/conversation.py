@@ -1,0 +1,82 @@
+"""Requests and answers of one connection: heads, correlation ids, and which answer belongs to which request.
+
+Kafka answers the requests of a connection in their order, so each answer must carry the id of the oldest request that
+has none yet.
+"""
+
+from collections import deque
+from struct import Struct
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from headrace.protocol.errors import ProtocolViolation
+from headrace.protocol.exchange import LARGEST_ANSWER, next_correlation_id, request_head
+
+from .versions import Ranges, agreed
+
+_LENGTH: Final = Struct(">i")
+_ANSWER_HEAD: Final = Struct(">ii")
+ANSWER_HEAD_SIZE: Final = _ANSWER_HEAD.size
+"""Bytes of the length and the correlation id of an answer."""
+
+W = TypeVar("W")
+
+
+class AnswerHead(NamedTuple):
+    """How an answer begins; `size` is that of what follows."""
+
+    size: int
+    correlation_id: int
+
+
+class Pending(NamedTuple, Generic[W]):
+    """A request that has no answer yet, and who waits for it."""
+
+    correlation_id: int
+    api_key: int
+    version: int
+    waiter: W
+
+
+class Conversation(Generic[W]):
+    """One connection's requests, oldest first."""
+
+    __slots__ = ("_client_id", "correlation_id", "pending", "served")
+
+    def __init__(self, client_id: str) -> None:
+        self.served: Ranges = {}
+        """What the broker serves."""
+        self.pending: deque[Pending[W]] = deque()
+        self._client_id = client_id.encode()
+        self.correlation_id = 0
+        """Of the last request."""
+
+    def version_of(self, api_key: int, most: int | None = None) -> int:
+        """The version to ask in; `VersionNotServed` when there is none."""
+        return agreed(api_key, self.served, most)
+
+    def head(self, api_key: int, version: int, body_size: int) -> bytes:
+        """What to send before the body of the next request."""
+        self.correlation_id = next_correlation_id(self.correlation_id)
+        head = request_head(api_key, version, self.correlation_id, self._client_id)
+        return _LENGTH.pack(len(head) + body_size) + head
+
+    def expect(self, api_key: int, version: int, waiter: W) -> None:
+        """The request of the last `head` will be answered."""
+        self.pending.append(Pending(self.correlation_id, api_key, version, waiter))
+
+    def answered(self, correlation_id: int) -> Pending[W]:
+        """The request that an answer belongs to; `ProtocolViolation` when that is not the oldest."""
+        if not self.pending:
+            raise ProtocolViolation(f"an answer to request {correlation_id} where none was asked")
+        pending = self.pending.popleft()
+        if pending.correlation_id != correlation_id:
+            raise ProtocolViolation(f"an answer to request {correlation_id} where {pending.correlation_id} was asked")
+        return pending
+
+
+def read_answer_head(data: bytes | bytearray, at: int = 0) -> AnswerHead:
+    """The head of an answer; `ProtocolViolation` for a length that no answer has."""
+    length, correlation_id = _ANSWER_HEAD.unpack_from(data, at)
+    if not 4 <= length <= LARGEST_ANSWER:
+        raise ProtocolViolation(f"an answer of {length} bytes: is this a Kafka broker, without TLS?")
+    return AnswerHead(length - 4, correlation_id)
