@@ -36,12 +36,12 @@ def register(app: typer.Typer) -> None:
 
 def broker(
     id_: Annotated[
-        int | None, typer.Option("--id", min=0, help="The broker's number in its cluster. [default: 1]")
+        int | None, typer.Option("--id", min=0, help="The broker's number in its cluster.", show_default="1")
     ] = None,
     listen: Annotated[
-        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where to serve. [default: 127.0.0.1:9092]")
+        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where to serve.", show_default="127.0.0.1:9092")
     ] = None,
-    data: Annotated[Path | None, typer.Option("--data", help="Where its logs live. [default: ./data]")] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="Where its logs live.", show_default="./data")] = None,
     rack: Annotated[str | None, typer.Option("--rack", help="Where this broker stands, for placing replicas.")] = None,
     config: Annotated[Path | None, typer.Option("--config", help="Settings, as in Kafka's server.properties.")] = None,
     set_: Set = None,

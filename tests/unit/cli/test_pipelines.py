@@ -3,13 +3,22 @@
 import io
 import itertools
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from headrace.cli.pipeline.view import JsonView, LineView, LiveView, line
+from headrace.spark.pipeline import run as planning
+from headrace.spark.pipeline.building import BuiltGraph
+from headrace.spark.pipeline.document import InvalidPipeline
+from headrace.spark.pipeline.loading import load
 from headrace.spark.pipeline.progress import Progress
+from headrace.spark.pipeline.queries import SinkGraph
+from headrace.spark.pipeline.session import SparkPlace
+from headrace.testing import Broker
 from tests.unit.cli.conftest import Run
 
 BROKEN = """
@@ -61,7 +70,7 @@ MOVED = Progress(sink="revenue", state="running", batch=3, rows_in=1200, rows_ou
 
 def test_json_has_a_line_for_each_change(capsys: pytest.CaptureFixture[str]) -> None:
     view = JsonView()
-    for progress in (Progress(sink="revenue"), MOVED, MOVED):
+    for progress in (MOVED, MOVED):
         view.progress([progress])
     (line,) = capsys.readouterr().out.splitlines()
     document = json.loads(line)
@@ -80,6 +89,25 @@ def test_lines_come_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> Non
     view.progress([MOVED])
     view.progress([MOVED])
     assert capsys.readouterr().out == ("revenue: running, batch 3, in 1,200 (0/s), out 30, lag 7, took 210 ms\n")
+
+
+STARTING = Progress(sink="revenue")
+
+
+def test_a_sink_that_starts_is_shown_before_its_first_batch_and_after_an_outage(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    away = replace(STARTING, state="unreachable", problem="no broker answers", since="2026-11-16T01:02:03Z")
+    lines, documents = LineView(clock=itertools.count(0, 10).__next__), JsonView()
+    for progress in (STARTING, STARTING, away, STARTING):
+        lines.progress([progress])
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first == third == "revenue: starting, no batch is done yet"
+    assert "no broker answers" in second
+    for progress in (STARTING, STARTING, away, STARTING):
+        documents.progress([progress])
+    states = [json.loads(line)["state"] for line in capsys.readouterr().out.splitlines()]
+    assert states == ["starting", "unreachable", "starting"]
 
 
 def test_a_terminal_shows_a_table() -> None:
@@ -169,3 +197,36 @@ def test_check_takes_the_options_of_run(run: Run, tmp_path: Path) -> None:
     assert "--master and --remote exclude each other" in both.stderr
     assert run("pipeline", "check", str(file), "--conf", "nonsense").exit_code == 2
     assert run("pipeline", "check", str(file), "--bootstrap", "nonsense").exit_code == 2
+
+
+def test_the_help_of_options_tells_what_holds_without_them(run: Run) -> None:
+    shown = " ".join(run("pipeline", "run", "--help").stdout.replace("│", " ").split())
+    assert "127.0.0.1:9092" in shown
+    assert ".headrace/NAME" in shown
+    assert "./data" in run("broker", "--help").stdout
+
+
+def test_planning_tells_what_it_does_and_every_topic_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "pipeline.yaml"
+    text = "name: x\nsources:\n  a: {topic: one}\n  b: {topic: two}\nsinks: {a: {console: 1}, b: {console: 1}}\n"
+    file.write_text(text)
+
+    @contextmanager
+    def no_spark(*_arguments: object) -> Iterator[None]:
+        yield
+
+    def builds(*_arguments: object) -> BuiltGraph:
+        return BuiltGraph(SinkGraph(()))
+
+    monkeypatch.setattr(planning, "open_session", no_spark)
+    monkeypatch.setattr(planning, "build", builds)
+    told: list[str] = []
+    with Broker() as broker, pytest.raises(InvalidPipeline) as raised:
+        planning.plan(load(file), broker.bootstrap, SparkPlace(master="local[1]"), told.append)
+    assert raised.value.problems == [
+        f"{file}:3: source 'a': topic 'one' does not exist",
+        f"{file}:4: source 'b': topic 'two' does not exist",
+    ]
+    assert told == ["starting Spark (local[1])", "preparing the queries"]

@@ -32,7 +32,8 @@ Bootstrap = Annotated[
         "-b",
         envvar="HEADRACE_BOOTSTRAP",
         metavar="HOST:PORT",
-        help=f"Brokers to start from, by commas; before the file's own. [default: {DEFAULT_BOOTSTRAP}]",
+        help="Brokers to start from, by commas; before the file's own.",
+        show_default=DEFAULT_BOOTSTRAP,
     ),
 ]
 Master = Annotated[str, typer.Option("--master", help="The Spark to start with; a cluster's address.")]
@@ -63,7 +64,10 @@ def run(
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            "--checkpoint", metavar="DIR", help="Where progress is kept. [default: .headrace/NAME beside the file]"
+            "--checkpoint",
+            metavar="DIR",
+            help="Where progress is kept.",
+            show_default=".headrace/NAME beside the file",
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Process what is there now, then end.")] = False,
@@ -222,7 +226,7 @@ def _planned(declaration: "Declaration", bootstrap: str, place: "SparkPlace", ve
     from headrace.spark.pipeline.run import plan
 
     try:
-        return plan(declaration, bootstrap, place)
+        return plan(declaration, bootstrap, place, note)
     except InvalidPipeline as error:
         if verbose and error.__cause__ is not None:
             note(str(error.__cause__))

@@ -63,6 +63,8 @@ def cells(sink: "Progress") -> tuple[str, ...]:
 
 def line(sink: "Progress", now: float | None = None) -> str:
     """A sink as a line; `now` is the time by which its last progress is judged."""
+    if sink.state == "starting" and sink.batch is None:
+        return f"{sink.sink}: starting, no batch is done yet{f', restarts {sink.restarts}' if sink.restarts else ''}"
     _, state, batch, speed, rows_in, rows_out, bad, lag, latency, last = cells(sink)
     parts = [condition(sink) or state, f"batch {batch}", f"in {rows_in} ({speed}/s)", f"out {rows_out}"]
     if sink.bad_records:
@@ -130,7 +132,7 @@ class JsonView:
 
     def progress(self, sinks: "Sequence[Progress]") -> None:
         for sink in sinks:
-            if self._shown.get(sink.sink) != _steady(sink) and (sink.batch is not None or sink.problem is not None):
+            if self._shown.get(sink.sink) != _steady(sink):
                 self._shown[sink.sink] = _steady(sink)
                 say_json({"event": "progress", "time": round(time.time(), 3), **asdict(sink)})
 
@@ -166,7 +168,7 @@ class LineView:
         now = self._time()
         for sink in sinks:
             shown = _steady(sink), is_stale(sink, now)
-            if (sink.batch is not None or sink.problem is not None) and self._shown.get(sink.sink) != shown:
+            if self._shown.get(sink.sink) != shown:
                 self._shown[sink.sink] = shown
                 say(line(sink, now))
 

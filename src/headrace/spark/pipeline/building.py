@@ -38,6 +38,10 @@ _BAD: Final = "bad"
 _UNRESOLVED: Final = re.compile(r"\[UNRESOLVED_COLUMN.*?name `(\w+)`", re.DOTALL)
 
 
+Problem = tuple[Place, str, Exception]
+"""What is wrong with a pipeline: where, the mistake, and the words of whoever found it, such as Spark."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTable:
     """A source as a table, and the dead letters of the records that it leaves out."""
@@ -53,8 +57,7 @@ class BuiltGraph:
     graph: SinkGraph
     tables: dict[str, Any] = field(default_factory=dict)
     outlets: dict[str, Any] = field(default_factory=dict)
-    problems: list[tuple[Place, str, Exception]] = field(default_factory=list)
-    """What Spark has against it: where, the mistake, and Spark's own words."""
+    problems: list[Problem] = field(default_factory=list)
 
     @property
     def rows(self) -> Any:

@@ -5,6 +5,7 @@ A declaration is a tree of `Node`s, from a YAML file (`yaml_file`) or from calls
 with a harmless value, so that a user sees every mistake of a file in one run.
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -89,10 +90,21 @@ class Section:
         """Note a mistake in the value of a key."""
         self.problems.add(self.place_of(key), f"{self.what}: {message}")
 
-    def judged_by(self, verdict: str | None) -> None:
-        """Note what someone else has against the section, at the line of the key that the verdict names."""
-        if verdict is not None:
-            self.wrong(next((name for name in self._nodes if name in verdict), ""), verdict)
+    def judged_by(self, judge: Callable[[Mapping[str, str]], str | None], options: Mapping[str, str]) -> bool:
+        """Note all that someone else has against options of the section, each at the line of the key that is named;
+        whether there was nothing.
+
+        A judge stops at the first mistake. So it is asked again without the option that it named, until it takes the
+        rest, or speaks of one that was left out.
+        """
+        rest, left_out = dict(options), set[str]()
+        while (verdict := judge(rest)) is not None and not any(_is_named(name, verdict) for name in left_out):
+            named = max((name for name in {**self._nodes, **rest} if _is_named(name, verdict)), key=len, default="")
+            self.wrong(named, verdict)
+            if rest.pop(named, None) is None:
+                return False
+            left_out.add(named)
+        return not left_out
 
     def text(self, key: str) -> str | None:
         """A scalar as text; None if it is not there."""
@@ -147,6 +159,11 @@ class Section:
         if isinstance(node.value, list):
             return ",".join(self.texts(name))
         return self.text(name) or ""
+
+
+def _is_named(key: str, verdict: str) -> bool:
+    """Whether a verdict speaks of a key; settings of the client go by Kafka's names there."""
+    return re.search(rf"(?<![\w.])(?:kafka\.)?{re.escape(key.removeprefix('kafka.'))}(?!\w)", verdict) is not None
 
 
 def scalar_text(value: object) -> str | None:

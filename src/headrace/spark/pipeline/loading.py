@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from .authoring import Pipeline
-from .document import InvalidPipeline
+from .document import InvalidPipeline, Problems
 from .functions import FunctionError, load_file
 from .model import Declaration
 from .reading import read_declaration
@@ -16,7 +16,8 @@ def load(file: Path) -> Declaration:
         return _from_python(file)
     from .yaml_file import read_yaml
 
-    return read_declaration(read_yaml(_text(file), str(file), os.environ), file)
+    problems = Problems()
+    return read_declaration(read_yaml(_text(file), str(file), os.environ, problems), file, problems)
 
 
 def _text(file: Path) -> str:

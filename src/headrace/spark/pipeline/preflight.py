@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 
 from headrace.client.columnar.cluster import Cluster
+from headrace.client.columnar.model import UnknownTopic
 from headrace.client.probe import require_listener
 
 from ..options import Topics
 from ..sink_task import require_topic_to_write
-from .building import BOOTSTRAP
+from .building import BOOTSTRAP, Problem
 from .model import Declaration
 from .vocabulary import parsed_source
 
@@ -20,6 +21,17 @@ def require_topics(declaration: Declaration, bootstrap: str) -> None:
     """
     for source in declaration.sources:
         _require({BOOTSTRAP: bootstrap, **source.options}, source.dead_letter_topic)
+
+
+def absent_topics(declaration: Declaration, bootstrap: str) -> list[Problem]:
+    """Each source whose topics are not all there, found without making any; ClientError where brokers do not answer."""
+    found: list[Problem] = []
+    for source in declaration.sources:
+        try:
+            _require({BOOTSTRAP: bootstrap, **source.options}, letters="")
+        except UnknownTopic as error:
+            found.append((source.place, f"source '{source.name}': {error.message}", error))
+    return found
 
 
 def _require(options: Mapping[str, str], letters: str) -> None:

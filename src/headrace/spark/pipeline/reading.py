@@ -30,9 +30,9 @@ _FILES: Final = ("schema", "descriptorFile")
 _TOPICS: Final = {"topic": "subscribe", "topics": "subscribe", "pattern": "subscribePattern"}
 
 
-def read_declaration(tree: Node, file: Path) -> Declaration:
-    """The pipeline that a tree declares; InvalidPipeline with every mistake found."""
-    problems = Problems()
+def read_declaration(tree: Node, file: Path, problems: Problems | None = None) -> Declaration:
+    """The pipeline that a tree declares; InvalidPipeline with every mistake found, beside those noted already."""
+    problems = problems or Problems()
     top = Section(tree, "the pipeline", problems)
     top.allow(_TOP)
     sources = [_source(name, section, file.parent) for name, section in _named(top, "sources", "source")]
@@ -101,8 +101,7 @@ def _source(name: str, section: Section, directory: Path) -> Source:
     options |= {key: beside(options[key], directory) for key in _FILES if key in options}
     metadata = _metadata(section)
     if is_sound := len(section.problems.found) == before:
-        section.judged_by(verdict := wrong_with_source(options))
-        is_sound = verdict is None
+        is_sound = section.judged_by(wrong_with_source, options)
     return Source(
         name=name,
         place=section.place,

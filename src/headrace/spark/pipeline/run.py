@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from headrace.client.columnar.cluster import Cluster
 from headrace.client.errors import ClientError
 
-from .building import BuiltGraph, build
+from .building import BuiltGraph, Problem, build
 from .document import InvalidPipeline
 from .file_sink import names_in
 from .functions import modules_beside
@@ -19,7 +19,7 @@ from .history import note_queries, require_same_queries
 from .lease import Lease, held_lease, is_lease_needed
 from .model import Declaration, Restart, Trigger
 from .places import Places, only_runner, places_of
-from .preflight import require_topics
+from .preflight import absent_topics, require_topics
 from .progress import Progress
 from .queries import SinkGraph, graphs_of
 from .reach import PATIENCE, clients_of, reach_of
@@ -156,10 +156,13 @@ def in_order_of(declaration: Declaration, sinks: Sequence[Progress]) -> list[Pro
     return sorted(sinks, key=lambda one: order.index(one.sink))
 
 
-def build_all(spark: Any, declaration: Declaration, graphs: Sequence[SinkGraph], bootstrap: str) -> list[BuiltGraph]:
-    """The queries; InvalidPipeline with all that Spark has against them."""
+def build_all(
+    spark: Any, declaration: Declaration, graphs: Sequence[SinkGraph], bootstrap: str, known: Sequence[Problem] = ()
+) -> list[BuiltGraph]:
+    """The queries; InvalidPipeline with all that Spark has against them, beside what is `known` already."""
     built = [build(spark, declaration, graph, bootstrap) for graph in graphs]
-    found = sorted((problem for one in built for problem in one.problems), key=lambda one: (one[0].file, one[0].line))
+    found = [*known, *(problem for one in built for problem in one.problems)]
+    found.sort(key=lambda one: (one[0].file, one[0].line))
     if found:
         raise InvalidPipeline(dict.fromkeys(f"{place}: {words}" for place, words, _ in found)) from found[0][2]
     return built
@@ -174,17 +177,29 @@ def ship_functions(declaration: Declaration) -> None:
             register_pickle_by_value(module)
 
 
-def plan(declaration: Declaration, bootstrap: str, place: SparkPlace) -> dict[str, str]:
+def plan(declaration: Declaration, bootstrap: str, place: SparkPlace, phase: Callable[[str], None]) -> dict[str, str]:
     """What Spark makes of the pipeline without running it: the columns of each table.
 
-    InvalidPipeline has every mistake that Spark finds.
+    InvalidPipeline has every mistake that Spark finds, and every topic to read that is not there; `phase` is told what
+    takes seconds, and what could not be looked at.
     """
+    absent = [] if place.is_connect else _absent_topics(declaration, bootstrap, phase)
     with tempfile.TemporaryDirectory(prefix="headrace-plan-") as directory:
         log = Path(directory) / "spark.log"
+        phase(f"starting Spark ({place})")
         with open_session(place, declaration.name, declaration.spark, log) as spark:
             ship_functions(declaration)
-            built = build_all(spark, declaration, graphs_of(declaration), bootstrap)
+            phase("preparing the queries")
+            built = build_all(spark, declaration, graphs_of(declaration), bootstrap, absent)
             return {name: _columns(table) for one in built for name, table in one.tables.items()}
+
+
+def _absent_topics(declaration: Declaration, bootstrap: str, phase: Callable[[str], None]) -> list[Problem]:
+    try:
+        return absent_topics(declaration, bootstrap)
+    except ClientError as error:
+        phase(f"whether the topics are there is not checked: {error.message}")
+        return []
 
 
 def _columns(table: Any) -> str:

@@ -22,6 +22,9 @@ def read_sink(name: str, section: Section, tables: Tables, directory: Path) -> S
     if len(kinds) != 1:
         found = f"has {' and '.join(kinds)}; keep one" if kinds else f"needs one of {', '.join(_KINDS)}"
         section.problems.add(section.place, f"{section.what} {found}")
+        section.allow(
+            [*_COMMON, *COLUMNS, "format", "partitionBy", *sink_options(), *file_options()], is_client_setting
+        )
         return None
     output = _READERS[kinds[0]](section, directory)
     table = _table(name, section, tables)
@@ -61,7 +64,7 @@ def _to_topic(section: Section, directory: Path) -> Output:
     options |= {"schema": beside(options["schema"], directory)} if "schema" in options else {}
     options |= {"format": chosen} if chosen in ENCODED else {}
     if len(section.problems.found) == before:
-        section.judged_by(wrong_with_sink(options))
+        section.judged_by(wrong_with_sink, options)
     return ToTopic(columns=columns, options=options)
 
 

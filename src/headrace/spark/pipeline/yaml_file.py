@@ -13,8 +13,11 @@ _BOOLEANS: Final = ("true", "false")
 """YAML 1.1 has more words for them, which are topics, countries and keys as well: on, off, yes, no."""
 
 
-def read_yaml(text: str, file: str, environment: Mapping[str, str]) -> Node:
-    """The whole document; InvalidPipeline if it is not YAML or names a variable that is not set."""
+def read_yaml(text: str, file: str, environment: Mapping[str, str], problems: Problems) -> Node:
+    """The whole document; InvalidPipeline if it is not YAML or names a variable that is not set.
+
+    What is wrong with words that have a meaning all the same is noted in `problems`.
+    """
     loader = yaml.SafeLoader(text)
     try:
         root = loader.get_single_node()
@@ -22,9 +25,10 @@ def read_yaml(text: str, file: str, environment: Mapping[str, str]) -> Node:
         raise InvalidPipeline([_syntax(error, file)]) from error
     if root is None:
         raise InvalidPipeline([f"{file}:1: the file is empty; `headrace pipeline new DIR` writes one to start from"])
-    problems = Problems()
-    tree = _Tree(loader, file, environment, problems).node(root, Place(file, root.start_mark.line + 1))
-    problems.raise_any()
+    reading = _Tree(loader, file, environment, problems)
+    tree = reading.node(root, Place(file, root.start_mark.line + 1))
+    if reading.lacks_variables:  # Whatever else is said of a value that is not known would be a guess.
+        problems.raise_any()
     return tree
 
 
@@ -42,6 +46,7 @@ class _Tree:
         self._file = file
         self._environment = environment
         self._problems = problems
+        self.lacks_variables = False
 
     def node(self, raw: yaml.Node, place: Place) -> Node:
         if isinstance(raw, yaml.MappingNode):
@@ -81,6 +86,7 @@ class _Tree:
         if name in self._environment:
             return self._environment[name]
         if default is None:
+            self.lacks_variables = True
             self._problems.add(
                 place, f"the environment variable {name} is not set; set it, or write ${{{name}:-default}}"
             )

@@ -317,6 +317,43 @@ def test_wrong_options_are_found_beside_other_mistakes(tmp_path: Path) -> None:
     assert "startingOffsets must be earliest, latest or JSON" in found[0]
 
 
+def test_every_wrong_option_of_a_source_or_sink_is_found_in_one_run(tmp_path: Path) -> None:
+    text = """
+    name: small
+    sources:
+      orders:
+        topic: orders
+        maxOffsetsPerTrigger: -5
+        startingOffsets: first
+        failOnDataLoss: maybe
+        kafka.isolation.level: read_commited
+    sinks:
+      copy:
+        from: orders
+        topic: copy
+        delivery: twice
+        tornBatch: maybe
+        kafka.acks: 7
+    """
+    lines = [message.partition(":")[0] for message in mistakes(tmp_path, text)]
+    assert lines == ["5", "6", "7", "8", "13", "14", "15"]
+
+
+def test_a_wrong_format_is_not_followed_by_what_comes_of_it(tmp_path: Path) -> None:
+    text = MINIMAL.replace("topic: orders}", "topic: orders, format: jsno, schema: id BIGINT}")
+    assert len(mistakes(tmp_path, text)) == 1
+
+
+def test_a_sink_without_an_output_is_asked_about_the_words_it_has(tmp_path: Path) -> None:
+    found = mistakes(tmp_path, MINIMAL.replace("parquet: out", "topics: out"))
+    assert "5: sink 'copy' has no setting 'topics'; did you mean topic?" in found
+
+
+def test_a_word_that_yaml_takes_for_true_hides_no_other_mistake(tmp_path: Path) -> None:
+    text = MINIMAL.replace("topic: orders", "topic: on").replace("from: orders", "from: ordres")
+    assert [message.partition(":")[0] for message in mistakes(tmp_path, text)] == ["3", "5"]
+
+
 def test_a_source_knows_where_its_dead_letters_go(tmp_path: Path) -> None:
     for option in ("deadLetterTopic: dead", "badRecords: deadLetterTopic=dead"):
         text = MINIMAL.replace("topic: orders}", f"topic: orders, format: json, schema: id BIGINT, {option}}}")
@@ -328,7 +365,7 @@ def test_a_source_knows_where_its_dead_letters_go(tmp_path: Path) -> None:
 
 def test_every_mistake_is_found_in_one_run(tmp_path: Path) -> None:
     text = MINIMAL.replace("topic: orders", "topc: orders").replace("parquet: out", "parqet: out")
-    assert [message.partition(":")[0] for message in mistakes(tmp_path, text)] == ["3", "3", "5"]
+    assert [message.partition(":")[0] for message in mistakes(tmp_path, text)] == ["3", "3", "5", "5"]
 
 
 @pytest.mark.parametrize(
