@@ -29,7 +29,7 @@ TOPICS: Final = ("orders", "payments", "revenue", "frauds")
 SILENT_SECONDS: Final = 600.0
 """How long the pipeline may read nothing before the demo gives it up: on a busy machine a batch takes minutes."""
 AWAY_SECONDS: Final = 120.0
-"""The same while the pipeline says that it cannot go on, such as without a broker."""
+"""For how long the pipeline may say that it cannot go on, such as without a broker."""
 Process = subprocess.Popen[str]
 
 
@@ -137,15 +137,18 @@ class Arrivals:
         self._messages = messages
         self._read = -1
         self._moved = 0.0
+        self._well = 0.0
         self._told = False
 
     def are_over(self, sinks: Collection[Progress], now: float) -> bool:
         """True once, when it is time to stop the pipeline."""
         read = min((sink.rows_in for sink in sinks), default=0)
-        patience = AWAY_SECONDS if any(sink.problem is not None for sink in sinks) else SILENT_SECONDS
         if read > self._read:
             self._read, self._moved = read, now
-        is_over = read >= self._messages or now - self._moved > patience
+        if all(sink.problem is None for sink in sinks):
+            self._well = now
+        is_given_up = now - self._moved > SILENT_SECONDS or now - max(self._moved, self._well) > AWAY_SECONDS
+        is_over = read >= self._messages or is_given_up
         if not is_over or self._told:
             return False
         self._told = True

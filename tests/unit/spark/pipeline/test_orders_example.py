@@ -147,5 +147,12 @@ def test_the_demo_does_not_wait_long_for_a_broker_that_is_gone() -> None:
     assert arrivals.are_over(gone, 121.0)
 
 
+def test_the_demo_does_not_take_a_slow_batch_for_a_time_without_a_broker() -> None:
+    arrivals = Arrivals(10)
+    again = [replace(sink, state="restarting", problem="a Python process was slow") for sink in read(3, 3)]
+    for seconds, sinks in ((0.0, read(3, 3)), (200.0, read(3, 3)), (201.0, again), (310.0, read(3, 3)), (400.0, again)):
+        assert not arrivals.are_over(sinks, seconds)
+
+
 def test_a_demo_without_messages_has_nothing_to_wait_for() -> None:
     assert Arrivals(0).are_over([], 0.0)
