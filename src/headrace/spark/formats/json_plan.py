@@ -1,5 +1,6 @@
 """A Spark struct as tables: what each place of a JSON document is, and the columns that it becomes."""
 
+import json
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -111,7 +112,7 @@ class _Planner:
 
     def _name(self, name: str) -> list[int]:
         letters, words, masks = self.letters
-        written = f'"{name}":'.encode()
+        written = f"{json.dumps(name, ensure_ascii=False)}:".encode()  # a quote in it must be escaped in documents, too
         row = [len(letters), len(written), 0, len(words) // 8]
         letters += written
         words += written.ljust(-(-len(written) // 8) * 8, b"\0")

@@ -274,6 +274,16 @@ def test_fields_come_in_any_order_and_unknown_ones_are_passed_over() -> None:
     assert decoded("a int, b int, v int", [text]).values.to_pylist() == [{"a": 1, "b": 2, "v": None}]
 
 
+@pytest.mark.parametrize("name", ['q"uote', "back\\slash", "li\nne", '"'])
+def test_a_name_with_what_must_be_escaped_is_found_escaped_and_nowhere_else(name: str) -> None:
+    spark_type = t.StructType([t.StructField("a", t.IntegerType()), t.StructField(name, t.StringType())])
+    rows = [json.dumps({"a": 1, name: "x"}).encode(), f'{{"a": 1, "{name}": "x"}}'.encode(), b'{"a": 1}']
+    rows += [row.replace(b" ", b"") for row in rows]
+    found = decoded(spark_type.json(), list(rows))
+    assert found.values.to_pylist() == [{"a": 1, name: "x"}, None, {"a": 1, name: None}] * 2
+    assert set(found.errors) == {1, 4}
+
+
 def test_names_alike_in_different_structs_are_kept_apart() -> None:
     text = b'{"a": {"id": 1, "b": {"id": 2}}, "l": [{"id": 3}, {"no": 0, "id": 4}], "id": 5}'
     schema = "id int, a struct<b:struct<id:int>,id:int>, l array<struct<id:int>>"
