@@ -1,6 +1,6 @@
 """Spark finds this module by its name and registers the source in it, so that `format("headrace")` just works."""
 
-from headrace.spark.source import HeadraceSource
+from headrace.spark.data_source import HeadraceSource
 
 
 class DefaultSource(HeadraceSource):

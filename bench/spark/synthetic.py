@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
 from headrace.client.columnar.model import SCHEMA
-from headrace.spark.source import RECORD
+from headrace.spark.data_source import RECORD
 
 BATCH_ROWS: Final = 40_000
 VALUE_SIZE: Final = 100

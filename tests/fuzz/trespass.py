@@ -8,9 +8,9 @@ import numpy as np
 from headrace.kernels import bounds
 from headrace.kernels.addresses import copy, load_i64, load_u8, store_32
 from headrace.kernels.bounds import pointer
+from headrace.kernels.intrinsics import copy as copy_elements
+from headrace.kernels.intrinsics import eight_bytes
 from headrace.kernels.jit import jit
-from headrace.spark.formats.machine import copy as copy_elements
-from headrace.spark.formats.machine import eight_bytes
 
 
 @jit

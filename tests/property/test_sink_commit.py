@@ -18,8 +18,8 @@ import pytest
 
 from headrace.client.columnar.model import Range
 from headrace.client.columnar.transaction import PreparedTransaction
-from headrace.spark import sink_commit
-from headrace.spark.sink_commit import (
+from headrace.spark.sink import commit as sink_commit
+from headrace.spark.sink.commit import (
     Claim,
     Command,
     CommitError,

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from headrace.spark.batch import BatchReader
-from headrace.spark.reading import Rows
-from headrace.spark.sink import SinkWriter
-from headrace.spark.sink_commit import Command, End
-from headrace.spark.sink_driver import SinkDriver
-from headrace.spark.source import HeadraceSource
+from headrace.spark.data_source import HeadraceSource
+from headrace.spark.sink.commit import Command, End
+from headrace.spark.sink.driver import SinkDriver
+from headrace.spark.sink.writer import SinkWriter
+from headrace.spark.source.batch import BatchReader
+from headrace.spark.source.reading import Rows
 
 from .gates import Gate
 

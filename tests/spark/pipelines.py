@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from headrace.spark.pipeline.model import Declaration
-from headrace.spark.pipeline.places import Places
+from headrace.spark.pipeline.paths import PipelinePaths
 from headrace.spark.pipeline.progress import Progress
-from headrace.spark.pipeline.session import DEFAULTS, SparkPlace
+from headrace.spark.pipeline.session import DEFAULTS, SparkTarget
 
 SILENT_SECONDS = 240.0
 """A first run on a machine compiles its loops, which takes two busy cores a minute."""
@@ -27,7 +27,7 @@ class Silent:
     """Somebody who does not want to know how a run goes."""
 
     def phase(self, words: str) -> None: ...
-    def started(self, declaration: Declaration, places: Places, spark: SparkPlace) -> None: ...
+    def started(self, declaration: Declaration, paths: PipelinePaths, spark: SparkTarget) -> None: ...
     def progress(self, sinks: Sequence[Progress]) -> None: ...
 
 

@@ -34,8 +34,8 @@ def test_spark_connect_runs_the_pipeline(tmp_path: Path) -> None:
 
 def run_once(directory: Path, bootstrap: str, *arguments: str) -> str | None:
     """Run the example over what is there; the watermark that the sums of revenue came to."""
-    places = ("--bootstrap", bootstrap, "--checkpoint", str(directory / "checkpoint"), "--once")
-    with PipelineProcess(FILE, *places, *arguments, environment={"ARCHIVE": str(directory / "archive")}) as run:
+    paths = ("--bootstrap", bootstrap, "--checkpoint", str(directory / "checkpoint"), "--once")
+    with PipelineProcess(FILE, *paths, *arguments, environment={"ARCHIVE": str(directory / "archive")}) as run:
         assert run.ended() == 0, run.errors
         sinks = {sink["sink"]: sink for sink in run.event("ended")["sinks"]}
     watermark: str | None = sinks["revenue"]["watermark"]

@@ -94,8 +94,8 @@ class Job:
         self, place: str, settings: dict[str, str], sent: Path | None = None, **environment: str
     ) -> "subprocess.CompletedProcess[str]":
         """`sent` is a file for `addPyFile`."""
-        places = (self._topics.bootstrap, self._source, self._target, self._checkpoint)
-        given = [place, settings, *places, str(sent or "")]
+        paths = (self._topics.bootstrap, self._source, self._target, self._checkpoint)
+        given = [place, settings, *paths, str(sent or "")]
         return subprocess.run(
             [sys.executable, str(self._file), json.dumps(given)],
             env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", **environment},

@@ -14,9 +14,9 @@ from headrace.spark.pipeline.document import InvalidPipeline
 from headrace.spark.pipeline.failures import PipelineFailed
 from headrace.spark.pipeline.files import committed_files
 from headrace.spark.pipeline.loading import load
-from headrace.spark.pipeline.places import places_of
+from headrace.spark.pipeline.paths import paths_of
 from headrace.spark.pipeline.progress import Progress
-from headrace.spark.pipeline.run import Wishes, run_with
+from headrace.spark.pipeline.run import RunOptions, run_with
 
 from .pipelines import Silent, pipeline_settings
 from .records import records, values
@@ -33,8 +33,8 @@ def run(spark: Any, topics: Topics, tmp_path: Path) -> Iterator[Run]:
         path = tmp_path / "pipeline.yaml"
         path.write_text(textwrap.dedent(text))
         declaration = load(path)
-        wishes = Wishes(bootstrap=topics.bootstrap, once=True)
-        return run_with(spark, declaration, places_of(declaration, None), wishes, Silent())
+        options = RunOptions(bootstrap=topics.bootstrap, once=True)
+        return run_with(spark, declaration, paths_of(declaration, None), options, Silent())
 
     with pipeline_settings(spark):
         yield once

@@ -32,7 +32,7 @@ CHECKPOINT = "viewfs://shared/state/copy"
 
 
 class Hosts:
-    """Places that share the checkpoint and nothing else."""
+    """PipelinePaths that share the checkpoint and nothing else."""
 
     def __init__(self, directory: Path, topics: Topics) -> None:
         self._directory = directory

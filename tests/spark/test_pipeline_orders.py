@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from headrace.spark.pipeline.loading import load
-from headrace.spark.pipeline.places import places_of
-from headrace.spark.pipeline.run import Wishes, run_with
+from headrace.spark.pipeline.paths import paths_of
+from headrace.spark.pipeline.run import RunOptions, run_with
 
 from .pipelines import Silent, pipeline_settings
 from .shop import FILE, open_shop
@@ -18,7 +18,7 @@ def test_orders_are_joined_summed_up_and_watched(spark: Any, tmp_path: Path, mon
     monkeypatch.setenv("ARCHIVE", str(tmp_path / "archive"))
     with open_shop() as shop, pipeline_settings(spark):
         declaration = load(FILE)
-        places = places_of(declaration, str(tmp_path / "checkpoint"))
-        ended = run_with(spark, declaration, places, Wishes(bootstrap=shop.bootstrap, once=True), Silent())
+        paths = paths_of(declaration, str(tmp_path / "checkpoint"))
+        ended = run_with(spark, declaration, paths, RunOptions(bootstrap=shop.bootstrap, once=True), Silent())
         assert shop.wrong(tmp_path / "archive", ended[0].watermark) == []
     assert {sink.sink: sink.lag for sink in ended} == {"revenue": 0, "frauds": 0, "archive": 0}

@@ -14,7 +14,7 @@ import pytest
 
 from headrace.client.columnar.cluster import Cluster
 from headrace.client.columnar.model import LATEST, TopicPartition
-from headrace.spark.sink_options import DECISIONS_TOPIC
+from headrace.spark.sink.options import DECISIONS_TOPIC
 from tests.faults.view import View
 from tests.process import ClusterProcesses, wait_for
 
@@ -68,10 +68,10 @@ def save(frame: Any, view: View, bootstrap: str, kind: str = "headrace", **optio
 
 
 def ends(bootstrap: str, view: View, *, read_committed: bool = False) -> list[int]:
-    places = [TopicPartition(view.topic, number) for number in range(len(REPLICAS))]
+    paths = [TopicPartition(view.topic, number) for number in range(len(REPLICAS))]
     with Cluster({"bootstrap.servers": bootstrap}) as cluster:
-        found = cluster.offsets(dict.fromkeys(places, LATEST), read_committed=read_committed)
-    return [found[where] or 0 for where in places]
+        found = cluster.offsets(dict.fromkeys(paths, LATEST), read_committed=read_committed)
+    return [found[where] or 0 for where in paths]
 
 
 def committed(bootstrap: str, view: View) -> Counter[int]:

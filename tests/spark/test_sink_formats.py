@@ -12,8 +12,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from headrace.client.columnar import read_arrow
 from headrace.spark.pipeline.loading import load
-from headrace.spark.pipeline.places import places_of
-from headrace.spark.pipeline.run import Wishes, run_with
+from headrace.spark.pipeline.paths import paths_of
+from headrace.spark.pipeline.run import RunOptions, run_with
 
 from .pipelines import Silent, pipeline_settings
 from .queries import started
@@ -125,8 +125,8 @@ def test_a_pipeline_goes_from_one_registered_topic_to_another(
     file.write_text(textwrap.dedent(text))
     declaration = load(file)
     with pipeline_settings(spark):
-        wishes = Wishes(bootstrap=topics.bootstrap, once=True)
-        run_with(spark, declaration, places_of(declaration, None), wishes, Silent())
+        options = RunOptions(bootstrap=topics.bootstrap, once=True)
+        run_with(spark, declaration, paths_of(declaration, None), options, Silent())
     read = AvroDeserializer(client)
     values = read_arrow(target, bootstrap=topics.bootstrap, isolation_level="read_committed")["value"].to_pylist()
     found = [read(value, SerializationContext(target, MessageField.VALUE)) for value in values]

@@ -132,8 +132,8 @@ def _wait_for_growth(plan: Plan, run: Run) -> None:
 
 
 def _size(cluster: Cluster, topic: str) -> int:
-    places = [TopicPartition(topic, number) for number in range(cluster.partitions([topic])[topic])]
-    return sum(end or 0 for end in cluster.offsets(dict.fromkeys(places, LATEST)).values())
+    paths = [TopicPartition(topic, number) for number in range(cluster.partitions([topic])[topic])]
+    return sum(end or 0 for end in cluster.offsets(dict.fromkeys(paths, LATEST)).values())
 
 
 @pytest.mark.timeout(1200)

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.client.columnar.cluster import Cluster
 from headrace.client.columnar.prepared import open_transactions
-from headrace.spark.sink_commit import PREFIX
+from headrace.spark.sink.commit import PREFIX
 
 from .records import values, wait_until_decided
 from .retried import Plan

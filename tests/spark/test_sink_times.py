@@ -12,7 +12,7 @@ import pytest
 from headrace.client.columnar.cluster import Cluster
 from headrace.client.columnar.prepared import describe_transactions, open_transactions
 from headrace.client.columnar.writer import Writer
-from headrace.spark.sink_commit import PREFIX, suffix_of, transactional_id
+from headrace.spark.sink.commit import PREFIX, suffix_of, transactional_id
 from headrace.testing import Broker
 from tests.process import wait_for
 

@@ -53,7 +53,7 @@ def plain_error(error: ConfigError | ClientError) -> QueryError:
     return Unreachable(str(error)) if is_away else QueryError(str(error))
 
 
-def plainly(call: Callable[P, T]) -> Callable[P, T]:
+def with_query_errors(call: Callable[P, T]) -> Callable[P, T]:
     """Let what Spark calls raise `QueryError` for the errors we know, without the way they came."""
 
     @wraps(call)
@@ -66,7 +66,7 @@ def plainly(call: Callable[P, T]) -> Callable[P, T]:
     return plain
 
 
-def each_plainly(rows: Iterator[T]) -> Iterator[T]:
+def iterate_with_query_errors(rows: Iterator[T]) -> Iterator[T]:
     """The same for what Spark takes one by one."""
     try:
         yield from rows

@@ -17,7 +17,7 @@ from headrace.spark.pipeline.document import InvalidPipeline
 from headrace.spark.pipeline.loading import load
 from headrace.spark.pipeline.progress import Progress
 from headrace.spark.pipeline.queries import SinkGraph
-from headrace.spark.pipeline.session import SparkPlace
+from headrace.spark.pipeline.session import SparkTarget
 from headrace.testing import Broker
 from tests.unit.cli.conftest import Run
 
@@ -224,7 +224,7 @@ def test_planning_tells_what_it_does_and_every_topic_that_is_not_there(
     monkeypatch.setattr(planning, "build", builds)
     told: list[str] = []
     with Broker() as broker, pytest.raises(InvalidPipeline) as raised:
-        planning.plan(load(file), broker.bootstrap, SparkPlace(master="local[1]"), told.append)
+        planning.plan(load(file), broker.bootstrap, SparkTarget(master="local[1]"), told.append)
     assert raised.value.problems == [
         f"{file}:3: source 'a': topic 'one' does not exist",
         f"{file}:4: source 'b': topic 'two' does not exist",

@@ -8,11 +8,11 @@ from pyspark.sql import datasource as ds
 
 from headrace.client.columnar.model import LATEST, Range, TopicPartition, UnknownTopic
 from headrace.config.setting import ConfigError
-from headrace.spark.batch import plan
-from headrace.spark.filters import Narrowing
-from headrace.spark.loss import DataLost
-from headrace.spark.options import Assigned, AtOffsets, AtTime, AtTimes, SourceOptions, Topics
-from headrace.spark.planning import Splitting
+from headrace.spark.source.batch import plan
+from headrace.spark.source.data_loss import DataLost
+from headrace.spark.source.filters import Narrowing
+from headrace.spark.source.options import Assigned, AtOffsets, AtTime, AtTimes, SourceOptions, Topics
+from headrace.spark.source.planning import Splitting
 
 from .fakes import FakeLog, FakeLogs
 

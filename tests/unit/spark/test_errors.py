@@ -6,11 +6,11 @@ from headrace.client.columnar.model import UnknownTopic
 from headrace.client.errors import ClientError, ClusterUnreachable
 from headrace.client.registry import RegistryUnreachable
 from headrace.config.setting import ConfigError
-from headrace.spark.errors import QueryError, Unreachable, is_unreachable, plainly
+from headrace.spark.errors import QueryError, Unreachable, is_unreachable, with_query_errors
 
 
 def raised(error: Exception) -> QueryError:
-    @plainly
+    @with_query_errors
     def call() -> None:
         raise error
 

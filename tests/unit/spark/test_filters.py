@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyspark.sql import datasource as ds
 
 from headrace.client.columnar.model import Range, TopicPartition
-from headrace.spark.filters import Narrowing
+from headrace.spark.source.filters import Narrowing
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COMPARED: dict[Any, Callable[[Any, Any], bool]] = {

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.client.columnar.model import TopicPartition
 from headrace.config.setting import ConfigError
-from headrace.spark.offsets import (
+from headrace.spark.source.offsets import (
     NOT_STARTED,
     from_spark,
     ids_from_spark,

@@ -9,9 +9,9 @@ import pytest
 
 from headrace.client.columnar.model import EARLIEST, LATEST, TopicPartition
 from headrace.config.setting import ConfigError
-from headrace.spark import sink_options
 from headrace.spark.formats import OPTION_NAMES
-from headrace.spark.options import (
+from headrace.spark.sink import options as sink_options
+from headrace.spark.source.options import (
     OPTIONS,
     Assigned,
     AtEnd,
@@ -24,7 +24,7 @@ from headrace.spark.options import (
     Trigger,
     parse,
 )
-from headrace.spark.planning import Splitting
+from headrace.spark.source.planning import Splitting
 
 WHERE = {"kafka.bootstrap.servers": "localhost:9092"}
 T0 = TopicPartition("t", 0)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.client.columnar.model import Range, TopicPartition
-from headrace.spark.planning import (
+from headrace.spark.source.planning import (
     Limit,
     Splitting,
     bounded,

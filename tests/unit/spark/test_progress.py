@@ -6,8 +6,8 @@ import pytest
 
 from headrace.client.columnar.model import TopicPartition
 from headrace.client.errors import ClientError
-from headrace.spark.offsets import Offsets
-from headrace.spark.progress import Progress
+from headrace.spark.source.group_progress import Progress
+from headrace.spark.source.offsets import Offsets
 
 from .fakes import FakeClock
 

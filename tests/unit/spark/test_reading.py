@@ -14,8 +14,8 @@ from headrace.client.columnar.model import (
     UnknownPartition,
     UnknownTopic,
 )
-from headrace.spark.loss import DataLost, report
-from headrace.spark.reading import RangeTask, read
+from headrace.spark.source.data_loss import DataLost, report
+from headrace.spark.source.reading import RangeTask, read
 
 A, B = TopicPartition("t", 0), TopicPartition("u", 0)
 OF_A, OF_B = Range(*A, 0, 10), Range(*B, 0, 4)

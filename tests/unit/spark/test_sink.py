@@ -16,9 +16,11 @@ from headrace.client.errors import ClientError
 from headrace.config.setting import ConfigError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
-from headrace.spark import sink, sink_slots, sink_task
 from headrace.spark.errors import QueryError
-from headrace.spark.sink import SinkMessage, make_stream_writer, make_writer
+from headrace.spark.sink import slots as sink_slots
+from headrace.spark.sink import task as sink_task
+from headrace.spark.sink import writer as sink
+from headrace.spark.sink.writer import SinkMessage, make_stream_writer, make_writer
 from headrace.testing import Broker
 from tests.lacking import hide_transactions
 from tests.scripted import Asked, Reply

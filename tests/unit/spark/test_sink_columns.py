@@ -17,8 +17,8 @@ from pyspark.sql.types import (
 )
 
 from headrace.config.setting import ConfigError
-from headrace.spark.sink_columns import written_columns
-from headrace.spark.source import HEADERS, RECORD
+from headrace.spark.data_source import HEADERS, RECORD
+from headrace.spark.sink.columns import written_columns
 
 TEXT = StringType()
 

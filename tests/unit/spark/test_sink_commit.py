@@ -8,7 +8,7 @@ import pytest
 from headrace.client.columnar.model import Range
 from headrace.client.columnar.prepared import Description
 from headrace.client.columnar.transaction import PreparedTransaction
-from headrace.spark.sink_commit import (
+from headrace.spark.sink.commit import (
     Claim,
     CommitError,
     Copy,
@@ -40,7 +40,7 @@ from headrace.spark.sink_commit import (
     transactional_id,
     verdict,
 )
-from headrace.spark.sink_driver import SWEEP_SECONDS, is_sweep_due, outcome_of
+from headrace.spark.sink.driver import SWEEP_SECONDS, is_sweep_due, outcome_of
 
 OPEN, COMMITTED, LOST = Outcome.OPEN, Outcome.COMMITTED, Outcome.LOST
 ONE = Prepared("r2", 0, "s-1", 10, 3)

@@ -9,8 +9,8 @@ from headrace.client.columnar.model import UnknownTopic
 from headrace.client.errors import ClientError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
-from headrace.spark import sink_driver
-from headrace.spark.sink_commit import (
+from headrace.spark.sink import driver as sink_driver
+from headrace.spark.sink.commit import (
     PREFIX,
     CommitError,
     Decision,
@@ -21,8 +21,8 @@ from headrace.spark.sink_commit import (
     suffix_of,
     transactional_id,
 )
-from headrace.spark.sink_driver import SinkDriver
-from headrace.spark.sink_journal import JobJournal, TopicJournal, require_journal
+from headrace.spark.sink.driver import SinkDriver
+from headrace.spark.sink.journal import JobJournal, TopicJournal, require_journal
 from headrace.testing import Broker
 from tests.unit.columnar.scripted_cluster import FAST, TOPIC, ScriptedCluster, ScriptedLog
 from tests.unit.columnar.scripted_coordinator import ABORTED, COMMITTED, EMPTY, OPEN, ScriptedCoordinator

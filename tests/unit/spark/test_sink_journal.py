@@ -11,9 +11,9 @@ import pytest
 from headrace.client.columnar.cluster import Cluster
 from headrace.client.columnar.fenced import Entry
 from headrace.client.columnar.prepared import describe_transactions
-from headrace.spark import sink_journal
-from headrace.spark.sink_commit import PREFIX, CommitError, Decision, Prepared, State
-from headrace.spark.sink_journal import JournalState, TopicJournal, require_journal
+from headrace.spark.sink import journal as sink_journal
+from headrace.spark.sink.commit import PREFIX, CommitError, Decision, Prepared, State
+from headrace.spark.sink.journal import JournalState, TopicJournal, require_journal
 from headrace.testing import Broker
 from tests.process import wait_for
 

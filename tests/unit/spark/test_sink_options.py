@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.config.setting import ConfigError
-from headrace.spark.sink_options import DECISIONS_TOPIC, Delivery, parse_sink_options
+from headrace.spark.sink.options import DECISIONS_TOPIC, Delivery, parse_sink_options
 
 BROKERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 

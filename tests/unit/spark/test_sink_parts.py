@@ -12,11 +12,12 @@ from headrace.client.columnar.cluster import Cluster
 from headrace.client.columnar.prepared import describe_transactions, open_transactions
 from headrace.client.columnar.writer import Writer
 from headrace.client.errors import ClusterUnreachable
-from headrace.spark import sink_parts, sink_slots
-from headrace.spark.sink_commit import CommitError, Part, Report, id_prefix, transactional_id
-from headrace.spark.sink_driver import SinkDriver
-from headrace.spark.sink_journal import TopicJournal, require_journal
-from headrace.spark.sink_parts import Origin, PartsWriter
+from headrace.spark.sink import parts as sink_parts
+from headrace.spark.sink import slots as sink_slots
+from headrace.spark.sink.commit import CommitError, Part, Report, id_prefix, transactional_id
+from headrace.spark.sink.driver import SinkDriver
+from headrace.spark.sink.journal import TopicJournal, require_journal
+from headrace.spark.sink.parts import Origin, PartsWriter
 from headrace.testing import Broker
 from tests.process import wait_for
 from tests.spark.records import records, wait_until_decided

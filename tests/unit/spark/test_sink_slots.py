@@ -7,12 +7,12 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-from headrace.spark.sink_slots import Slots
+from headrace.spark.sink.slots import Slots
 
 HOLDER = """
 import sys
 from pathlib import Path
-from headrace.spark.sink_slots import Slots
+from headrace.spark.sink.slots import Slots
 with Slots(Path(sys.argv[1])).lease("-0", list) as slot:
     print(slot, flush=True)
     sys.stdin.read()

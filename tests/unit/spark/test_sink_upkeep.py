@@ -3,9 +3,9 @@
 import pytest
 
 from headrace.client.errors import ClientError
-from headrace.spark import sink_upkeep
-from headrace.spark.sink_commit import CommitError
-from headrace.spark.sink_upkeep import FORGET_SECONDS, JOB_SECONDS, LATER_SECONDS, TICK_SECONDS, Upkeep
+from headrace.spark.sink import upkeep as sink_upkeep
+from headrace.spark.sink.commit import CommitError
+from headrace.spark.sink.upkeep import FORGET_SECONDS, JOB_SECONDS, LATER_SECONDS, TICK_SECONDS, Upkeep
 from tests.process import wait_for
 
 from .fakes import FakeClock

@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from headrace.config.setting import ConfigError
-from headrace.spark.source import RECORD, columns
+from headrace.spark.data_source import RECORD, columns
 
 
 def test_a_schema_chooses_columns_and_their_order() -> None:

@@ -10,10 +10,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from headrace.client.columnar.model import OffsetsGone, Range, TopicPartition
 from headrace.spark.errors import QueryError
-from headrace.spark.offsets import NOT_STARTED
-from headrace.spark.options import Trigger, parse
-from headrace.spark.reading import RangeTask, Rows
-from headrace.spark.stream import StreamReader, limited
+from headrace.spark.source.offsets import NOT_STARTED
+from headrace.spark.source.options import Trigger, parse
+from headrace.spark.source.reading import RangeTask, Rows
+from headrace.spark.source.stream import StreamReader, limited
 
 from .fakes import FakeLog, FakeLogs
 
@@ -35,7 +35,7 @@ class Cluster(FakeLogs):
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     cluster = Cluster(FakeLog(0, 7), FakeLog(0, 3))
-    monkeypatch.setattr("headrace.spark.stream.shared_cluster", lambda _settings: cluster)
+    monkeypatch.setattr("headrace.spark.source.stream.shared_cluster", lambda _settings: cluster)
     return cluster
 
 

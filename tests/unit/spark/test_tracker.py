@@ -7,11 +7,11 @@ import pytest
 
 from headrace.client.columnar.model import EARLIEST, LATEST, Range, TopicPartition, UnknownTopic
 from headrace.config.setting import ConfigError
-from headrace.spark.loss import DataLost
-from headrace.spark.offsets import Offsets
-from headrace.spark.options import AtEnd, AtOffsets, AtTime, SourceOptions, Topics, Trigger, parse
-from headrace.spark.sizes import Sample, Sizes
-from headrace.spark.tracker import Tracker
+from headrace.spark.source.data_loss import DataLost
+from headrace.spark.source.offsets import Offsets
+from headrace.spark.source.options import AtEnd, AtOffsets, AtTime, SourceOptions, Topics, Trigger, parse
+from headrace.spark.source.sizes import Sample, Sizes
+from headrace.spark.source.tracker import Tracker
 
 from .fakes import FakeClock, FakeLog, FakeLogs
 

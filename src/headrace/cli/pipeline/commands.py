@@ -16,7 +16,7 @@ from ..options import DEFAULT_BOOTSTRAP, Json, bootstrap_list, pairs
 
 if TYPE_CHECKING:
     from headrace.spark.pipeline.model import Declaration
-    from headrace.spark.pipeline.session import SparkPlace
+    from headrace.spark.pipeline.session import SparkTarget
 
 app = typer.Typer(
     help="Run declared pipelines on Spark: topics in, SQL and Python between, topics and Parquet out.",
@@ -83,12 +83,12 @@ def run(
     A first Ctrl-C (or SIGTERM) lets current batches finish, a second one ends at once. A sink that fails stops all.
     """
     declaration, brokers, place = _settled(file, bootstrap, master, remote, conf)
-    from headrace.spark.pipeline.run import Wishes
+    from headrace.spark.pipeline.run import RunOptions
 
     for warning in _warnings(declaration, is_connect=remote is not None):
         note(f"headrace: warning: {warning}")
     stop = threading.Event()
-    wishes = Wishes(
+    options = RunOptions(
         bootstrap=brokers,
         spark=place,
         checkpoint=checkpoint,
@@ -97,22 +97,22 @@ def run(
         stop=stop,
         take_signals=_Signals(stop).take,
     )
-    _run(declaration, wishes, verbose, json)
+    _run(declaration, options, verbose, json)
 
 
 def _settled(
     file: Path, bootstrap: str | None, master: str, remote: str | None, conf: list[str] | None
-) -> "tuple[Declaration, str, SparkPlace]":
+) -> "tuple[Declaration, str, SparkTarget]":
     """What `run` and `check` make of their options: the pipeline, the brokers, and where Spark is."""
     if remote is not None and master != "local[*]":
         raise bad_input("--master and --remote exclude each other; keep one")
     settings = pairs(conf, "--conf")
     declaration = _load(file)
-    from headrace.spark.pipeline.session import SparkPlace
+    from headrace.spark.pipeline.session import SparkTarget
 
     declaration = replace(declaration, spark={**declaration.spark, **settings})
     brokers = bootstrap_list(bootstrap or declaration.bootstrap or DEFAULT_BOOTSTRAP)
-    return declaration, brokers, SparkPlace(master=master, remote=remote)
+    return declaration, brokers, SparkTarget(master=master, remote=remote)
 
 
 def _warnings(declaration: "Declaration", *, is_connect: bool) -> list[str]:
@@ -123,7 +123,7 @@ def _warnings(declaration: "Declaration", *, is_connect: bool) -> list[str]:
     return [f"{place}: {message}" for place, message in sorted(found, key=lambda one: (one[0].file, one[0].line))]
 
 
-def _run(declaration: "Declaration", wishes: Any, verbose: bool, json: bool) -> None:
+def _run(declaration: "Declaration", options: Any, verbose: bool, json: bool) -> None:
     from headrace.spark.pipeline.document import InvalidPipeline
     from headrace.spark.pipeline.failures import PipelineFailed
     from headrace.spark.pipeline.run import run as run_pipeline
@@ -132,7 +132,7 @@ def _run(declaration: "Declaration", wishes: Any, verbose: bool, json: bool) -> 
 
     with view_for(json) as view:
         try:
-            view.ended(run_pipeline(declaration, wishes, view))
+            view.ended(run_pipeline(declaration, options, view))
         except (InvalidPipeline, PipelineFailed) as error:
             view.failed(str(error))
             if verbose and error.__cause__ is not None:
@@ -220,7 +220,7 @@ def check(
     say(f"{file}: ok, {_counted(declaration)}")
 
 
-def _planned(declaration: "Declaration", bootstrap: str, place: "SparkPlace", verbose: bool) -> dict[str, str]:
+def _planned(declaration: "Declaration", bootstrap: str, place: "SparkTarget", verbose: bool) -> dict[str, str]:
     from headrace.spark.pipeline.document import InvalidPipeline
     from headrace.spark.pipeline.failures import PipelineFailed
     from headrace.spark.pipeline.run import plan

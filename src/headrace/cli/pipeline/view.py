@@ -12,9 +12,9 @@ from ..console import note, say, say_json
 
 if TYPE_CHECKING:
     from headrace.spark.pipeline.model import Declaration
-    from headrace.spark.pipeline.places import Places
+    from headrace.spark.pipeline.paths import PipelinePaths
     from headrace.spark.pipeline.progress import Progress
-    from headrace.spark.pipeline.session import SparkPlace
+    from headrace.spark.pipeline.session import SparkTarget
 
 LINE_SECONDS: Final = 5.0
 STALE_SECONDS: Final = 30.0
@@ -27,7 +27,7 @@ class View(Protocol):
     """Who is told how a run goes and how it ended."""
 
     def phase(self, words: str) -> None: ...
-    def started(self, declaration: "Declaration", places: "Places", spark: "SparkPlace") -> None: ...
+    def started(self, declaration: "Declaration", paths: "PipelinePaths", spark: "SparkTarget") -> None: ...
     def progress(self, sinks: "Sequence[Progress]") -> None: ...
     def ended(self, sinks: "Sequence[Progress]") -> None: ...
     def failed(self, message: str) -> None: ...
@@ -105,8 +105,8 @@ def _steady(sink: "Progress") -> "Progress":
     return replace(sink, last_progress=None)
 
 
-def _opening(declaration: "Declaration", places: "Places", spark: "SparkPlace") -> str:
-    return f"pipeline {declaration.name} runs on {spark}, checkpoint {places.checkpoints}; Ctrl-C stops it"
+def _opening(declaration: "Declaration", paths: "PipelinePaths", spark: "SparkTarget") -> str:
+    return f"pipeline {declaration.name} runs on {spark}, checkpoint {paths.checkpoints}; Ctrl-C stops it"
 
 
 class JsonView:
@@ -118,14 +118,14 @@ class JsonView:
     def phase(self, words: str) -> None:
         say_json({"event": "phase", "phase": words})
 
-    def started(self, declaration: "Declaration", places: "Places", spark: "SparkPlace") -> None:
+    def started(self, declaration: "Declaration", paths: "PipelinePaths", spark: "SparkTarget") -> None:
         say_json(
             {
                 "event": "started",
                 "pipeline": declaration.name,
                 "spark": str(spark),
-                "checkpoint": places.checkpoints,
-                "log": str(places.log),
+                "checkpoint": paths.checkpoints,
+                "log": str(paths.log),
                 "sinks": [sink.name for sink in declaration.sinks],
             }
         )
@@ -158,8 +158,8 @@ class LineView:
     def phase(self, words: str) -> None:
         note(words)
 
-    def started(self, declaration: "Declaration", places: "Places", spark: "SparkPlace") -> None:
-        note(_opening(declaration, places, spark))
+    def started(self, declaration: "Declaration", paths: "PipelinePaths", spark: "SparkTarget") -> None:
+        note(_opening(declaration, paths, spark))
 
     def progress(self, sinks: "Sequence[Progress]") -> None:
         if self._clock() < self._next:
@@ -192,8 +192,8 @@ class LiveView:
 
         self._live.update(Spinner("dots", words), refresh=True)
 
-    def started(self, declaration: "Declaration", places: "Places", spark: "SparkPlace") -> None:
-        self._title = _opening(declaration, places, spark)
+    def started(self, declaration: "Declaration", paths: "PipelinePaths", spark: "SparkTarget") -> None:
+        self._title = _opening(declaration, paths, spark)
 
     def progress(self, sinks: "Sequence[Progress]") -> None:
         self._live.update(self._table(sinks), refresh=True)

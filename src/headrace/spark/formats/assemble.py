@@ -1,4 +1,4 @@
-"""From a filled sheet to Arrow, column by column."""
+"""From a filled buffers to Arrow, column by column."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -8,23 +8,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.kernels.bounds import pointer
+from headrace.kernels.intrinsics import copy
 from headrace.kernels.jit import jit
 
+from .column_buffers import BASE, COUNT, ROOM, SECOND_BASE, ColumnBuffers
 from .layout import ROOT_SCOPE, Form, Layout, Node
-from .machine import copy
 from .payload import read_only
-from .sheet import BASE, COUNT, ROOM, SECOND_BASE, Sheet
 from .times import utc_of_local
 
 
 class Assembler:
-    """Makes Arrow arrays of one sheet; `data` and `side` are the buffers that its text is in. Defaults and a side
+    """Makes Arrow arrays of one buffers; `data` and `side` are the buffers that its text is in. Defaults and a side
     buffer do not go together: the texts of defaults take its place.
     """
 
-    def __init__(self, layout: Layout, sheet: Sheet, data: Any, side: Any = None, zone: str = "UTC") -> None:
+    def __init__(self, layout: Layout, buffers: ColumnBuffers, data: Any, side: Any = None, zone: str = "UTC") -> None:
         self._layout = layout
-        self._sheet = sheet
+        self._buffers = buffers
         self._data = data
         self._side = read_only(side)
         self._zone = zone
@@ -55,19 +55,19 @@ class Assembler:
             self._first(node)[absent] = node.default
 
     def _count(self, node: Node) -> int:
-        return int(self._sheet.scopes[node.scope, ROOM if node.scope == ROOT_SCOPE else COUNT])
+        return int(self._buffers.scopes[node.scope, ROOM if node.scope == ROOT_SCOPE else COUNT])
 
     def _valid(self, node: Node) -> Any:
-        start = self._sheet.nodes[node.index, BASE]
-        return self._sheet.valid[start : start + self._count(node)]
+        start = self._buffers.nodes[node.index, BASE]
+        return self._buffers.valid[start : start + self._count(node)]
 
     def _first(self, node: Node) -> Any:
-        start = self._sheet.nodes[node.index, BASE]
-        return self._sheet.first[start : start + self._count(node)]
+        start = self._buffers.nodes[node.index, BASE]
+        return self._buffers.first[start : start + self._count(node)]
 
     def _second(self, node: Node) -> Any:
-        start = self._sheet.nodes[node.index, SECOND_BASE]
-        return self._sheet.second[start : start + self._count(node)]
+        start = self._buffers.nodes[node.index, SECOND_BASE]
+        return self._buffers.second[start : start + self._count(node)]
 
     def _array(self, node: Node) -> pa.Array:
         return _READERS[node.form](self, node)
@@ -179,3 +179,10 @@ def _gather(data: Any, side: Any, starts: Any, valid: Any, offsets: Any, held: A
                 copy(pointer(held), place, pointer(data), start, size)
             else:
                 copy(pointer(held), place, pointer(side), -1 - start, size)
+
+
+def with_rows_replaced(values: pa.Array, rows: Any, others: pa.Array) -> pa.Array:
+    """The values, with those of `rows` taken from `others` in their order."""
+    places = np.arange(len(values))
+    places[rows] = len(values) + np.arange(len(rows))
+    return pa.concat_arrays([values, others]).take(pa.array(places))

@@ -14,9 +14,9 @@ from .assemble import Assembler
 from .avro_columns import model_of
 from .avro_loop import CUT_SHORT, LEFT_OVER, NO_SUCH_BRANCH, NOT_UTF8, OUT_OF_RANGE, TOO_DEEP, decode
 from .avro_plan import UNRESOLVED, Plan, plan_of
+from .column_buffers import COUNT, grown, new_buffers
 from .errors import OptionError
 from .payload import Decoded, Payload
-from .sheet import COUNT, grown, new_sheet
 
 _FAULTS: Final = {
     CUT_SHORT: "the record is cut short",
@@ -56,16 +56,16 @@ class AvroCodec:
     def decode(self, payload: Payload) -> Decoded:
         """The records of a payload as a struct array."""
         plan = self._plan
-        sheet = new_sheet(plan.layout, payload.rows, self._per_row)
+        buffers = new_buffers(plan.layout, payload.rows, self._per_row)
         faults, places = np.zeros(payload.rows, np.int64), np.zeros(payload.rows, np.int64)
         left = np.zeros(plan.depth + 1, np.int64)
         row, plain = 0, payload.plain()
-        while (row := decode(plain, plan.steps, plan.tables, sheet, faults, places, left, row)) < payload.rows:
-            sheet = grown(sheet, plan.layout)
+        while (row := decode(plain, plan.steps, plan.tables, buffers, faults, places, left, row)) < payload.rows:
+            buffers = grown(buffers, plan.layout)
         if payload.rows:
-            self._per_row = sheet.scopes[:, COUNT] / payload.rows
+            self._per_row = buffers.scopes[:, COUNT] / payload.rows
         errors = {row: _error(plan, int(faults[row]), places[row]) for row in np.flatnonzero(faults).tolist()}
-        return Decoded(Assembler(plan.layout, sheet, payload.data, plan.texts).values(), errors)
+        return Decoded(Assembler(plan.layout, buffers, payload.data, plan.texts).values(), errors)
 
 
 def _reader(text: str) -> AvroModel:

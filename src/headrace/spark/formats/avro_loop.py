@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from headrace.kernels.bounds import pointer
+from headrace.kernels.intrinsics import long
 from headrace.kernels.jit import called, inlined, jit
 
 from .avro_plan import (
@@ -39,10 +40,10 @@ from .avro_plan import (
     SWITCH,
     WIDE_CONSTANT,
 )
+from .column_buffers import ColumnBuffers, Slots, drop_row, mark, open_element, open_row, put, put_wide, slots_of
 from .decimals import fits, halves
-from .machine import long, source_of
 from .payload import Payload
-from .sheet import Sheet, Slots, drop_row, mark, open_element, open_row, put, put_wide, slots_of
+from .payload_pointers import pointers_of
 from .wire import is_utf8, little_endian, varint, zigzag
 
 CUT_SHORT, OUT_OF_RANGE, NOT_UTF8, NO_SUCH_BRANCH, LEFT_OVER, NO_ROOM, TOO_DEEP = range(-1, -8, -1)
@@ -53,7 +54,7 @@ _MOST_MILLIS: Final = (2**63 - 1) // 1000
 
 @jit
 def decode(
-    payload: Payload, steps: Any, tables: Any, sheet: Sheet, faults: Any, places: Any, left: Any, row: int
+    payload: Payload, steps: Any, tables: Any, buffers: ColumnBuffers, faults: Any, places: Any, left: Any, row: int
 ) -> int:
     """Decode the rows from `row` on; the answer is the row that found no room, or the number of rows.
 
@@ -61,7 +62,7 @@ def decode(
     room for a number per depth of arrays and calls, and one more: what is still to come of the blocks under way, and
     where calls return to.
     """
-    source, slots = source_of(payload), slots_of(sheet)
+    source, slots = pointers_of(payload), slots_of(buffers)
     while row < source.rows:
         if source.present[row]:
             open_row(slots, row)

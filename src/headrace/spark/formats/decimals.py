@@ -4,9 +4,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from headrace.kernels.intrinsics import long
 from headrace.kernels.jit import called
-
-from .machine import long
 
 _HALF: Final = 1 << 64
 _BYTES: Final = 16

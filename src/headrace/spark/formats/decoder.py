@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from .arrow_types import arrow_field
-from .bad import BAD, BAD_FIELD, bad_column, dead_letters
+from .bad_records import BAD, BAD_FIELD, bad_column, dead_letter_writer, dead_letters
 from .options import FormatOptions
 from .payload import Decoded, Payload, payload_of
 
@@ -117,7 +117,6 @@ class ValueDecoder:
         if self._given_writer is not None:
             self._given_writer(letters)
             return
-        from .letters import dead_letter_writer
 
         dead_letter_writer(self._options.dead_letter_topic, self._options.client)(letters)
 

@@ -8,10 +8,10 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from .arrow_types import all_nullable
+from .assemble import with_rows_replaced
 from .ddl import parse_schema
 from .json_plan import Plan, plan_of
 from .json_rows import Rows
-from .mend import mended
 from .payload import Decoded, Payload
 
 
@@ -47,7 +47,7 @@ class JsonCodec:
         if not len(rows):
             return Decoded(values)
         others, errors = self.read_one_by_one(payload, rows)
-        return Decoded(mended(values, rows, others), errors)
+        return Decoded(with_rows_replaced(values, rows, others), errors)
 
     def read_one_by_one(self, payload: Payload, rows: Any) -> tuple[pa.Array, dict[int, str]]:
         """These rows, each by itself: whatever they hold."""
@@ -58,21 +58,21 @@ class JsonCodec:
     def _read(self, payload: Payload) -> tuple[pa.Array, Any]:
         # Whoever only plans does without the compiled loops.
         from .assemble import Assembler
+        from .column_buffers import COUNT, grown, new_buffers
         from .json_loop import DEEPEST, Side, Stack, Tables, decode
-        from .sheet import COUNT, grown, new_sheet
 
         plan = self._plan
-        sheet = new_sheet(plan.layout, payload.rows, self._per_row)
+        buffers = new_buffers(plan.layout, payload.rows, self._per_row)
         tables = Tables(plan.places, plan.names, plan.letters, plan.words, plan.masks)
         stack = Stack(np.zeros(DEEPEST, np.int64), np.zeros(DEEPEST, np.uint8), np.zeros(DEEPEST, np.int64))
         side = Side(np.empty(_size(payload), np.uint8), np.zeros(1, np.int64))
         odd = np.zeros(payload.rows, np.uint8)
         row, plain = 0, payload.plain()
-        while (row := decode(plain, tables, sheet, stack, side, odd, row)) < payload.rows:
-            sheet = grown(sheet, plan.layout)
+        while (row := decode(plain, tables, buffers, stack, side, odd, row)) < payload.rows:
+            buffers = grown(buffers, plan.layout)
         if payload.rows:
-            self._per_row = sheet.scopes[:, COUNT] / payload.rows
-        return Assembler(plan.layout, sheet, payload.data, side.text[: side.end[0]], self._zone).values(), odd
+            self._per_row = buffers.scopes[:, COUNT] / payload.rows
+        return Assembler(plan.layout, buffers, payload.data, side.text[: side.end[0]], self._zone).values(), odd
 
 
 def _size(payload: Payload) -> int:

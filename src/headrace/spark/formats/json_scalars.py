@@ -5,8 +5,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from headrace.kernels.intrinsics import long
 from headrace.kernels.jit import called, inlined
 
+from .column_buffers import Slots, is_set, put, put_wide
 from .decimals import of_digits
 from .json_plan import (
     BOOLEAN,
@@ -24,8 +26,6 @@ from .json_plan import (
     WIDTH,
 )
 from .json_text import date, exact_double, integer, moment, number_end, string_end, unescape
-from .machine import long
-from .sheet import Slots, is_set, put, put_wide
 
 ODD: Final = -1
 

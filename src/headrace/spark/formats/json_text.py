@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from headrace.kernels.intrinsics import eight_bytes, long, low_zeros
 from headrace.kernels.jit import called, inlined
 
-from .machine import eight_bytes, long, low_zeros
 from .wire import checked_utf8
 
 _QUOTE, _BACKSLASH, _SPACE, _ZERO, _NINE = 0x22, 0x5C, 0x20, 0x30, 0x39

@@ -10,13 +10,12 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 from pyspark.sql import types as t
 
-from .assemble import Assembler
-from .mend import mended
+from .assemble import Assembler, with_rows_replaced
+from .column_buffers import COUNT, grown, new_buffers
 from .options import FormatOptions
 from .payload import Decoded, Payload, payload_of_rows
 from .protobuf_loop import Stack, Tables, decode
 from .protobuf_plan import Plan, is_repeated, plan_of
-from .sheet import COUNT, grown, new_sheet
 
 _UNREADABLE: Final = "a string is not UTF-8, a time is out of range, or what the reader needs is not there"
 
@@ -60,20 +59,20 @@ class ProtobufCodec:
             for row, (_, error), still_odd in zip(rows, settled, unreadable, strict=True)
             if error or still_odd
         }
-        return Decoded(mended(values, rows, others), errors)
+        return Decoded(with_rows_replaced(values, rows, others), errors)
 
     def _read(self, payload: Payload) -> tuple[pa.Array, Any]:
         plan = self._plan
-        sheet = new_sheet(plan.layout, payload.rows, self._per_row)
+        buffers = new_buffers(plan.layout, payload.rows, self._per_row)
         odd = np.zeros(payload.rows, np.uint8)
         stack = Stack(*(np.zeros(len(plan.messages) + 1, np.int64) for _ in Stack._fields))
         tables = Tables(plan.fields, plan.messages, plan.numbers)
         row, plain = 0, payload.plain()
-        while (row := decode(plain, tables, sheet, stack, odd, row)) < payload.rows:
-            sheet = grown(sheet, plan.layout)
+        while (row := decode(plain, tables, buffers, stack, odd, row)) < payload.rows:
+            buffers = grown(buffers, plan.layout)
         if payload.rows:
-            self._per_row = sheet.scopes[:, COUNT] / payload.rows
-        return Assembler(plan.layout, sheet, payload.data).values(), odd
+            self._per_row = buffers.scopes[:, COUNT] / payload.rows
+        return Assembler(plan.layout, buffers, payload.data).values(), odd
 
     def _settled(self, data: bytes) -> tuple[bytes | None, str]:
         """A message that the loop found odd, as the library writes it after reading it; or why it cannot."""

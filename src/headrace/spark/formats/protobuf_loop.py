@@ -8,10 +8,25 @@ a field with another type on the wire), it leaves to the library, whose answer c
 from typing import Any, Final, NamedTuple
 
 from headrace.kernels.bounds import pointer
+from headrace.kernels.intrinsics import long, word
 from headrace.kernels.jit import called, inlined, jit
 
-from .machine import long, source_of, word
+from .column_buffers import (
+    ColumnBuffers,
+    Slots,
+    drop_row,
+    is_set,
+    mark,
+    open_element,
+    open_row,
+    put,
+    put_wide,
+    second_slot_of,
+    slot_of,
+    slots_of,
+)
 from .payload import Payload
+from .payload_pointers import pointers_of
 from .protobuf_plan import (
     BOOL,
     BYTES,
@@ -37,20 +52,6 @@ from .protobuf_plan import (
     UINT32,
     UINT64_WIDE,
     WIDTH,
-)
-from .sheet import (
-    Sheet,
-    Slots,
-    drop_row,
-    is_set,
-    mark,
-    open_element,
-    open_row,
-    put,
-    put_wide,
-    second_slot_of,
-    slot_of,
-    slots_of,
 )
 from .wire import is_utf8, little_endian, varint, zigzag
 
@@ -85,11 +86,11 @@ class Stack(NamedTuple):
 
 
 @jit
-def decode(payload: Payload, tables: Tables, sheet: Sheet, stack: Stack, odd: Any, row: int) -> int:
+def decode(payload: Payload, tables: Tables, buffers: ColumnBuffers, stack: Stack, odd: Any, row: int) -> int:
     """Decode the rows from `row` on; the answer is the row that found no room, or the number of rows.
     Rows that the library has to see are marked `odd`, and null.
     """
-    source, slots = source_of(payload), slots_of(sheet)
+    source, slots = pointers_of(payload), slots_of(buffers)
     table = Tables(pointer(tables.fields), pointer(tables.messages), pointer(tables.numbers))
     frames = Stack(pointer(stack.inside), pointer(stack.likely), pointer(stack.until))
     while row < source.rows:

@@ -7,9 +7,9 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from headrace.kernels.bounds import pointer
+from headrace.kernels.intrinsics import copy
 from headrace.kernels.jit import jit
 
-from .machine import copy
 from .payload import Decoded, Payload
 from .wire import is_utf8
 

@@ -5,9 +5,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from headrace.kernels.intrinsics import long
 from headrace.kernels.jit import called, inlined
-
-from .machine import long
 
 _LONGEST_VARINT: Final = 10
 _LAST_SHIFT: Final = 63

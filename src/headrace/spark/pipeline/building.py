@@ -10,7 +10,7 @@ from typing import Any, Final
 from headrace.config.names import nearest
 from headrace.config.setting import ConfigError
 
-from ..sink_columns import written_columns
+from ..sink.columns import written_columns
 from .document import Place
 from .failures import cause_of
 from .model import Call, Declaration, Dedup, Sink, Source, Sql, Step, ToFiles, ToTopic, Watermark
@@ -101,7 +101,7 @@ def build(spark: Any, declaration: Declaration, graph: SinkGraph, bootstrap: str
                 made = _source(spark, one, source_settings(one, bootstrap, groups[one.name]))
                 table = made.rows
                 if made.letters is not None:
-                    letters[letters_of(one.name)] = made.letters
+                    letters[dead_letters_of(one.name)] = made.letters
             else:
                 table = _step(spark, one, built.tables)
             built.tables[one.name] = _watermarked(table, one.watermark)
@@ -135,7 +135,7 @@ def _require_writable(rows: Any, sink: Sink) -> None:
         checker.checkForStreaming(rows._jdf.queryExecution().analyzed(), mode)
 
 
-def letters_of(source: str) -> str:
+def dead_letters_of(source: str) -> str:
     """The outlet of a source's dead letters; no table has such a name."""
     return f"letters of {source}"
 

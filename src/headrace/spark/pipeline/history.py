@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from .failures import PipelineFailed
-from .places import Places
+from .paths import PipelinePaths
 from .queries import SinkGraph
 
 _FILE: Final = "queries.json"
@@ -15,27 +15,27 @@ Queries = dict[str, list[str]]
 """The sinks of each query."""
 
 
-def require_same_queries(places: Places, graphs: Sequence[SinkGraph], found: Collection[str] | None) -> None:
+def require_same_queries(paths: PipelinePaths, graphs: Sequence[SinkGraph], found: Collection[str] | None) -> None:
     """Return if each query goes on from its own checkpoint or starts from none.
 
     PipelineFailed if a sink was part of another query before. `found` are the directories of queries that there are;
     None where that cannot be seen from here, and what was noted counts.
     """
-    noted = _noted(places).get(places.checkpoints, {})
+    noted = _noted(paths).get(paths.checkpoints, {})
     before = noted if found is None else {name: noted.get(name, name.split("+")) for name in found}
     for graph in graphs:
         stale = stale_queries(graph, before)
         if stale:
-            raise PipelineFailed(_changed(graph, stale, places))
+            raise PipelineFailed(_changed(graph, stale, paths))
 
 
-def note_queries(places: Places, graphs: Sequence[SinkGraph]) -> None:
+def note_queries(paths: PipelinePaths, graphs: Sequence[SinkGraph]) -> None:
     """Remember which queries there are now, when they have started."""
-    noted = _noted(places)
+    noted = _noted(paths)
     now = {graph.name: [sink.name for sink in graph.sinks] for graph in graphs}
-    noted[places.checkpoints] = {**noted.get(places.checkpoints, {}), **now}
-    places.local.mkdir(parents=True, exist_ok=True)
-    (places.local / _FILE).write_text(json.dumps(noted, indent=1))
+    noted[paths.checkpoints] = {**noted.get(paths.checkpoints, {}), **now}
+    paths.local.mkdir(parents=True, exist_ok=True)
+    (paths.local / _FILE).write_text(json.dumps(noted, indent=1))
 
 
 def stale_queries(graph: SinkGraph, before: Mapping[str, Sequence[str]]) -> list[str]:
@@ -46,16 +46,16 @@ def stale_queries(graph: SinkGraph, before: Mapping[str, Sequence[str]]) -> list
     return sorted(query for query, sinks in before.items() if not names.isdisjoint(sinks))
 
 
-def _noted(places: Places) -> dict[str, Queries]:
+def _noted(paths: PipelinePaths) -> dict[str, Queries]:
     try:
-        found: dict[str, Queries] = json.loads((places.local / _FILE).read_text())
+        found: dict[str, Queries] = json.loads((paths.local / _FILE).read_text())
     except (FileNotFoundError, ValueError):
         return {}
     return found
 
 
-def _changed(graph: SinkGraph, stale: Sequence[str], places: Places) -> str:
-    directories = ", ".join(places.checkpoint_of(name) for name in stale)
+def _changed(graph: SinkGraph, stale: Sequence[str], paths: PipelinePaths) -> str:
+    directories = ", ".join(paths.checkpoint_of(name) for name in stale)
     return (
         f"{graph.place}: {graph.title}: the checkpoint is of {'other queries' if len(stale) > 1 else 'another query'} "
         f"({directories}). Sinks that share a table are one query, with one position and one state, which cannot be "

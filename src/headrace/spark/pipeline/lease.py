@@ -31,9 +31,9 @@ from headrace.client.columnar.model import TopicPartition
 from headrace.client.errors import ClientError
 
 from .failures import PipelineFailed
-from .places import Places, is_remote
+from .paths import PipelinePaths, is_remote
 from .reach import Outage
-from .session import SparkPlace
+from .session import SparkTarget
 
 TOPIC: Final = "__headrace_pipeline_runners"
 HEARTBEAT_SECONDS: Final = 5.0
@@ -287,9 +287,9 @@ class Lease:
         )
 
 
-def is_lease_needed(places: Places, spark: SparkPlace) -> bool:
+def is_lease_needed(paths: PipelinePaths, spark: SparkTarget) -> bool:
     """Whether runners on other hosts can reach the checkpoint, so that a lock of this machine is not enough."""
-    return is_remote(places.checkpoints) or not spark.is_local
+    return is_remote(paths.checkpoints) or not spark.is_local
 
 
 @contextmanager

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import QueryError, Unreachable, is_unreachable
-from .building import BOOTSTRAP, OUTLET, BuiltGraph, letters_of, records
+from .building import BOOTSTRAP, OUTLET, BuiltGraph, dead_letters_of, records
 from .failures import cause_of
 from .file_sink import FileSink
 from .model import Declaration, Output, Sink, Source, ToConsole, ToFiles, ToFunction, ToTopic
-from .places import declared_path
+from .paths import declared_path
 from .vocabulary import client_of
 
 BatchFunction = Callable[[Any, int], None]
@@ -61,11 +61,11 @@ def outlets_of(built: BuiltGraph, declaration: Declaration, bootstrap: str) -> l
         Outlet(
             name=f"the dead letters of source '{source.name}'",
             output=ToTopic(columns={}, options=_letter_options(source, bootstrap)),
-            label=letters_of(source.name),
-            app_id=letters_of(source.name),
+            label=dead_letters_of(source.name),
+            app_id=dead_letters_of(source.name),
         )
         for source in declaration.sources
-        if letters_of(source.name) in built.outlets
+        if dead_letters_of(source.name) in built.outlets
     ]
 
 

@@ -6,8 +6,8 @@ from headrace.client.columnar.cluster import Cluster
 from headrace.client.columnar.model import UnknownTopic
 from headrace.client.probe import require_listener
 
-from ..options import Topics
-from ..sink_task import require_topic_to_write
+from ..sink.task import require_topic_to_write
+from ..source.options import Topics
 from .building import BOOTSTRAP, Problem
 from .model import Declaration
 from .vocabulary import parsed_source

@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.client.columnar.model import TopicPartition
 
-from ..offsets import Offsets, from_spark
+from ..source.offsets import Offsets, from_spark
 from .building import ROWS_IN, ROWS_OUT
 from .reach import Outage
 

@@ -14,7 +14,7 @@ from headrace.client.columnar.cluster import Cluster
 from headrace.client.columnar.model import LATEST, TopicPartition
 from headrace.client.errors import ClientError
 
-from ..sink_options import parse_sink_options
+from ..sink.options import parse_sink_options
 from .building import BOOTSTRAP
 from .model import Declaration, Source, ToTopic
 from .vocabulary import client_of

@@ -18,13 +18,13 @@ from .functions import modules_beside
 from .history import note_queries, require_same_queries
 from .lease import Lease, held_lease, is_lease_needed
 from .model import Declaration, Restart, Trigger
-from .places import Places, only_runner, places_of
+from .paths import PipelinePaths, only_runner, paths_of
 from .preflight import absent_topics, require_topics
 from .progress import Progress
 from .queries import SinkGraph, graphs_of
 from .reach import PATIENCE, clients_of, reach_of
 from .running import Running, Setting, start, stop_all, watch
-from .session import SparkPlace, open_session
+from .session import SparkTarget, open_session
 
 GRACE_SECONDS: Final = 30.0
 _ONCE: Final = Restart(attempts=3)
@@ -37,7 +37,7 @@ class View(Protocol):
     def phase(self, words: str) -> None:
         """Something that takes seconds begins."""
 
-    def started(self, declaration: Declaration, places: Places, spark: SparkPlace) -> None:
+    def started(self, declaration: Declaration, paths: PipelinePaths, spark: SparkTarget) -> None:
         """Every query runs."""
 
     def progress(self, sinks: Sequence[Progress]) -> None:
@@ -45,11 +45,11 @@ class View(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class RunOptions:
     """What the caller of a run may choose."""
 
     bootstrap: str
-    spark: SparkPlace = field(default_factory=SparkPlace)
+    spark: SparkTarget = field(default_factory=SparkTarget)
     checkpoint: str | None = None
     once: bool = False
     grace: float = GRACE_SECONDS
@@ -64,89 +64,96 @@ class Wishes:
         return Trigger(available_now=True) if self.once else None
 
 
-def run(declaration: Declaration, wishes: Wishes, view: View) -> list[Progress]:
+def run(declaration: Declaration, options: RunOptions, view: View) -> list[Progress]:
     """Run until a stop is asked for or nothing is left to do; the last progress of each sink.
 
     InvalidPipeline tells what Spark does not take of it. PipelineFailed tells why it could not start, or which sinks
     failed and why; then all of them are stopped.
     ClientError tells that the brokers, or a topic to read, are not there.
     """
-    places = places_of(declaration, wishes.checkpoint)
-    if not wishes.spark.is_connect:
+    paths = paths_of(declaration, options.checkpoint)
+    if not options.spark.is_connect:
         # Behind Spark Connect it is the server that must reach the brokers, which may be out of reach from here.
-        require_topics(declaration, wishes.bootstrap)
-    with only_runner(places) as lock, ExitStack() as stack:
-        lease = _lease(declaration, places, wishes, view, stack)
-        view.phase(f"starting Spark ({wishes.spark})")
-        wishes.take_signals()
-        with open_session(wishes.spark, declaration.name, declaration.spark, places.log, lock) as spark:
-            wishes.take_signals()
-            return [] if wishes.stop.is_set() else run_with(spark, declaration, places, wishes, view, lease)
+        require_topics(declaration, options.bootstrap)
+    with only_runner(paths) as lock, ExitStack() as stack:
+        lease = _lease(declaration, paths, options, view, stack)
+        view.phase(f"starting Spark ({options.spark})")
+        options.take_signals()
+        with open_session(options.spark, declaration.name, declaration.spark, paths.log, lock) as spark:
+            options.take_signals()
+            return [] if options.stop.is_set() else run_with(spark, declaration, paths, options, view, lease)
 
 
-def _lease(declaration: Declaration, places: Places, wishes: Wishes, view: View, stack: ExitStack) -> Lease | None:
+def _lease(
+    declaration: Declaration, paths: PipelinePaths, options: RunOptions, view: View, stack: ExitStack
+) -> Lease | None:
     """The lease of a checkpoint that other hosts can reach, held until `stack` ends, if a broker can keep it.
 
     Behind Spark Connect brokers may be out of reach from here; then sinks that are exactly once guard themselves.
     """
-    clients = clients_of(declaration, wishes.bootstrap)
-    if not clients or not is_lease_needed(places, wishes.spark):
+    clients = clients_of(declaration, options.bootstrap)
+    if not clients or not is_lease_needed(paths, options.spark):
         return None
     cluster = stack.enter_context(Cluster({**clients[0], **PATIENCE}))
     try:
         return stack.enter_context(
-            held_lease(cluster, places.checkpoints, lambda holder: view.phase(f"waiting whether {holder} still runs"))
+            held_lease(cluster, paths.checkpoints, lambda holder: view.phase(f"waiting whether {holder} still runs"))
         )
     except ClientError as error:
-        if not wishes.spark.is_connect:
+        if not options.spark.is_connect:
             raise
         view.phase(f"starting without a lease of the checkpoint, nothing stops a second runner: {error.message}")
         return None
 
 
 def run_with(
-    spark: Any, declaration: Declaration, places: Places, wishes: Wishes, view: View, lease: Lease | None = None
+    spark: Any,
+    declaration: Declaration,
+    paths: PipelinePaths,
+    options: RunOptions,
+    view: View,
+    lease: Lease | None = None,
 ) -> list[Progress]:
     """The same in a session that is there already."""
-    is_connect = wishes.spark.is_connect
+    is_connect = options.spark.is_connect
     graphs = graphs_of(declaration, files_apart=is_connect)
-    require_same_queries(places, graphs, None if is_connect else _started(spark, places))
+    require_same_queries(paths, graphs, None if is_connect else _started(spark, paths))
     ship_functions(declaration)
     view.phase("preparing the queries")
-    built = build_all(spark, declaration, graphs, wishes.bootstrap)
+    built = build_all(spark, declaration, graphs, options.bootstrap)
     setting = Setting(
         spark=spark,
         declaration=declaration,
-        places=places,
-        bootstrap=wishes.bootstrap,
+        paths=paths,
+        bootstrap=options.bootstrap,
         is_connect=is_connect,
-        trigger=wishes.trigger,
-        restart=declaration.restart or (_ONCE if wishes.once else Restart()),
+        trigger=options.trigger,
+        restart=declaration.restart or (_ONCE if options.once else Restart()),
     )
     queries: list[Running] = []
     with ExitStack() as stack:
-        stack.callback(lambda: stop_all(queries, wishes.grace if lease is None or lease.is_held else 0.0))
+        stack.callback(lambda: stop_all(queries, options.grace if lease is None or lease.is_held else 0.0))
         for one in built:
-            if wishes.stop.is_set():
+            if options.stop.is_set():
                 break
             if lease is not None:
                 lease.require()
             # One at a time, so that those started before a failure are known and stopped.
             queries.append(start(one, setting))
-        note_queries(places, graphs[: len(queries)])
-        if not wishes.stop.is_set():
-            view.started(declaration, places, wishes.spark)
-        reach = None if is_connect else reach_of(declaration, wishes.bootstrap, stack)
-        watch(queries, wishes.stop, view.progress, brokers=reach, lease=lease)
-        if wishes.stop.is_set():
+        note_queries(paths, graphs[: len(queries)])
+        if not options.stop.is_set():
+            view.started(declaration, paths, options.spark)
+        reach = None if is_connect else reach_of(declaration, options.bootstrap, stack)
+        watch(queries, options.stop, view.progress, brokers=reach, lease=lease)
+        if options.stop.is_set():
             view.phase("stopping when the current batches are done")
     return in_order_of(declaration, [sink for query in queries for sink in query.ended()])
 
 
-def _started(spark: Any, places: Places) -> list[str]:
+def _started(spark: Any, paths: PipelinePaths) -> list[str]:
     """The queries that have ever run a batch with these checkpoints."""
     return [
-        name for name in names_in(spark, places.checkpoints) if names_in(spark, f"{places.checkpoint_of(name)}/offsets")
+        name for name in names_in(spark, paths.checkpoints) if names_in(spark, f"{paths.checkpoint_of(name)}/offsets")
     ]
 
 
@@ -177,7 +184,7 @@ def ship_functions(declaration: Declaration) -> None:
             register_pickle_by_value(module)
 
 
-def plan(declaration: Declaration, bootstrap: str, place: SparkPlace, phase: Callable[[str], None]) -> dict[str, str]:
+def plan(declaration: Declaration, bootstrap: str, place: SparkTarget, phase: Callable[[str], None]) -> dict[str, str]:
     """What Spark makes of the pipeline without running it: the columns of each table.
 
     InvalidPipeline has every mistake that Spark finds, and every topic to read that is not there; `phase` is told what

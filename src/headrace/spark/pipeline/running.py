@@ -10,13 +10,13 @@ from typing import Any, Final, Protocol
 
 from headrace.client.columnar.model import TopicPartition
 
-from ..offsets import Offsets
+from ..source.offsets import Offsets
 from .building import BuiltGraph
 from .failures import PipelineFailed, cause_of
 from .file_sink import require_own_files
 from .model import Declaration, Restart, ToFiles, Trigger
 from .outputs import outlets_of, writer_for
-from .places import Places
+from .paths import PipelinePaths
 from .progress import Progress, behind, positions_of
 from .queries import SinkGraph
 from .reach import Outage
@@ -207,7 +207,7 @@ class Setting:
 
     spark: Any
     declaration: Declaration
-    places: Places
+    paths: PipelinePaths
     bootstrap: str
     is_connect: bool = False
     trigger: Trigger | None = None
@@ -233,7 +233,7 @@ def _start(built: BuiltGraph, setting: Setting) -> Query:
     graph = built.graph
     try:
         built.show_tables()
-        checkpoint = setting.places.checkpoint_of(graph.name)
+        checkpoint = setting.paths.checkpoint_of(graph.name)
         if not setting.is_connect:
             for outlet in outlets_of(built, setting.declaration, setting.bootstrap):
                 if isinstance(outlet.output, ToFiles):

@@ -30,7 +30,7 @@ _ERRORS_TWICE: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SparkPlace:
+class SparkTarget:
     """Where Spark is: a `master` to start with (`local[*]`, `spark://host:7077`), or a `remote` to talk to."""
 
     master: str = "local[*]"
@@ -49,7 +49,7 @@ class SparkPlace:
         return self.remote or self.master
 
 
-def settings_for(place: SparkPlace, name: str, declared: Mapping[str, str], cores: int) -> dict[str, str]:
+def settings_for(place: SparkTarget, name: str, declared: Mapping[str, str], cores: int) -> dict[str, str]:
     """All settings of a session, a user's own before ours."""
     if place.remote is not None:
         return {**DEFAULTS, **declared}
@@ -62,7 +62,7 @@ def settings_for(place: SparkPlace, name: str, declared: Mapping[str, str], core
 
 @contextmanager
 def open_session(
-    place: SparkPlace, name: str, declared: Mapping[str, str], log: Path, lock: int | None = None
+    place: SparkTarget, name: str, declared: Mapping[str, str], log: Path, lock: int | None = None
 ) -> Iterator[Any]:
     """A session with the source registered, stopped at the end; PipelineFailed if there is no Spark to be had."""
     keep_quiet()

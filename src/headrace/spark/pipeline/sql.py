@@ -1,7 +1,7 @@
 """Which tables a query reads, found without Spark, so that a declaration is checked before a JVM starts.
 
 Not a parser: it knows where names of tables can stand (after FROM and JOIN, and after the commas between them), and
-the places that only look so (`EXTRACT(year FROM t)`, `IS DISTINCT FROM`, `LATERAL VIEW`). Spark judges the rest.
+the paths that only look so (`EXTRACT(year FROM t)`, `IS DISTINCT FROM`, `LATERAL VIEW`). Spark judges the rest.
 """
 
 import re

@@ -113,7 +113,7 @@ def _check_arguments(section: Section, taken: list[inspect.Parameter], arguments
 
 
 def _plain(node: Node | None) -> object:
-    """A value without its places."""
+    """A value without its paths."""
     if node is None:
         return None
     if isinstance(node.value, list):

@@ -7,9 +7,9 @@ from headrace.config.setting import ConfigError
 
 from ..formats import OPTION_NAMES, OptionError, check_options
 from ..formats.options import read_options
-from ..options import OPTIONS, SourceOptions, parse
-from ..sink_options import OPTIONS as SINK_OPTIONS
-from ..sink_options import parse_sink_options
+from ..sink.options import OPTIONS as SINK_OPTIONS
+from ..sink.options import parse_sink_options
+from ..source.options import OPTIONS, SourceOptions, parse
 
 METADATA: Final = ("key", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 """The columns of a record beside its value."""

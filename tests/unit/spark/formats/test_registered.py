@@ -13,9 +13,9 @@ from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from headrace.client.registry import RegistryUnreachable
+from headrace.spark.data_source import HeadraceSource
 from headrace.spark.formats import OptionError, check_options, decoder_for
 from headrace.spark.formats import registered as registered_module
-from headrace.spark.source import HeadraceSource
 from tests.unit.registry.serving import in_memory, serving
 
 from . import messages as m

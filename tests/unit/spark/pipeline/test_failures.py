@@ -17,7 +17,7 @@ REFUSED = (
     """\
 [PYTHON_DATA_SOURCE_ERROR] Failed to plan Python data source initialize source: Traceback (most recent call last):
   File "/v/site-packages/pyspark/python/lib/pyspark.zip/pyspark/sql/streaming/runner.py", line 258, in main
-  File "/v/site-packages/headrace/spark/source.py", line 50, in streamReader
+  File "/v/site-packages/headrace/spark/data_source.py", line 50, in streamReader
     raise ConfigError(message)
     ^^^^^^^^^^^^^^^^^^^^^^^^^^
 headrace.config.setting.ConfigError: unknown option subscrbe; did you mean subscribe?

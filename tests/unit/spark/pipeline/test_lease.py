@@ -23,8 +23,8 @@ from headrace.spark.pipeline.lease import (
     held_lease,
     is_lease_needed,
 )
-from headrace.spark.pipeline.places import Places
-from headrace.spark.pipeline.session import SparkPlace
+from headrace.spark.pipeline.paths import PipelinePaths
+from headrace.spark.pipeline.session import SparkTarget
 from headrace.testing import Broker
 
 CHECKPOINT = "s3a://bucket/checkpoint"
@@ -239,13 +239,13 @@ def test_a_broker_keeps_the_lease_and_gives_it_to_the_next_when_it_is_released()
 @pytest.mark.parametrize(
     ("checkpoint", "spark", "needed"),
     [
-        ("/var/state", SparkPlace(), False),
-        ("s3a://bucket/state", SparkPlace(), True),
-        ("/mnt/shared/state", SparkPlace(master="spark://host:7077"), True),
-        ("/state", SparkPlace(remote="sc://host"), True),
+        ("/var/state", SparkTarget(), False),
+        ("s3a://bucket/state", SparkTarget(), True),
+        ("/mnt/shared/state", SparkTarget(master="spark://host:7077"), True),
+        ("/state", SparkTarget(remote="sc://host"), True),
     ],
 )
 def test_a_lease_is_needed_where_other_hosts_reach_the_checkpoint(
-    checkpoint: str, spark: SparkPlace, needed: bool
+    checkpoint: str, spark: SparkTarget, needed: bool
 ) -> None:
-    assert is_lease_needed(Places(checkpoint, Path("/tmp")), spark) is needed
+    assert is_lease_needed(PipelinePaths(checkpoint, Path("/tmp")), spark) is needed

@@ -3,13 +3,13 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from headrace.spark.formats.bad import BAD_FIELD
-from headrace.spark.options import Trigger, parse
+from headrace.spark.data_source import HEADERS, RECORD
+from headrace.spark.formats.bad_records import BAD_FIELD
 from headrace.spark.pipeline.building import consumer_groups, kept_columns, source_settings
 from headrace.spark.pipeline.document import Place
 from headrace.spark.pipeline.model import Source
 from headrace.spark.pipeline.progress import Progress, lag_of
-from headrace.spark.source import HEADERS, RECORD
+from headrace.spark.source.options import Trigger, parse
 
 REPORT: dict[str, Any] = {
     "batchId": 7,

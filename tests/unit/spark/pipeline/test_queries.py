@@ -7,7 +7,7 @@ import pytest
 from headrace.spark.pipeline.failures import PipelineFailed
 from headrace.spark.pipeline.history import note_queries, require_same_queries
 from headrace.spark.pipeline.model import Declaration
-from headrace.spark.pipeline.places import Places
+from headrace.spark.pipeline.paths import PipelinePaths
 from headrace.spark.pipeline.queries import SinkGraph, disagreements, graphs_of
 from tests.unit.spark.pipeline.support import declare
 
@@ -79,21 +79,21 @@ def graph_of(directory: Path, text: str = SHOP) -> list[SinkGraph]:
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places("s3a://bucket/state", tmp_path / "state")
+def paths(tmp_path: Path) -> PipelinePaths:
+    return PipelinePaths("s3a://bucket/state", tmp_path / "state")
 
 
-def test_a_query_goes_on_from_its_own_checkpoint(tmp_path: Path, places: Places) -> None:
+def test_a_query_goes_on_from_its_own_checkpoint(tmp_path: Path, paths: PipelinePaths) -> None:
     graphs = graph_of(tmp_path)
-    require_same_queries(places, graphs, [])
-    note_queries(places, graphs)
+    require_same_queries(paths, graphs, [])
+    note_queries(paths, graphs)
     for found in ([graph.name for graph in graphs], None):
-        require_same_queries(places, graphs, found)
+        require_same_queries(paths, graphs, found)
 
 
-def test_checkpoints_of_each_sink_are_not_taken_for_one_of_them_all(tmp_path: Path, places: Places) -> None:
+def test_checkpoints_of_each_sink_are_not_taken_for_one_of_them_all(tmp_path: Path, paths: PipelinePaths) -> None:
     with pytest.raises(PipelineFailed) as raised:
-        require_same_queries(places, graph_of(tmp_path), ["archive", "raw", "visits"])
+        require_same_queries(paths, graph_of(tmp_path), ["archive", "raw", "visits"])
     message = str(raised.value)
     assert "pipeline.yaml:9: sinks 'alerts', 'archive' and 'raw': the checkpoint is of other queries" in message
     assert "(s3a://bucket/state/archive, s3a://bucket/state/raw)" in message
@@ -102,28 +102,28 @@ def test_checkpoints_of_each_sink_are_not_taken_for_one_of_them_all(tmp_path: Pa
 WITHOUT_ALERTS = SHOP.replace("  alerts: {from: orders, topic: alerts}\n", "")
 
 
-def test_a_sink_that_joins_or_leaves_a_query_is_told_so(tmp_path: Path, places: Places) -> None:
+def test_a_sink_that_joins_or_leaves_a_query_is_told_so(tmp_path: Path, paths: PipelinePaths) -> None:
     with pytest.raises(PipelineFailed, match="of another query"):
-        require_same_queries(places, graph_of(tmp_path, WITHOUT_ALERTS), ["alerts+archive+raw", "visits"])
+        require_same_queries(paths, graph_of(tmp_path, WITHOUT_ALERTS), ["alerts+archive+raw", "visits"])
 
 
-def test_a_removed_checkpoint_starts_over(tmp_path: Path, places: Places) -> None:
-    note_queries(places, graph_of(tmp_path))
-    require_same_queries(places, graph_of(tmp_path, WITHOUT_ALERTS), ["visits"])
+def test_a_removed_checkpoint_starts_over(tmp_path: Path, paths: PipelinePaths) -> None:
+    note_queries(paths, graph_of(tmp_path))
+    require_same_queries(paths, graph_of(tmp_path, WITHOUT_ALERTS), ["visits"])
 
 
-def test_what_was_noted_counts_where_directories_cannot_be_seen(tmp_path: Path, places: Places) -> None:
-    require_same_queries(places, graph_of(tmp_path), None)
-    note_queries(places, graph_of(tmp_path))
+def test_what_was_noted_counts_where_directories_cannot_be_seen(tmp_path: Path, paths: PipelinePaths) -> None:
+    require_same_queries(paths, graph_of(tmp_path), None)
+    note_queries(paths, graph_of(tmp_path))
     with pytest.raises(PipelineFailed, match=r"s3a://bucket/state/alerts\+archive\+raw"):
-        require_same_queries(places, graph_of(tmp_path, WITHOUT_ALERTS), None)
-    elsewhere = Places("s3a://bucket/other", places.local)
+        require_same_queries(paths, graph_of(tmp_path, WITHOUT_ALERTS), None)
+    elsewhere = PipelinePaths("s3a://bucket/other", paths.local)
     require_same_queries(elsewhere, graph_of(tmp_path, WITHOUT_ALERTS), None)
 
 
-def test_sinks_of_a_long_name_are_known_by_what_was_noted(tmp_path: Path, places: Places) -> None:
+def test_sinks_of_a_long_name_are_known_by_what_was_noted(tmp_path: Path, paths: PipelinePaths) -> None:
     sinks = "".join(f"  sink_number_{number}: {{from: visits, console: 1}}\n" for number in range(40))
     many = graph_of(tmp_path, SHOP + sinks)
-    note_queries(places, many)
+    note_queries(paths, many)
     with pytest.raises(PipelineFailed, match="sink 'visits': the checkpoint is of another query"):
-        require_same_queries(places, graph_of(tmp_path), [graph.name for graph in many])
+        require_same_queries(paths, graph_of(tmp_path), [graph.name for graph in many])

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from headrace.client.errors import ClientError
 
-from .sink_commit import CommitError
+from .commit import CommitError
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from headrace.client.errors import ClientError
 
-from .loss import LOG
+from .data_loss import LOG
 from .offsets import Offsets
 
 _PAUSE_SECONDS: Final = 30.0

@@ -1,6 +1,6 @@
-"""What compiled loops need of the machine and numba does not give by itself. Bounds are checked in tests alone."""
+"""What compiled loops need of the processor and numba does not give by itself. Bounds are checked in tests alone."""
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from llvmlite import ir
@@ -8,10 +8,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from headrace.kernels.bounds import place, pointer
-from headrace.kernels.jit import inlined
-
-from .payload import Payload
+from .bounds import place
 
 long: Final[Any] = np.int64
 """A number of 64 bits with a sign, which is what the loops count in."""
@@ -52,28 +49,3 @@ def copy(_: Any, target: Any, to: Any, source: Any, start: Any, size: Any) -> An
         return context.get_dummy_value()
 
     return types.void(target, types.int64, source, types.int64, types.int64), generate
-
-
-class Source(NamedTuple):
-    """A payload in pointers."""
-
-    data: Any
-    starts: Any
-    ends: Any
-    present: Any
-    rows: int
-    size: int
-    """How many bytes there are from `data[0]` on."""
-
-
-@inlined
-def source_of(payload: Payload) -> Source:
-    """The payload's pointers."""
-    return Source(
-        pointer(payload.data),
-        pointer(payload.starts),
-        pointer(payload.ends),
-        pointer(payload.present),
-        len(payload.starts),
-        len(payload.data),
-    )

@@ -18,7 +18,7 @@ _ORPHAN_SECONDS: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class PipelinePaths:
     """`checkpoints` has a directory for each sink, maybe where only Spark can reach; `local` is on this machine."""
 
     checkpoints: str
@@ -37,16 +37,16 @@ class Places:
         return self.local / "lock"
 
 
-def places_of(declaration: Declaration, checkpoint: str | None) -> Places:
+def paths_of(declaration: Declaration, checkpoint: str | None) -> PipelinePaths:
     """The given directory, or else the declared one, or else `.headrace/NAME` beside the file."""
     beside = declaration.directory.resolve() / STATE / declaration.name
     chosen = checkpoint if checkpoint is not None else declared_path(declaration, declaration.checkpoint)
     if chosen is None:
-        return Places(str(beside), beside)
+        return PipelinePaths(str(beside), beside)
     if is_remote(chosen):
-        return Places(chosen, beside)
+        return PipelinePaths(chosen, beside)
     path = Path(chosen.removeprefix("file://")).resolve()
-    return Places(str(path), path)
+    return PipelinePaths(str(path), path)
 
 
 def declared_path(declaration: Declaration, path: str | None) -> str | None:
@@ -63,29 +63,29 @@ def is_remote(path: str) -> bool:
 
 
 @contextmanager
-def only_runner(places: Places) -> Iterator[int]:
+def only_runner(paths: PipelinePaths) -> Iterator[int]:
     """Hold the pipeline's lock; PipelineFailed if someone else does. Gives the lock's file descriptor.
 
     A child process that inherits the descriptor holds the lock as well. So when a runner was killed, the next one
     waits for the moment that the first one's Spark takes to notice, and two never write to one checkpoint.
     """
-    places.local.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(places.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    paths.local.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        _take(descriptor, places)
+        _take(descriptor, paths)
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _take(descriptor: int, places: Places) -> None:
+def _take(descriptor: int, paths: PipelinePaths) -> None:
     deadline = time.monotonic() + _ORPHAN_SECONDS
     while not _locked(descriptor):
         holder = _holder(descriptor)
         if _is_alive(holder) or time.monotonic() > deadline:
             raise PipelineFailed(
                 f"the pipeline runs already{f' (process {holder})' if holder else ''} with the checkpoint"
-                f" {places.checkpoints}; stop it first, or give another --checkpoint"
+                f" {paths.checkpoints}; stop it first, or give another --checkpoint"
             )
         time.sleep(0.1)
     os.ftruncate(descriptor, 0)

@@ -14,10 +14,10 @@ from headrace.client.columnar.model import EARLIEST, LATEST, TopicPartition
 from headrace.config.names import nearest, shown
 from headrace.config.setting import MAX_INT, MAX_LONG, ConfigError
 
-from .clientoptions import BOOTSTRAP_NAMES, client_settings
+from ..client_options import BOOTSTRAP_NAMES, client_settings
+from ..units import boolean, byte_count, milliseconds, whole_number
 from .offsets import Offsets, named, parse_offsets, parse_partitions, parse_times
 from .planning import Splitting
-from .units import boolean, byte_count, milliseconds, whole_number
 
 T = TypeVar("T")
 

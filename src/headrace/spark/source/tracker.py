@@ -11,7 +11,7 @@ from typing import Final
 
 from headrace.client.columnar.model import EARLIEST, LATEST, Range, TopicPartition
 
-from . import loss
+from . import data_loss
 from .logs import Found, Logs, assigned, ends, ends_left, resolve, still_assigned
 from .offsets import Offsets, TopicIds, named
 from .options import AtEnd, AtOffsets, SourceOptions, Trigger
@@ -186,7 +186,7 @@ class Tracker:
             losses = lost(least, found)
             if not losses:
                 break
-            loss.LOG.warning("%s; looking again", "; ".join(losses))
+            data_loss.LOG.warning("%s; looking again", "; ".join(losses))
             self._sleep(self._options.retry_seconds)
             self._discovered = -float("inf")
             found = self._look_from(least)
@@ -274,7 +274,7 @@ class Tracker:
         return [Limit(most, total_bytes(begin, end, sizes.estimate(begin, end)))]
 
     def _report(self, losses: list[str]) -> None:
-        loss.report(losses, fail=self._options.fail_on_data_loss)
+        data_loss.report(losses, fail=self._options.fail_on_data_loss)
 
 
 def _cut_short(end: Offsets, there: Offsets) -> list[str]:

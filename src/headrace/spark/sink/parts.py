@@ -23,8 +23,8 @@ from headrace.client.columnar.transaction import PreparedTransaction
 from headrace.client.columnar.writer import Writer
 from headrace.client.errors import ClientError, ClusterUnreachable
 
-from .sink_commit import Part, Prepared, not_there, suffix_of, transactional_id
-from .sink_slots import slots_of
+from .commit import Part, Prepared, not_there, suffix_of, transactional_id
+from .slots import slots_of
 
 _KEPT_BYTES: Final = 64 << 20
 """Rows that are kept until they are acknowledged, to be written again if their transaction is aborted meanwhile."""

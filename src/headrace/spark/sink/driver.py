@@ -20,7 +20,7 @@ from headrace.client.columnar.settings import ClientSettings
 from headrace.client.columnar.transaction import PreparedTransaction
 from headrace.client.errors import ClientError
 
-from .sink_commit import (
+from .commit import (
     Claim,
     Command,
     Copy,
@@ -46,8 +46,8 @@ from .sink_commit import (
     transactional_id,
     unfinished,
 )
-from .sink_journal import Journal
-from .sink_parts import Origin, copy_part
+from .journal import Journal
+from .parts import Origin, copy_part
 
 log = logging.getLogger(__name__)
 

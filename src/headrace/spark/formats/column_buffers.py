@@ -10,7 +10,7 @@ Nodes that need more have a second one. The arrays of all nodes lie one behind t
 `nodes[n, BASE]`.
 
 A row that turns out to be bad is taken back: the scopes shrink to what they were when it began. A scope that is full
-stops the loop before the row that needs more; the sheet grows, and the loop goes on with that row.
+stops the loop before the row that needs more; the buffers grow, and the loop goes on with that row.
 """
 
 from typing import Any, Final, NamedTuple
@@ -32,7 +32,7 @@ _ROOM_PER_ROW: Final = 2
 _LEAST_ROOM: Final = 64
 
 
-class Sheet(NamedTuple):
+class ColumnBuffers(NamedTuple):
     """Slots of all nodes, and where they are."""
 
     valid: Any
@@ -43,8 +43,8 @@ class Sheet(NamedTuple):
     members: Any
 
 
-def new_sheet(layout: Layout, rows: int, per_row: Any = None) -> Sheet:
-    """An empty sheet for so many rows; `per_row` tells how many entries per row each scope is likely to need."""
+def new_buffers(layout: Layout, rows: int, per_row: Any = None) -> ColumnBuffers:
+    """Empty buffers for so many rows; `per_row` tells how many entries per row each scope is likely to need."""
     room = np.full(layout.scopes, max(_LEAST_ROOM, rows * _ROOM_PER_ROW), np.int64)
     if per_row is not None:
         room = np.maximum(room, (per_row * rows).astype(np.int64))
@@ -52,12 +52,12 @@ def new_sheet(layout: Layout, rows: int, per_row: Any = None) -> Sheet:
     return _laid_out(layout, room)
 
 
-def _laid_out(layout: Layout, room: Any) -> Sheet:
+def _laid_out(layout: Layout, room: Any) -> ColumnBuffers:
     base, total = _places(layout, room, np.ones(len(layout.nodes), np.bool_))
     second_base, second_total = _places(layout, room, layout.wide)
     nothing = np.zeros(layout.scopes, np.int64)
     scopes = [nothing, room, nothing, nothing, layout.member_bounds[:-1], layout.member_bounds[1:]]
-    return Sheet(
+    return ColumnBuffers(
         np.zeros(total, np.uint8),
         np.zeros(total, np.int64),
         np.zeros(max(second_total, 1), np.int64),
@@ -73,18 +73,18 @@ def _places(layout: Layout, room: Any, wanted: Any) -> tuple[Any, int]:
     return ends - sizes, int(ends[-1])
 
 
-def grown(sheet: Sheet, layout: Layout) -> Sheet:
-    """The sheet with twice the room in the scope that was full."""
-    room = sheet.scopes[:, ROOM] * np.where(sheet.scopes[:, WANTING] != 0, 2, 1)
+def grown(buffers: ColumnBuffers, layout: Layout) -> ColumnBuffers:
+    """The buffers with twice the room in the scope that was full."""
+    room = buffers.scopes[:, ROOM] * np.where(buffers.scopes[:, WANTING] != 0, 2, 1)
     larger = _laid_out(layout, room)
-    larger.scopes[:, COUNT] = sheet.scopes[:, COUNT]
+    larger.scopes[:, COUNT] = buffers.scopes[:, COUNT]
     for node, scope in enumerate(layout.scope_of):
-        count = sheet.scopes[scope, COUNT]
-        old, new = sheet.nodes[node], larger.nodes[node]
-        _move(sheet.valid, old[BASE], larger.valid, new[BASE], count)
-        _move(sheet.first, old[BASE], larger.first, new[BASE], count)
+        count = buffers.scopes[scope, COUNT]
+        old, new = buffers.nodes[node], larger.nodes[node]
+        _move(buffers.valid, old[BASE], larger.valid, new[BASE], count)
+        _move(buffers.first, old[BASE], larger.first, new[BASE], count)
         if layout.wide[node]:
-            _move(sheet.second, old[SECOND_BASE], larger.second, new[SECOND_BASE], count)
+            _move(buffers.second, old[SECOND_BASE], larger.second, new[SECOND_BASE], count)
     return larger
 
 
@@ -93,7 +93,7 @@ def _move(source: Any, start: int, target: Any, place: int, count: int) -> None:
 
 
 class Slots(NamedTuple):
-    """A sheet in pointers."""
+    """A buffers in pointers."""
 
     valid: Any
     first: Any
@@ -105,16 +105,16 @@ class Slots(NamedTuple):
 
 
 @inlined
-def slots_of(sheet: Sheet) -> Slots:
-    """The sheet's pointers."""
+def slots_of(buffers: ColumnBuffers) -> Slots:
+    """The buffers's pointers."""
     return Slots(
-        pointer(sheet.valid),
-        pointer(sheet.first),
-        pointer(sheet.second),
-        pointer(sheet.nodes),
-        pointer(sheet.scopes),
-        pointer(sheet.members),
-        len(sheet.scopes),
+        pointer(buffers.valid),
+        pointer(buffers.first),
+        pointer(buffers.second),
+        pointer(buffers.nodes),
+        pointer(buffers.scopes),
+        pointer(buffers.members),
+        len(buffers.scopes),
     )
 
 

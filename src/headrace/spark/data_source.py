@@ -17,14 +17,14 @@ from pyspark.sql.types import (
 
 from headrace.config.setting import ConfigError
 
-from .errors import plainly
+from .errors import with_query_errors
 from .formats import OPTION_NAMES, ValueDecoder, decoder_for
-from .options import SourceOptions, parse
-from .reading import Rows
+from .source.options import SourceOptions, parse
+from .source.reading import Rows
 
 if TYPE_CHECKING:
-    from .sink import SinkStreamWriter, SinkWriter
-    from .stream import StreamReader
+    from .sink.writer import SinkStreamWriter, SinkWriter
+    from .source.stream import StreamReader
 
 RECORD: Final = StructType(
     [
@@ -56,16 +56,16 @@ class HeadraceSource(DataSource):
         """What to write in `format(...)`."""
         return "headrace"
 
-    @plainly
+    @with_query_errors
     def schema(self) -> StructType:
         """The columns of a row; every option is checked here, when `load()` is called."""
         options = self._options()
         return row_type(options, self._decoder(options))
 
-    @plainly
+    @with_query_errors
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads a batch."""
-        from .batch import BatchReader, FilteringReader
+        from .source.batch import BatchReader, FilteringReader
 
         rows = self._rows(self._options().for_batch(), schema)
         options = rows.options
@@ -73,10 +73,10 @@ class HeadraceSource(DataSource):
         pushes = options.push_filters and _PUSHDOWN_WORKER in sys.modules
         return FilteringReader(rows) if pushes else BatchReader(rows)
 
-    @plainly
+    @with_query_errors
     def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802 - Spark's name
         """Reads a stream."""
-        from .stream import StreamReader
+        from .source.stream import StreamReader
 
         return StreamReader(self._rows(self._options().for_stream(), schema))
 
@@ -95,17 +95,17 @@ class HeadraceSource(DataSource):
         decoder = self._decoder(options)
         return Rows(options, columns(schema, row_type(options, decoder)), decoder)
 
-    @plainly
+    @with_query_errors
     def writer(self, schema: StructType, overwrite: bool) -> "SinkWriter":
         """Writes a batch."""
-        from .sink import make_writer
+        from .sink.writer import make_writer
 
         return make_writer(self.options, schema, overwrite)
 
-    @plainly
+    @with_query_errors
     def streamWriter(self, schema: StructType, overwrite: bool) -> "SinkStreamWriter":  # noqa: N802 - Spark's name
         """Writes a stream."""
-        from .sink import make_stream_writer
+        from .sink.writer import make_stream_writer
 
         return make_stream_writer(self.options, schema, overwrite)
 

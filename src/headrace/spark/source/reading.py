@@ -20,9 +20,9 @@ from headrace.client.columnar.model import (
     UnknownTopic,
 )
 
-from . import loss
-from .errors import each_plainly
-from .formats import ValueDecoder
+from ..errors import iterate_with_query_errors
+from ..formats import ValueDecoder
+from . import data_loss
 from .options import SourceOptions
 
 Fetch = Callable[[Sequence[Range]], Iterator[pa.RecordBatch]]
@@ -58,7 +58,7 @@ class Rows:
         batches = read(partial(self._fetch, topic_ids=task.topic_ids), task.wanted, self._on_loss)
         if self.decoder is not None:
             batches = map(self.decoder.decode, batches)
-        return each_plainly(batch.select(self.columns) for batch in batches)
+        return iterate_with_query_errors(batch.select(self.columns) for batch in batches)
 
     def _fetch(self, wanted: Sequence[Range], topic_ids: Mapping[str, bytes]) -> Iterator[pa.RecordBatch]:
         # Spark imports the source to find its name and its columns; only tasks need the compiled loops.
@@ -76,7 +76,7 @@ class Rows:
         )
 
     def _on_loss(self, message: str) -> None:
-        loss.report([message], fail=self.options.fail_on_data_loss)
+        data_loss.report([message], fail=self.options.fail_on_data_loss)
 
 
 def read(fetch: Fetch, ranges: Sequence[Range], on_loss: OnLoss) -> Iterator[pa.RecordBatch]:

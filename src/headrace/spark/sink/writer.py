@@ -19,24 +19,24 @@ from headrace.client.columnar.cluster import Cluster, shared_cluster
 from headrace.client.columnar.prepared import lack_of_transactions
 from headrace.config.setting import ConfigError
 
-from .errors import plainly
-from .formats.writing import ValueEncoder, encoder_for
-from .sink_columns import written_columns
-from .sink_commit import PREFIX, Report
-from .sink_driver import SinkDriver
-from .sink_journal import JobJournal, TopicJournal, require_journal
-from .sink_options import Delivery, SinkOptions, parse_sink_options
-from .sink_task import (
+from ..errors import with_query_errors
+from ..formats.writing import ValueEncoder, encoder_for
+from .columns import written_columns
+from .commit import PREFIX, Report
+from .driver import SinkDriver
+from .journal import JobJournal, TopicJournal, require_journal
+from .options import Delivery, SinkOptions, parse_sink_options
+from .task import (
     Target,
     require_topic_to_write,
     task_of_job,
     task_of_series,
     task_of_stream,
     write_in_transactions,
-    write_plainly,
     write_unless_decided,
+    write_without_transaction,
 )
-from .sink_upkeep import JOB_SECONDS, Upkeep
+from .upkeep import JOB_SECONDS, Upkeep
 
 log = logging.getLogger(__name__)
 
@@ -87,18 +87,18 @@ class SinkWriter(DataSourceArrowWriter):
         self._target = target
         self._job = job
 
-    @plainly
+    @with_query_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
         """Write the rows of one task."""
         if not self._target.is_exactly_once:
-            write_plainly(self._target, iterator)
+            write_without_transaction(self._target, iterator)
             return SinkMessage()
         if self._target.options.version is None:
             return SinkMessage(write_in_transactions(self._target, task_of_job(self._job), iterator))
         task = task_of_series(self._series, self._number, self._job)
         return SinkMessage(write_unless_decided(self._target, task, iterator))
 
-    @plainly
+    @with_query_errors
     def commit(self, messages: Messages) -> None:
         """Make the rows visible."""
         _warn_of_weakness(self._target)
@@ -107,7 +107,7 @@ class SinkWriter(DataSourceArrowWriter):
             driver.commit(self._number, self._reports(messages), rewrite_torn=rewrite_torn)
             _upkeep.begin(driver, JOB_SECONDS)
 
-    @plainly
+    @with_query_errors
     def abort(self, messages: Messages) -> None:
         """Undo what can be undone."""
         if self._target.is_exactly_once:
@@ -148,15 +148,15 @@ class SinkStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, target: Target) -> None:
         self._target = target
 
-    @plainly
+    @with_query_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
         """Write the rows of one task of a batch."""
         if not self._target.is_exactly_once:
-            write_plainly(self._target, iterator)
+            write_without_transaction(self._target, iterator)
             return SinkMessage()
         return SinkMessage(write_unless_decided(self._target, task_of_stream(), iterator))
 
-    @plainly
+    @with_query_errors
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
         """Make the rows of a batch visible."""
         _warn_of_weakness(self._target)
@@ -167,7 +167,7 @@ class SinkStreamWriter(DataSourceStreamArrowWriter):
             driver.commit(batchId, reports, rewrite_torn=self._target.options.rewrite_torn)
             _upkeep.begin(driver)
 
-    @plainly
+    @with_query_errors
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
         """Undo what is not decided. A query that is stopped before one task came to its end is known by an earlier
         batch, if at all; what nobody undoes, the next run does.

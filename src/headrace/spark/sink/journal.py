@@ -10,7 +10,7 @@ from headrace.client.columnar.fenced import Entry, FencedLog
 from headrace.client.columnar.model import TopicPartition
 from headrace.client.errors import ClientError
 
-from .sink_commit import PREFIX, CommitError, Decision, decision_of, not_a_decision
+from .commit import PREFIX, CommitError, Decision, decision_of, not_a_decision
 
 T = TypeVar("T")
 

@@ -24,11 +24,11 @@ from pyspark.sql.streaming.datasource import (
 from headrace.client.columnar.cluster import shared_cluster
 from headrace.client.columnar.model import EARLIEST, Range
 
-from .errors import plainly
+from ..errors import with_query_errors
+from .group_progress import Progress
 from .offsets import NOT_STARTED, Offsets, SparkOffsets, from_spark, ids_from_spark, to_spark
 from .options import AtEnd, SourceOptions, Trigger
 from .planning import gathered, split
-from .progress import Progress
 from .reading import RangeTask, Rows, read
 from .sizes import SAMPLE_RECORDS, Sample, Sizes
 from .tracker import Tracker
@@ -48,7 +48,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tracker: Tracker | None = None
         self._progress: Progress | None = None
 
-    @plainly
+    @with_query_errors
     def initialOffset(self) -> SparkOffsets:  # noqa: N802 - Spark's name
         """Where a new query starts, if that is the same whenever it is asked."""
         if self._rows.options.starting == AtEnd(EARLIEST):
@@ -66,12 +66,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(trigger.min_records)
         return ReadAllAvailable()
 
-    @plainly
+    @with_query_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """End the query where the topics end now."""
         self._tracked().stop_at_present_end()
 
-    @plainly
+    @with_query_errors
     def latestOffset(self, start: SparkOffsets, limit: ReadLimit) -> SparkOffsets:  # noqa: N802 - Spark's name
         """Where the next micro-batch ends. All before `start` is finished, which the group hears of."""
         tracker = self._tracked()
@@ -87,7 +87,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The ends of the topics, for the query's progress."""
         return to_spark(self._tracked().seen) or None
 
-    @plainly
+    @with_query_errors
     def partitions(self, start: SparkOffsets, end: SparkOffsets) -> list[InputPartition]:
         """The tasks of a micro-batch."""
         if start == NOT_STARTED:

@@ -19,11 +19,11 @@ from headrace.client.columnar.model import UnknownTopic
 from headrace.client.columnar.writer import Writer
 from headrace.client.errors import ClientError
 
-from .formats.writing import ValueEncoder
-from .sink_commit import Decision, Duty, Part, Report, duty
-from .sink_journal import TopicJournal
-from .sink_options import SinkOptions
-from .sink_parts import Origin, PartsWriter
+from ..formats.writing import ValueEncoder
+from .commit import Decision, Duty, Part, Report, duty
+from .journal import TopicJournal
+from .options import SinkOptions
+from .parts import Origin, PartsWriter
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
@@ -124,7 +124,7 @@ def _context() -> TaskContext:
     return context
 
 
-def write_plainly(target: Target, batches: Iterable[pa.RecordBatch]) -> None:
+def write_without_transaction(target: Target, batches: Iterable[pa.RecordBatch]) -> None:
     """Write all rows; they are acknowledged when this returns."""
     cluster = target.cluster()
     writer = _idle_writers.pop(cluster, None) or Writer(cluster)

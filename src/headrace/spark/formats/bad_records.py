@@ -1,13 +1,19 @@
-"""What becomes of records that cannot be decoded."""
+"""Records that cannot be decoded: the column that shows them, and dead letters on their way to a topic."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from headrace.client.columnar.model import HEADERS
+from headrace.client.columnar.cluster import shared_cluster
+from headrace.client.columnar.model import HEADERS, UnknownTopic
+from headrace.client.columnar.settings import ALIASES, SETTINGS, WITHOUT_EFFECT
+from headrace.client.columnar.writer import Writer
+
+from .errors import OptionError
 
 BAD: Final = "bad"
 BAD_TYPE: Final = t.StructType(
@@ -23,6 +29,12 @@ _ARROW_TYPE: Final = pa.struct(
     [pa.field("error", pa.string()), pa.field("value", pa.binary()), pa.field("key", pa.binary())]
 )
 _HEADERS_NAMED: Final = ("headrace.error", "headrace.topic", "headrace.partition", "headrace.offset")
+
+DeadLetters = Callable[[pa.RecordBatch], None]
+"""Writes rows of `key`, `value` and `headers`; when it returns, they are safe."""
+
+_TRANSACTIONAL = "transactional.id"
+_writers: dict[tuple[int, str, frozenset[tuple[str, str]]], Writer] = {}
 
 
 def bad_column(batch: pa.RecordBatch, errors: Mapping[int, str]) -> pa.Array:
@@ -62,3 +74,23 @@ def dead_letters(batch: pa.RecordBatch, errors: Mapping[int, str]) -> pa.RecordB
 def _reasons(error: str, place: tuple[Any, ...]) -> list[dict[str, Any]]:
     texts = (error, *(str(part) for part in place))
     return [{"key": name, "value": text.encode()} for name, text in zip(_HEADERS_NAMED, texts, strict=True)]
+
+
+def dead_letter_writer(topic: str, client: Mapping[str, str]) -> DeadLetters:
+    """What writes to a topic, given the client's settings. A process has one writer for both, as an executor's worker
+    outlives its tasks; a process that was forked from it has its own.
+    """
+    known = {*SETTINGS, *ALIASES, *WITHOUT_EFFECT} - {_TRANSACTIONAL}
+    settings = {name: value for name, value in client.items() if name in known}
+    key = (os.getpid(), topic, frozenset(settings.items()))
+
+    def write(rows: pa.RecordBatch) -> None:
+        writer = _writers.pop(key, None) or Writer(shared_cluster(settings), acks="all", idempotent=True)
+        try:
+            writer.write(rows, topic)
+            writer.flush()
+        except UnknownTopic as error:
+            raise OptionError(f"deadLetterTopic={topic}: there is no such topic; create it") from error
+        _writers[key] = writer  # one that failed is of no further use
+
+    return write

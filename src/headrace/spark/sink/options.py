@@ -12,10 +12,10 @@ from headrace.client.columnar.settings import ClientSettings
 from headrace.config.names import shown
 from headrace.config.setting import MAX_LONG, ConfigError
 
-from .clientoptions import BOOTSTRAP_NAMES, PREFIX, bootstrap_servers, check_settings
-from .formats.writing import ENCODING_OPTIONS, EncodingOptions, read_encoding
-from .options import nearest_option
-from .units import whole_number
+from ..client_options import BOOTSTRAP_NAMES, PREFIX, bootstrap_servers, check_settings
+from ..formats.writing import ENCODING_OPTIONS, EncodingOptions, read_encoding
+from ..source.options import nearest_option
+from ..units import whole_number
 
 DECISIONS_TOPIC: Final = "__headrace_sink_decisions"
 

@@ -9,8 +9,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from headrace.client.columnar.cluster import shared_cluster
 from headrace.client.columnar.model import EARLIEST, LATEST, Range
 
-from . import loss
-from .errors import plainly
+from ..errors import with_query_errors
+from . import data_loss
 from .filters import Narrowing
 from .logs import Logs, assigned, ends, resolve
 from .offsets import Offsets, named
@@ -38,7 +38,7 @@ def _within_the_logs(logs: Logs, options: SourceOptions, start: Offsets, end: Of
     first = ends(logs, start, EARLIEST)
     last = ends(logs, start, LATEST)  # what an open transaction holds back is not lost: its tasks wait for it
     outside = [where for where in start if not first[where] <= start[where] <= last[where] or end[where] > last[where]]
-    loss.report(
+    data_loss.report(
         (
             f"offsets {start[where]} up to {end[where]} of {named([where])} are asked for, "
             f"but the log has {first[where]} up to {last[where]}"
@@ -67,7 +67,7 @@ class BatchReader(DataSourceReader):
         self._rows = rows
         self._narrowing = Narrowing()
 
-    @plainly
+    @with_query_errors
     def partitions(self) -> list[InputPartition]:
         """The tasks of the query."""
         options = self._rows.options

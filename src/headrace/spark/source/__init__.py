@@ -1,0 +1,1 @@
+"""Reading topics: what to read is decided purely, tasks move Arrow batches."""
