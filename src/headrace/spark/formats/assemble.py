@@ -1,4 +1,4 @@
-"""From a filled buffers to Arrow, column by column."""
+"""From filled buffers to Arrow, column by column."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -18,7 +18,7 @@ from .times import utc_of_local
 
 
 class Assembler:
-    """Makes Arrow arrays of one buffers; `data` and `side` are the buffers that its text is in. Defaults and a side
+    """Makes Arrow arrays of column buffers; `data` and `side` are the bytes that its text is in. Defaults and a side
     buffer do not go together: the texts of defaults take its place.
     """
 

@@ -93,7 +93,7 @@ def _move(source: Any, start: int, target: Any, place: int, count: int) -> None:
 
 
 class Slots(NamedTuple):
-    """A buffers in pointers."""
+    """Column buffers in pointers."""
 
     valid: Any
     first: Any
@@ -106,7 +106,7 @@ class Slots(NamedTuple):
 
 @inlined
 def slots_of(buffers: ColumnBuffers) -> Slots:
-    """The buffers's pointers."""
+    """Their pointers."""
     return Slots(
         pointer(buffers.valid),
         pointer(buffers.first),
