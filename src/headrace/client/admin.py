@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import ClientError, from_kafka, translated, unanswered, unknown_topic
+from .errors import ClientError, UnknownTopic, from_kafka, translated, unanswered
 from .probe import require_listener
 
 Properties = Mapping[str, str]
@@ -153,7 +153,7 @@ class Admin:
         with translated(topic):
             found = self._client.list_topics(topic, timeout=self._timeout).topics.get(topic)
         if found is None:
-            raise unknown_topic(topic)
+            raise UnknownTopic(topic)
         if found.error is not None:
             raise from_kafka(found.error, topic)
         return sorted(found.partitions)

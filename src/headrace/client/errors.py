@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from headrace.protocol.topic_partition import TopicPartition
+
 
 class ClientError(Exception):
     """The cluster, or the client library, refused. `code` is Kafka's name for the reason, such as INVALID_CONFIG."""
@@ -18,20 +20,59 @@ class ClusterUnreachable(ClientError):
     """No broker answered."""
 
 
+class UnknownTopic(ClientError):
+    """The topic does not exist, or no longer."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic '{topic}' does not exist", "UNKNOWN_TOPIC_OR_PART")
+        self.topic = topic
+
+
+class UnknownPartition(ClientError):
+    """The topic does not have this partition, or no longer since it was made anew."""
+
+    def __init__(self, where: TopicPartition, count: int) -> None:
+        super().__init__(
+            f"topic '{where.topic}' has {count} partitions; there is no partition {where.partition}",
+            "UNKNOWN_TOPIC_OR_PART",
+        )
+        self.where = where
+
+
+class TopicReplaced(ClientError):
+    """There is a topic of this name, but not the one that was asked for."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic '{topic}' was deleted and made anew", "INCONSISTENT_TOPIC_ID")
+        self.topic = topic
+
+
+class OffsetsGone(ClientError):
+    """Offsets that were asked for are not in the log: deleted by retention, or never there after the topic was
+    made anew. `earliest` and `latest` are what the partition has now.
+    """
+
+    def __init__(self, where: TopicPartition, offset: int, earliest: int, latest: int) -> None:
+        super().__init__(
+            f"offset {offset} of '{where.topic}' partition {where.partition} is not in the log, "
+            f"which has {earliest} up to {latest}",
+            "OFFSET_OUT_OF_RANGE",
+        )
+        self.where = where
+        self.offset = offset
+        self.earliest = earliest
+        self.latest = latest
+
+
 _UNREACHABLE = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "_TIMED_OUT_QUEUE"})
 _UNKNOWN_TOPIC = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"})
-
-
-def unknown_topic(topic: str) -> ClientError:
-    """The one way to say that a topic does not exist."""
-    return ClientError(f"topic '{topic}' does not exist", "UNKNOWN_TOPIC_OR_PART")
 
 
 def from_kafka(error: Any, topic: str | None = None) -> ClientError:
     """Our error for a `confluent_kafka.KafkaError`, with the broker's own message where it sent one."""
     code = str(error.name())
     if code in _UNKNOWN_TOPIC and topic is not None:
-        return unknown_topic(topic)
+        return UnknownTopic(topic)
     kind = ClusterUnreachable if code in _UNREACHABLE else ClientError
     return kind(str(error.str()), code)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from .admin import client_settings
-from .errors import ClientError, from_kafka, translated, unknown_topic
+from .errors import ClientError, UnknownTopic, from_kafka, translated
 from .probe import require_listener
 
 MAX_RECORD_BYTES: Final = 64 << 20
@@ -70,7 +70,7 @@ class RecordWriter:
                 found = self._producer.list_topics(self.topic, timeout=10).topics.get(self.topic)
             if found is not None and found.error is None and found.partitions:
                 return len(found.partitions)
-            error = unknown_topic(self.topic) if found is None else from_kafka(found.error, self.topic)
+            error = UnknownTopic(self.topic) if found is None else from_kafka(found.error, self.topic)
             being_made = error.code == "LEADER_NOT_AVAILABLE"
             if not being_made or time.monotonic() > deadline:
                 raise error

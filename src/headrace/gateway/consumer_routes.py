@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import quote
 
-from headrace.client.aio.member import Wish
+from headrace.client.aio.member import MemberSettings
 from headrace.protocol.topic_partition import TopicPartition
 from headrace.web.messages import Answer, Request, json_answer
 from headrace.web.routes import Body, Reply, Routes
@@ -79,11 +79,11 @@ def _add_joining(routes: Routes, clients: Clients, consumers: Consumers) -> None
         client = clients.of(request)
         for topic in wanted["topics"]:
             await client.cluster.topic(topic)
-        wish = _wish(request.params["group"], wanted)
+        settings = _member_settings(request.params["group"], wanted)
         consumer = consumers.add(
             lambda: Consumer(
                 client,
-                wish,
+                settings,
                 idle_ms=wanted.get("idle_timeout_ms", 300_000),
                 auto_commit=wanted.get("auto_commit", False),
             )
@@ -162,8 +162,8 @@ def _add_position_routes(routes: Routes, find: Find) -> None:
         return Answer(204)
 
 
-def _wish(group: str, wanted: dict[str, Any]) -> Wish:
-    return Wish(
+def _member_settings(group: str, wanted: dict[str, Any]) -> MemberSettings:
+    return MemberSettings(
         group=group,
         topics=tuple(wanted["topics"]),
         session_ms=wanted.get("session_timeout_ms", 30_000),
@@ -173,9 +173,9 @@ def _wish(group: str, wanted: dict[str, Any]) -> Wish:
 
 def _view(request: Request, advertise: str, consumer: Consumer) -> dict[str, Any]:
     base = advertise or f"{request.scope.get('scheme', 'http')}://{request.header(b'host') or 'localhost'}"
-    path = f"/api/v1/consumer-groups/{quote(consumer.wish.group, safe='')}/members/{consumer.id}"
+    path = f"/api/v1/consumer-groups/{quote(consumer.settings.group, safe='')}/members/{consumer.id}"
     return {
-        "group": consumer.wish.group,
+        "group": consumer.settings.group,
         "member_id": consumer.id,
         "base_uri": base + path,
         "assignment": [

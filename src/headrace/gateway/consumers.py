@@ -12,9 +12,9 @@ from typing import Final
 import structlog
 
 from headrace.client.aio.client import Client
-from headrace.client.aio.groups import Committed
-from headrace.client.aio.member import Member, State, Wish
+from headrace.client.aio.member import Member, MemberSettings, State
 from headrace.client.aio.reader import Found, Reader
+from headrace.client.core.groups import Committed
 from headrace.protocol.errors import ErrorCode
 from headrace.protocol.topic_partition import TopicPartition
 from headrace.web.problem import Problem
@@ -28,14 +28,14 @@ log = structlog.get_logger(__name__)
 class Consumer:
     """One member, between its creation and its end."""
 
-    def __init__(self, client: Client, wish: Wish, *, idle_ms: int, auto_commit: bool) -> None:
+    def __init__(self, client: Client, settings: MemberSettings, *, idle_ms: int, auto_commit: bool) -> None:
         self.id = secrets.token_urlsafe(16)
         self.client = client
-        self.wish = wish
+        self.settings = settings
         self.idle_seconds = idle_ms / 1000
         self.last_used = asyncio.get_running_loop().time()
         self._auto_commit = auto_commit
-        self._member = Member(client.cluster, wish, self._assigned, self._revoked)
+        self._member = Member(client.cluster, settings, self._assigned, self._revoked)
         self._reader: Reader | None = None
         self._taken: dict[TopicPartition, Committed] = {}
         """What was handed out under this assignment and not committed yet."""
@@ -116,7 +116,7 @@ class Consumer:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _assigned(self, positions: dict[TopicPartition, int]) -> None:
-        self._reader = Reader(self.client.cluster, positions, reset=self.wish.reset)
+        self._reader = Reader(self.client.cluster, positions, reset=self.settings.reset)
         self._is_assigned.set()
 
     async def _revoked(self) -> None:
@@ -153,7 +153,7 @@ class Consumers:
     def get(self, client: Client, group: str, member: str) -> Consumer:
         """A member of the caller's own; `Problem` 404 for any other."""
         consumer = self._consumers.get(member)
-        if consumer is None or consumer.wish.group != group or consumer.client is not client:
+        if consumer is None or consumer.settings.group != group or consumer.client is not client:
             raise Problem(
                 404,
                 "this gateway has no such member: it was deleted, was not polled for long, or is another gateway's; "
@@ -178,5 +178,5 @@ class Consumers:
         while self._consumers:
             await asyncio.sleep(1)
             for consumer in [each for each in self._consumers.values() if each.is_idle]:
-                log.info("a member was not polled for long", group=consumer.wish.group)
+                log.info("a member was not polled for long", group=consumer.settings.group)
                 await self.remove(consumer)

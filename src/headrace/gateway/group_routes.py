@@ -6,8 +6,9 @@ from typing import Any, Final
 from headrace.client.aio import groups
 from headrace.client.aio.assignment import decode_assignment
 from headrace.client.aio.client import Client
-from headrace.client.aio.fetching import EARLIEST, LATEST, list_offsets
-from headrace.client.aio.groups import Committed
+from headrace.client.aio.fetching import list_offsets
+from headrace.client.core.groups import Committed
+from headrace.client.core.offsets import EARLIEST, LATEST
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.topic_partition import TopicPartition
 from headrace.web.messages import Answer, Request, json_answer
@@ -199,7 +200,7 @@ async def lag(client: Client, group: str, topic: str | None) -> dict[str, Any]:
     """What a group has committed and how far that is from the ends."""
     wanted = None
     if topic is not None:
-        wanted = [TopicPartition(topic, index) for index in range(len((await client.cluster.topic(topic)).leaders))]
+        wanted = [TopicPartition(topic, index) for index in range((await client.cluster.topic(topic)).partitions)]
     found = await groups.committed(client.cluster, group, wanted)
     places = sorted(set(found) | set(wanted or ()))
     ends = await _ends(client, places)
@@ -240,7 +241,7 @@ async def _targets(client: Client, group: str, wanted: dict[str, Any]) -> dict[T
     topic, to = wanted["topic"], wanted["to"]
     if to in _NEEDED and _NEEDED[to] not in wanted:
         raise bad_request(f"a reset to '{to}' needs '{_NEEDED[to]}'")
-    count = len((await client.cluster.topic(topic)).leaders)
+    count = (await client.cluster.topic(topic)).partitions
     partitions = wanted.get("partitions", list(range(count)))
     if max(partitions) >= count:
         raise Problem(404, f"topic '{topic}' has partitions 0 to {count - 1}", code="unknown-partition")

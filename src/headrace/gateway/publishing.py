@@ -7,7 +7,9 @@ from typing import Final, NamedTuple
 
 from headrace.client.aio import once
 from headrace.client.aio.client import Client
-from headrace.client.aio.producer import ALL, Written
+from headrace.client.aio.producer import Written
+from headrace.client.core.metadata import TopicImage
+from headrace.client.core.produce import ALL_IN_SYNC
 from headrace.protocol.errors import CodedError
 from headrace.protocol.partitioner import partition_for
 from headrace.protocol.records import Record
@@ -15,7 +17,7 @@ from headrace.web.problem import Problem, bad_request
 
 from .translate import translate
 
-ACKS: Final = {"all": ALL, "-1": ALL, "1": 1, "0": 0}
+ACKS: Final = {"all": ALL_IN_SYNC, "-1": ALL_IN_SYNC, "1": 1, "0": 0}
 _STICKY: Final = 32
 """Records without a key that go to one partition before it is another's turn: they share batches."""
 
@@ -49,7 +51,7 @@ class Publisher:
     async def one(self, client: Client, topic: str, wanted: Wanted, acks: int, key: str | None) -> Outcome:
         """One record; raises why it was not written."""
         view = client.cluster.known(topic) or await client.cluster.topic(topic)
-        partition = self._partition(wanted, view.leaders, topic, key)
+        partition = self._partition(wanted, view, key)
         if key is not None:
             (outcome,) = await self._once(client, topic, {partition: [wanted.record]}, key)
             if outcome.problem is not None:
@@ -63,7 +65,7 @@ class Publisher:
     ) -> list[Outcome]:
         """Records in their order; each partition's are written all or not at all."""
         view = await client.cluster.topic(topic)
-        places = [self._partition(each, view.leaders, topic, key) for each in wanted]
+        places = [self._partition(each, view, key) for each in wanted]
         by_partition: dict[int, list[Record]] = {}
         for each, partition in zip(wanted, places, strict=True):
             by_partition.setdefault(partition, []).append(each.record)
@@ -74,25 +76,25 @@ class Publisher:
         taken = iter_by(outcomes)
         return [taken[partition].pop(0) for partition in places]
 
-    def _partition(self, wanted: Wanted, leaders: Sequence[int], topic: str, key: str | None) -> int:
+    def _partition(self, wanted: Wanted, topic: TopicImage, key: str | None) -> int:
         """Where a record goes: where it asks to, where its key leads, or anywhere there is a leader."""
         asked, record_key = wanted.partition, wanted.record.key
         if asked is not None:
-            if asked >= len(leaders):
+            if asked >= topic.partitions:
                 raise Problem(
                     404,
-                    f"topic '{topic}' has partitions 0 to {len(leaders) - 1}, not {asked}",
+                    f"topic '{topic.name}' has partitions 0 to {topic.partitions - 1}, not {asked}",
                     code="unknown-partition",
                 )
             return asked
         if record_key is not None:
-            return partition_for(record_key, len(leaders))
+            return partition_for(record_key, topic.partitions)
         if key is not None:
-            return once.partition_of(key, len(leaders))
+            return once.partition_of(key, topic.partitions)
         self._count += 1
-        if len(leaders) == 1:
+        if topic.partitions == 1:
             return 0
-        led = [index for index, node in enumerate(leaders) if node >= 0] or range(len(leaders))
+        led = topic.led or range(topic.partitions)
         return led[self._count // _STICKY % len(led)]
 
     async def _plainly(

@@ -10,8 +10,9 @@ import secrets
 from typing import Any, Final
 
 from headrace.client.aio.client import Client
-from headrace.client.aio.fetching import LATEST, list_offsets
+from headrace.client.aio.fetching import list_offsets
 from headrace.client.aio.reader import Found, Reader
+from headrace.client.core.offsets import LATEST
 from headrace.protocol.topic_partition import TopicPartition
 from headrace.web.messages import Answer, Request
 from headrace.web.problem import Problem, bad_request
@@ -76,7 +77,7 @@ class Replies:
 
     async def _read(self) -> None:
         cluster = self._client.cluster
-        count = len((await cluster.topic(self._topic)).leaders)
+        count = (await cluster.topic(self._topic)).partitions
         ends = await list_offsets(cluster, self._topic, dict.fromkeys(range(count), LATEST))
         reader = Reader(
             cluster, {TopicPartition(self._topic, partition): offset for partition, (offset, _) in ends.items()}

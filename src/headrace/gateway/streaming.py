@@ -11,9 +11,10 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from headrace.client.aio.client import Client
-from headrace.client.aio.fetching import EARLIEST, LATEST, list_offsets
-from headrace.client.aio.member import Wish
+from headrace.client.aio.fetching import list_offsets
+from headrace.client.aio.member import MemberSettings
 from headrace.client.aio.reader import Found, Reader
+from headrace.client.core.offsets import EARLIEST, LATEST
 from headrace.protocol.topic_partition import TopicPartition
 from headrace.web.messages import Request, Stream
 from headrace.web.problem import Problem, bad_request, render
@@ -84,7 +85,7 @@ def stream_routes(clients: Clients) -> Routes:
 
 async def _positions(client: Client, request: Request) -> dict[TopicPartition, int]:
     topic, query = request.params["topic"], request.query
-    count = len((await client.cluster.topic(topic)).leaders)
+    count = (await client.cluster.topic(topic)).partitions
     wanted = list(range(count)) if query["partitions"] is None else sorted(set(query["partitions"]))
     if wanted[-1] >= count:
         raise Problem(404, f"topic '{topic}' has partitions 0 to {count - 1}", code="unknown-partition")
@@ -156,8 +157,8 @@ class _Plain:
 async def _tell_group(client: Client, request: Request, socket: Socket) -> None:
     topic = request.params["topic"]
     await client.cluster.topic(topic)
-    wish = Wish(group=request.query["group"], topics=(topic,), reset=request.query["from"])
-    consumer = Consumer(client, wish, idle_ms=3_600_000, auto_commit=False)
+    settings = MemberSettings(group=request.query["group"], topics=(topic,), reset=request.query["from"])
+    consumer = Consumer(client, settings, idle_ms=3_600_000, auto_commit=False)
     try:
         await consumer.joined(JOIN_SECONDS)
         await socket.accept()

@@ -5,9 +5,11 @@ from typing import Any, Final
 
 from headrace.client.aio import admin
 from headrace.client.aio.cluster import Cluster
-from headrace.client.aio.fetching import EARLIEST, LATEST, list_offsets
+from headrace.client.aio.fetching import list_offsets
 from headrace.client.aio.retrying import Pauses
 from headrace.client.core.errors import ConnectionLost
+from headrace.client.core.metadata import metadata_request, read_metadata
+from headrace.client.core.offsets import EARLIEST, LATEST
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.web.messages import Answer, Request, json_answer
 from headrace.web.routes import Body, Query, Reply, Routes
@@ -210,20 +212,16 @@ async def wait_until_known(cluster: Cluster, name: str, partitions: int = 1) -> 
 async def _known_to(cluster: Cluster, node: int, name: str, partitions: int) -> bool:
     from headrace.protocol.api import ApiKey
 
-    values = {"topics": [{"topic_id": None, "name": name}], "allow_auto_topic_creation": False}
-    values["include_topic_authorized_operations"] = False
     try:
-        answer = await (await cluster.to_node(node)).ask(ApiKey.METADATA, values)
+        answer = await (await cluster.to_node(node)).ask(ApiKey.METADATA, metadata_request([name]))
     except ConnectionLost:
         return True
-    (topic,) = answer.topics
-    has_all = len(topic.partitions) >= partitions and all(int(p.leader_id) >= 0 for p in topic.partitions)
-    return topic.error_code is ErrorCode.none and has_all
+    image = read_metadata(answer).topics.get(name)
+    return image is not None and len(image.led) == image.partitions >= partitions
 
 
 async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
-    cluster.forget(name)
-    topic = (await cluster.topic(name)).described
+    topic = await cluster.described(name)
     led = [int(p.partition_index) for p in topic.partitions if int(p.leader_id) >= 0]
     starts = await list_offsets(cluster, name, dict.fromkeys(led, EARLIEST)) if led else {}
     ends = await list_offsets(cluster, name, dict.fromkeys(led, LATEST)) if led else {}

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from headrace.client.aio.retrying import PASSING, Unavailable
+from headrace.client.aio.retrying import Unavailable
+from headrace.client.core.codes import is_retriable
 from headrace.client.core.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.web.problem import Problem
@@ -13,7 +14,6 @@ RETRY_SOON: Final = ((b"retry-after", b"1"),)
 
 STATUS: Final[dict[ErrorCode, tuple[int, str]]] = {
     ErrorCode.unknown_topic_or_partition: (404, "unknown-topic"),
-    ErrorCode.unknown_topic_id: (404, "unknown-topic"),
     ErrorCode.invalid_topic_exception: (400, "invalid-topic"),
     ErrorCode.topic_already_exists: (409, "topic-exists"),
     ErrorCode.topic_authorization_failed: (403, "topic-forbidden"),
@@ -69,7 +69,7 @@ def coded(code: ErrorCode, message: str = "") -> Problem:
     """The problem for an error code of Kafka's."""
     name = code.name.upper()
     detail = f"{message or name.replace('_', ' ').lower()}"
-    if code in PASSING:
+    if code not in STATUS and is_retriable(code):
         return Problem(503, detail, code="unavailable", headers=RETRY_SOON, more={"kafka_error": name})
     status, short = STATUS.get(code, (502, "refused-by-brokers"))
     headers = RETRY_SOON if status == 429 else ()

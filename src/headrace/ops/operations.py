@@ -4,19 +4,26 @@ itself, as the client library has no calls for half of it.
 Every call may be made at any broker, which forwards it to the controller, and is repeated while there is none.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from headrace.client.columnar.channel import Channel
-from headrace.client.columnar.connections import Connections
-from headrace.client.columnar.retry import TryAgain, refused, retried
-from headrace.client.columnar.settings import ClientSettings
+from headrace.client.columnar.cluster import Cluster
+from headrace.client.columnar.retry import refused, refused_or_again
 from headrace.client.core.errors import ConnectionLost
+from headrace.client.core.offsets import (
+    DEBUGGING_REPLICA,
+    LATEST,
+    READ_UNCOMMITTED,
+    OffsetQuery,
+    list_offsets_request,
+    read_offsets,
+)
+from headrace.client.core.topics import BROKER, TOPIC, alter_configs_request, describe_configs_request
 from headrace.client.errors import ClientError
 from headrace.client.probe import require_listener
-from headrace.net.address import Address
 from headrace.protocol.api import REFETCH, START_EMPTY, ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.protocol.topic_partition import TopicPartition, indexes_by_topic, values_by_topic
@@ -30,16 +37,10 @@ TIMEOUT_MS: Final = 30_000
 PREFERRED, UNCLEAN = 0, 1
 DESIGNATED: Final = 64
 """The first of our brokers' own election types, which name a replica by its position."""
-_DEBUGGING_REPLICA, _LATEST = -2, -1
-_READ_UNCOMMITTED: Final = 0
-_TOPIC, _BROKER = 2, 4
-_SET, _DELETE = 0, 1
 _MIN_ISR: Final = "min.insync.replicas"
 _RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 _THROTTLED: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 _ALL: Final = "*"
-_PLAIN: Final = {"include_synonyms": False, "include_documentation": False}
-_PASSING: Final = frozenset({ErrorCode.not_controller, ErrorCode.request_timed_out, ErrorCode.leader_not_available})
 
 _REFETCH_REASONS: Final = {
     ErrorCode.invalid_request: "its log has not failed",
@@ -61,9 +62,9 @@ class Operations:
     def __init__(self, bootstrap: str, properties: Mapping[str, str] | None = None) -> None:
         require_listener(bootstrap)
         given = {"client.id": "headrace-cli", "default.api.timeout.ms": str(TIMEOUT_MS), **(properties or {})}
-        self._settings = ClientSettings({**given, "bootstrap.servers": bootstrap})
-        self._connections = Connections(self._settings)
-        self._addresses: dict[int, Address] = {}
+        self._cluster = Cluster({**given, "bootstrap.servers": bootstrap})
+        self._living: set[int] = set()
+        """The brokers of the last view."""
 
     def __enter__(self) -> Self:
         return self
@@ -71,14 +72,14 @@ class Operations:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._connections.close()
+        self._cluster.close()
 
     # What there is
 
     def view(self) -> ClusterView:
         """The cluster as one of its brokers knows it."""
         described = self._ask(ApiKey.DESCRIBE_CLUSTER, {"include_cluster_authorized_operations": False})
-        self._addresses = {b.broker_id: Address(b.host, b.port) for b in described.brokers}
+        self._living = {b.broker_id for b in described.brokers} & set(self._cluster.brokers())
         living = [BrokerView(id=b.broker_id, host=b.host, port=b.port, rack=b.rack) for b in described.brokers]
         partitions = self.partitions()
         controller = int(described.controller_id)
@@ -103,11 +104,10 @@ class Operations:
 
     def refetch(self, broker: int, topic: str, partition: int, *, start_empty: bool) -> None:
         """Let a broker whose log of a partition failed fetch it anew from the leader; the last view must have it."""
-        address = self._addresses.get(broker)
-        if address is None:
+        if broker not in self._living:
             raise ClientError(f"broker {broker} is not alive", "BROKER_NOT_AVAILABLE")
         try:
-            with self._connections.lent(address) as channel:
+            with self._cluster.channel_to(broker) as channel:
                 (directory,) = channel.ask(ApiKey.DESCRIBE_LOG_DIRS, {"topics": []}).results
                 path = directory.log_dir + (START_EMPTY if start_empty else REFETCH)
                 topics = [{"name": topic, "partitions": [partition]}]
@@ -123,10 +123,10 @@ class Operations:
         """The bytes of each partition on those of the brokers that the last view has, and that answer."""
         found: dict[int, dict[TopicPartition, int]] = {}
         for broker in brokers:
-            if broker not in self._addresses:
+            if broker not in self._living:
                 continue
             try:
-                with self._connections.lent(self._addresses[broker]) as channel:
+                with self._cluster.channel_to(broker) as channel:
                     answer = channel.ask(ApiKey.DESCRIBE_LOG_DIRS, {"topics": None})
             except ConnectionLost:
                 continue
@@ -166,8 +166,7 @@ class Operations:
     def _topic_configs(self, topics: Iterable[str], names: list[str]) -> dict[str, dict[str, str | None]]:
         found: dict[str, dict[str, str | None]] = {}
         for some in _in_pages(sorted(topics), PAGE):
-            resources = [_resource(_TOPIC, topic, configuration_keys=names) for topic in some]
-            answer = self._ask(ApiKey.DESCRIBE_CONFIGS, {"resources": resources, **_PLAIN})
+            answer = self._ask(ApiKey.DESCRIBE_CONFIGS, describe_configs_request(TOPIC, some, names))
             for result in answer.results:
                 found[result.resource_name] = {entry.name: entry.value for entry in result.configs}
         return found
@@ -193,30 +192,19 @@ class Operations:
         """How far the logs of partitions reach, on each replica that lives, is in the last view, and tells."""
         wanted = list(partitions)
         found: LogEnds = {p.key: {} for p in wanted}
-        for broker, address in self._addresses.items():
-            held = indexes_by_topic(p.key for p in wanted if broker in p.replicas)
-            topics = [
-                {
-                    "name": topic,
-                    "partitions": [
-                        {"partition_index": index, "current_leader_epoch": -1, "timestamp": _LATEST}
-                        for index in indexes
-                    ],
-                }
-                for topic, indexes in held.items()
-            ]
-            if not topics:
+        for broker in sorted(self._living):
+            queries = {p.key: OffsetQuery(LATEST) for p in wanted if broker in p.replicas}
+            if not queries:
                 continue
-            asked = {"replica_id": _DEBUGGING_REPLICA, "isolation_level": _READ_UNCOMMITTED, "timeout": TIMEOUT_MS}
+            values = list_offsets_request(queries, isolation=READ_UNCOMMITTED, replica_id=DEBUGGING_REPLICA)
             try:
-                with self._connections.lent(address) as channel:
-                    answer = channel.ask(ApiKey.LIST_OFFSETS, {**asked, "topics": topics})
+                with self._cluster.channel_to(broker) as channel:
+                    answer = channel.ask(ApiKey.LIST_OFFSETS, values)
             except ConnectionLost:
                 continue
-            for topic in answer.topics:
-                for p in topic.partitions:
-                    if p.error_code is ErrorCode.none:
-                        found[TopicPartition(topic.name, p.partition_index)][broker] = (p.leader_epoch, p.offset)
+            for where, listed in read_offsets(answer).items():
+                if listed.code is ErrorCode.none:
+                    found[where][broker] = (listed.leader_epoch, listed.offset)
         return found
 
     def elect(
@@ -244,20 +232,19 @@ class Operations:
 
     def throttle(self, rate: int, topics: Iterable[str]) -> None:
         """Hold replicas of these topics that catch up to so many bytes a second, to and from each broker."""
-        self._alter(_BROKER, [""], dict.fromkeys(_RATES, str(rate)))
-        self._alter(_TOPIC, topics, dict.fromkeys(_THROTTLED, _ALL))
+        self._alter(BROKER, [""], dict.fromkeys(_RATES, str(rate)))
+        self._alter(TOPIC, topics, dict.fromkeys(_THROTTLED, _ALL))
 
     def unthrottle(self) -> list[str]:
         """Hold nobody any more; the topics that were held."""
         held = [topic for topic, values in self._throttled() if any(values.values())]
-        self._alter(_BROKER, [""], dict.fromkeys(_RATES))
-        self._alter(_TOPIC, held, dict.fromkeys(_THROTTLED))
+        self._alter(BROKER, [""], dict.fromkeys(_RATES))
+        self._alter(TOPIC, held, dict.fromkeys(_THROTTLED))
         return held
 
     def rate(self) -> int | None:
         """The limit that is set, in bytes a second."""
-        resource = _resource(_BROKER, "", configuration_keys=list(_RATES))
-        answer = self._ask(ApiKey.DESCRIBE_CONFIGS, {"resources": [resource], **_PLAIN})
+        answer = self._ask(ApiKey.DESCRIBE_CONFIGS, describe_configs_request(BROKER, [""], list(_RATES)))
         found = [int(e.value) for r in answer.results for e in r.configs if e.name in _RATES and e.value]
         return min(found, default=None)
 
@@ -266,13 +253,8 @@ class Operations:
         return self._topic_configs(names, list(_THROTTLED)).items()
 
     def _alter(self, kind: int, names: Iterable[str], values: Mapping[str, str | None]) -> None:
-        changes = [
-            {"name": name, "config_operation": _DELETE if value is None else _SET, "value": value}
-            for name, value in values.items()
-        ]
         for some in _in_pages(list(names), PAGE):
-            resources = [_resource(kind, name, configs=changes) for name in some]
-            answer = self._ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, {"resources": resources, "validate_only": False})
+            answer = self._ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, alter_configs_request(kind, some, values))
             for result in answer.responses:
                 if result.error_code not in (ErrorCode.none, ErrorCode.unknown_topic_or_partition):
                     raise refused(result.error_code, result.resource_name or "brokers", result.error_message)
@@ -287,21 +269,9 @@ class Operations:
             code = getattr(answer, "error_code", ErrorCode.none)
             if code is ErrorCode.none:
                 return answer
-            error = refused(code, "the cluster", getattr(answer, "error_message", None))
-            raise TryAgain(error) if code in _PASSING else error
+            raise refused_or_again(code, "the cluster", getattr(answer, "error_message", None))
 
-        return self._with_any(attempt)
-
-    def _with_any(self, work: Callable[[Channel], T]) -> T:
-        def attempt() -> T:
-            with self._connections.lent_by_any(self._addresses.values()) as channel:
-                return work(channel)
-
-        return retried(self._settings, attempt, self._addresses.clear)
-
-
-def _resource(kind: int, name: str, **more: Any) -> dict[str, Any]:
-    return {"resource_type": kind, "resource_name": name, **more}
+        return self._cluster.with_any(attempt)
 
 
 def _partition_view(topic: str, partition: Any, moving: tuple[Replicas, Replicas]) -> PartitionView:

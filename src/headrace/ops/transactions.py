@@ -5,25 +5,19 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from headrace.client.columnar.channel import Channel
-from headrace.client.columnar.prepared import ask_described
-from headrace.client.columnar.retry import PASSING, TryAgain, refused, retried
-from headrace.client.errors import ClientError, unknown_topic
-from headrace.net.address import Address
+from headrace.client.columnar.retry import refused_or_again
+from headrace.client.core.metadata import CoordinatorKind
+from headrace.client.core.transactions import init_producer_request, list_transactions_request
+from headrace.client.errors import ClientError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.protocol.transactions import DescribedTransaction
 
 from .operations import Operations
 
 T = TypeVar("T")
 
-_TRANSACTION: Final = 1
-_PASSING: Final = PASSING | {
-    ErrorCode.coordinator_load_in_progress,
-    ErrorCode.coordinator_not_available,
-    ErrorCode.not_coordinator,
-    ErrorCode.concurrent_transactions,
-}
 _FENCE_TIMEOUT_MS: Final = 1_000
 
 
@@ -58,12 +52,7 @@ class TransactionOperations(Operations):
         pattern: str | None = None,
     ) -> list[ListedTransaction]:
         """What every broker knows, by transactional id."""
-        asked = {
-            "state_filters": list(states),
-            "producer_id_filters": list(producer_ids),
-            "duration_filter": longer_than_ms,
-            "transactional_id_pattern": pattern,
-        }
+        asked = list_transactions_request(states, producer_ids, longer_than_ms, pattern)
 
         def listed(channel: Channel) -> Any:
             answer = channel.ask(ApiKey.LIST_TRANSACTIONS, asked)
@@ -71,10 +60,8 @@ class TransactionOperations(Operations):
             return answer
 
         found: list[ListedTransaction] = []
-        for broker in self.view().brokers:
-            if broker.id not in self._addresses:
-                continue
-            answer = self._at(self._addresses[broker.id], listed)
+        for broker in self._cluster.brokers():
+            answer = self._at(broker, listed)
             if answer.unknown_state_filters:
                 raise ClientError(f"there is no state {', '.join(answer.unknown_state_filters)}", "INVALID_REQUEST")
             found += [
@@ -82,7 +69,7 @@ class TransactionOperations(Operations):
                     id=each.transactional_id,
                     producer_id=each.producer_id,
                     state=each.transaction_state,
-                    coordinator=broker.id,
+                    coordinator=broker,
                 )
                 for each in answer.transaction_states
             ]
@@ -91,9 +78,8 @@ class TransactionOperations(Operations):
     def describe_transaction(self, transactional_id: str) -> DescribedTransaction:
         """What the coordinator of a transactional id knows of it."""
 
-        def attempt() -> DescribedTransaction:
-            with self._connections.lent(self._coordinator(transactional_id)) as channel:
-                (found,) = ask_described(channel, [transactional_id])
+        def attempt(channel: Channel) -> DescribedTransaction:
+            (found,) = channel.describe_transactions([transactional_id])
             if found.error_code is ErrorCode.transactional_id_not_found:
                 raise ClientError(
                     f"nobody has the transactional id '{transactional_id}'; `headrace txn list` shows those there are",
@@ -102,23 +88,16 @@ class TransactionOperations(Operations):
             _check(found.error_code, f"transactional id '{transactional_id}'")
             return found
 
-        return retried(self._settings, attempt, self._addresses.clear)
+        return self._cluster.with_coordinator(CoordinatorKind.TRANSACTION, transactional_id, attempt)
 
     def fence(self, transactional_id: str) -> None:
         """Shut out whoever has a transactional id; what it has open is aborted."""
-        values = {
-            "transactional_id": transactional_id,
-            "transaction_timeout": _FENCE_TIMEOUT_MS,
-            "producer_id": -1,
-            "producer_epoch": -1,
-        }
+        values = init_producer_request(transactional_id, _FENCE_TIMEOUT_MS)
 
-        def attempt() -> None:
-            with self._connections.lent(self._coordinator(transactional_id)) as channel:
-                answer = channel.ask(ApiKey.INIT_PRODUCER_ID, values)
-            _check(answer.error_code, f"transactional id '{transactional_id}'")
+        def attempt(channel: Channel) -> None:
+            _check(channel.ask(ApiKey.INIT_PRODUCER_ID, values).error_code, f"transactional id '{transactional_id}'")
 
-        retried(self._settings, attempt, self._addresses.clear)
+        self._cluster.with_coordinator(CoordinatorKind.TRANSACTION, transactional_id, attempt)
 
     def producers(self, topic: str, partition: int) -> list[ActiveProducer]:
         """The producers that a partition remembers, those with an open transaction first."""
@@ -137,7 +116,7 @@ class TransactionOperations(Operations):
                 last_timestamp=each.last_timestamp,
                 start_offset=each.current_txn_start_offset if each.current_txn_start_offset >= 0 else None,
             )
-            for each in self._at_leader(topic, partition, described).active_producers
+            for each in self._cluster.with_leader(TopicPartition(topic, partition), described).active_producers
         ]
         return sorted(producers, key=lambda each: (each.start_offset is None, each.start_offset))
 
@@ -170,49 +149,18 @@ class TransactionOperations(Operations):
                 )
             _check(written.error_code, f"topic '{topic}' partition {partition}")
 
-        self._at_leader(topic, partition, marked)
+        self._cluster.with_leader(TopicPartition(topic, partition), marked)
         return producer
 
-    def _coordinator(self, transactional_id: str) -> Address:
-        def attempt(channel: Channel) -> Address:
-            answer = channel.ask(ApiKey.FIND_COORDINATOR, {"key": transactional_id, "key_type": _TRANSACTION})
-            _check(answer.error_code, f"transactional id '{transactional_id}'")
-            return Address(answer.host, answer.port)
-
-        return self._with_any(attempt)
-
-    def _at_leader(self, topic: str, partition: int, work: Callable[[Channel], T]) -> T:
+    def _at(self, broker: int, work: Callable[[Channel], T]) -> T:
         def attempt() -> T:
-            with self._connections.lent(self._leader(topic, partition)) as channel:
+            with self._cluster.channel_to(broker) as channel:
                 return work(channel)
 
-        return retried(self._settings, attempt, self._addresses.clear)
-
-    def _leader(self, topic: str, partition: int) -> Address:
-        view = self.view()
-        found = [each for each in view.partitions if each.key == (topic, partition)]
-        if not found:
-            raise (
-                unknown_topic(topic)
-                if topic not in {p.topic for p in view.partitions}
-                else ClientError(f"topic '{topic}' has no partition {partition}", "UNKNOWN_TOPIC_OR_PART")
-            )
-        leader = found[0].leader
-        if leader is None or leader not in self._addresses:
-            raise TryAgain(refused(ErrorCode.leader_not_available, f"topic '{topic}' partition {partition}"))
-        return self._addresses[leader]
-
-    def _at(self, address: Address, work: Callable[[Channel], T]) -> T:
-        def attempt() -> T:
-            with self._connections.lent(address) as channel:
-                return work(channel)
-
-        return retried(self._settings, attempt, lambda: None)
+        return self._cluster.retried(attempt)
 
 
 def _check(code: ErrorCode, what: str) -> None:
     """Raises `TryAgain` for what passes: to be called within an attempt, which is then made again."""
-    if code is ErrorCode.none:
-        return
-    error = refused(code, what)
-    raise TryAgain(error) if code in _PASSING else error
+    if code is not ErrorCode.none:
+        raise refused_or_again(code, what)

@@ -10,8 +10,10 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.batch import HEADER_SIZE, read_header
 from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
+from headrace.protocol.fetch_request import FetchPartition, fetch_request
 from headrace.protocol.fetched import parse_fetch
 from headrace.protocol.records import Record, readable_records
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.schema_log.records import TOPIC
 
@@ -87,14 +89,5 @@ def slice_of(data: memoryview, offset: int, high_watermark: int) -> Slice:
 
 
 def _fetch(offset: int) -> dict[str, object]:
-    partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": SLICE_BYTES}
-    return {
-        "replica_id": -1,
-        "max_wait": 0,
-        "min_bytes": 0,
-        "max_bytes": SLICE_BYTES,
-        "isolation_level": 0,
-        "session_epoch": -1,
-        "topics": [{"topic": TOPIC, "partitions": [partition]}],
-        "forgotten_topics_data": [],
-    }
+    partition = FetchPartition(TopicPartition(TOPIC, 0), offset, SLICE_BYTES)
+    return fetch_request([partition], max_wait_ms=0, min_bytes=0, max_bytes=SLICE_BYTES)

@@ -12,7 +12,9 @@ from headrace.protocol.decode import decode_response
 from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import ProtocolViolation
 from headrace.protocol.exchange import matching_body, next_correlation_id, request_head
+from headrace.protocol.fetch_request import FetchPartition, fetch_request
 from headrace.protocol.records import Record, decode_records, encode_batch
+from headrace.protocol.topic_partition import TopicPartition
 
 from .loop import VirtualClock
 from .network import SimulatedHost
@@ -20,6 +22,7 @@ from .network import SimulatedHost
 PRODUCE_VERSION: Final = 12
 FETCH_VERSION: Final = 12
 CONNECT_SECONDS: Final = 10.0
+_MOST_BYTES: Final = 1 << 30
 
 
 class SimulatedClient:
@@ -57,14 +60,8 @@ class SimulatedClient:
         self, broker: Address, topic: str, offset: int = 0, *, partition: int = 0, wait_ms: int = 0
     ) -> tuple[Any, list[bytes | None]]:
         """What a partition answered to a fetch from an offset on, and the values in it."""
-        wanted = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": 1 << 30}
-        request = {
-            "max_wait": wait_ms,
-            "min_bytes": 1,
-            "topics": [{"topic": topic, "partitions": [wanted]}],
-            "forgotten_topics_data": (),
-            "rack_id": "",
-        }
+        wanted = FetchPartition(TopicPartition(topic, partition), offset, _MOST_BYTES)
+        request = fetch_request([wanted], max_wait_ms=wait_ms, min_bytes=1, max_bytes=_MOST_BYTES)
         answer = await self.ask(broker, ApiKey.FETCH, FETCH_VERSION, request)
         found = answer.responses[0].partitions[0]
         return found, values_in(found.records or b"")

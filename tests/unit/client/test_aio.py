@@ -16,17 +16,16 @@ from headrace.client.aio.assignment import (
     assign_whole,
     decode_assignment,
     decode_subscription,
-    encode_assignment,
-    encode_subscription,
 )
 from headrace.client.aio.client import Client
 from headrace.client.aio.cluster import Purpose
-from headrace.client.aio.fetching import Place, fetch, unpack
+from headrace.client.aio.fetching import Position, fetch, unpack
 from headrace.client.aio.producer import Written
 from headrace.client.aio.reader import Reader
 from headrace.client.aio.retrying import Unavailable
 from headrace.client.core.handshake import ConnectionSettings
 from headrace.net.address import Address
+from headrace.protocol.consumer_protocol import encode_assignment, encode_subscription
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record, encode_batch, encode_marker
 from headrace.protocol.topic_partition import TopicPartition
@@ -145,7 +144,7 @@ def test_what_is_sent_at_once_goes_out_together_and_in_order() -> None:
         sends = [client.producer.send("t", i % 2, [value(str(i).encode())]) for i in range(200)]
         written = await asyncio.gather(*sends)
         assert [each.base_offset for each in written] == [i // 2 for i in range(200)]
-        page = await fetch(client.cluster, Place("t", 0, 0))
+        page = await fetch(client.cluster, Position("t", 0, 0))
         assert [record.value for record in page.records] == [str(i).encode() for i in range(0, 200, 2)]
         produced = client.cluster.ready(1, Purpose.PRODUCE)
         assert produced is not None

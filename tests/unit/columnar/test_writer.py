@@ -265,7 +265,8 @@ def test_a_topic_made_anew_with_fewer_partitions_can_be_written_to() -> None:
         write(cluster, numbered(100), TOPIC)
         for number in range(1, 4):
             del scripted.logs[number]
-        cluster._topics = {name: (image, at - 60.0) for name, (image, at) in cluster._topics.items()}  # a minute later
+        known = cluster._metadata._topics
+        known.update({name: (image, at - 60.0) for name, (image, at) in known.items()})  # a minute later
         write(cluster, numbered(100), TOPIC)
         assert len(scripted.logs[0].values) > 100
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from headrace.client.columnar.metadata import Leader, TopicImage
 from headrace.client.columnar.model import EARLIEST, LATEST, TopicPartition, UnknownPartition, UnknownTopic
+from headrace.client.core.metadata import Leader, TopicImage
 
 
 @dataclass

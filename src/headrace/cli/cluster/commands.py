@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from headrace.client.errors import ClientError, unknown_topic
+from headrace.client.errors import ClientError, UnknownTopic
 from headrace.ops.moves import Replicas, drained, placed_on, rebalanced
 from headrace.ops.overview import ClusterView
 from headrace.protocol.topic_partition import TopicPartition
@@ -175,7 +175,7 @@ def _asked(
         wanted = [key for key in layout if not topics or key[0] in topics]
     for topic in {*(topics or ()), *(topic for topic, _ in wanted)}:
         if all(topic != known for known, _ in layout):
-            raise unknown_topic(topic)
+            raise UnknownTopic(topic)
     for topic, index in wanted:
         if (topic, index) not in layout:
             raise ClientError(f"topic '{topic}' has no partition {index}", "UNKNOWN_TOPIC_OR_PART")

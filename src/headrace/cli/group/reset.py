@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from headrace.client.errors import unknown_topic
+from headrace.client.errors import UnknownTopic
 from headrace.ops.groups import GroupAdmin, unknown_group
 from headrace.protocol.topic_partition import TopicPartition
 
@@ -88,7 +88,7 @@ def _committed_choices(committed: Mapping[TopicPartition, int]) -> list[TopicCho
 
 def _existing(known: Mapping[str, int], choice: TopicChoice) -> list[int]:
     if choice.topic not in known:
-        raise unknown_topic(choice.topic)
+        raise UnknownTopic(choice.topic)
     count = known[choice.topic]
     if choice.partitions is None:
         return list(range(count))

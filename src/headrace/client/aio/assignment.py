@@ -1,63 +1,33 @@
-"""What members of a consumer group tell each other, and who reads what: Kafka's consumer protocol, range assignor."""
+"""Who reads what of a group's topics: assignors, and what members tell each other, read with leniency."""
 
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
-from struct import Struct
-from struct import error as StructError  # noqa: N812 - an exception's name
 from typing import Final
 
-_I16: Final = Struct(">h")
-_I32: Final = Struct(">i")
+from headrace.protocol.consumer_protocol import NotConsumerProtocol, parse_partitions, parse_topics
+
 RANGE: Final = "range"
 WHOLE: Final = "headrace-whole"
 """All partitions to one member: for what must be done in one place at a time."""
-CONSUMER: Final = "consumer"
 
 Assignment = dict[str, list[int]]
-"""Partitions by topic."""
-
-
-def encode_subscription(topics: Iterable[str]) -> bytes:
-    """What a member wants to read, version 0."""
-    names = sorted(set(topics))
-    return _I16.pack(0) + _I32.pack(len(names)) + b"".join(map(_text, names)) + _I32.pack(-1)
+"""Partitions by topic, in order."""
 
 
 def decode_subscription(data: bytes) -> list[str]:
     """What a member wants to read, of any version; nothing where it cannot be read."""
     try:
-        names, _ = _texts(memoryview(data), 2)
-    except (StructError, IndexError, UnicodeDecodeError):
+        return sorted(parse_topics(data))
+    except NotConsumerProtocol:
         return []
-    return names
-
-
-def encode_assignment(assignment: Mapping[str, Iterable[int]]) -> bytes:
-    """What a member is to read, version 0."""
-    out = bytearray(_I16.pack(0) + _I32.pack(len(assignment)))
-    for topic in sorted(assignment):
-        partitions = sorted(assignment[topic])
-        out += _text(topic) + _I32.pack(len(partitions))
-        out += b"".join(map(_I32.pack, partitions))
-    return bytes(out + _I32.pack(-1))
 
 
 def decode_assignment(data: bytes) -> Assignment:
     """What a member is to read, of any version; nothing where it cannot be read."""
-    view = memoryview(data)
-    found: Assignment = {}
     try:
-        (count,) = _I32.unpack_from(view, 2)
-        at = 6
-        for _ in range(count):
-            topic, at = _one_text(view, at)
-            (partitions,) = _I32.unpack_from(view, at)
-            at += 4
-            found[topic] = [_I32.unpack_from(view, at + 4 * i)[0] for i in range(partitions)]
-            at += 4 * partitions
-    except (StructError, IndexError, UnicodeDecodeError):
+        return {topic: sorted(indexes) for topic, indexes in parse_partitions(data).items()}
+    except NotConsumerProtocol:
         return {}
-    return found
 
 
 def assign_range(wanted: Mapping[str, Iterable[str]], partitions: Mapping[str, int]) -> dict[str, Assignment]:
@@ -85,26 +55,3 @@ def assign_whole(wanted: Mapping[str, Iterable[str]], partitions: Mapping[str, i
 
 Assign = Callable[[Mapping[str, Iterable[str]], Mapping[str, int]], dict[str, Assignment]]
 ASSIGNORS: Final[Mapping[str, Assign]] = {RANGE: assign_range, WHOLE: assign_whole}
-
-
-def _text(text: str) -> bytes:
-    data = text.encode()
-    return _I16.pack(len(data)) + data
-
-
-def _texts(view: memoryview, at: int) -> tuple[list[str], int]:
-    (count,) = _I32.unpack_from(view, at)
-    at += 4
-    names = []
-    for _ in range(count):
-        name, at = _one_text(view, at)
-        names.append(name)
-    return names, at
-
-
-def _one_text(view: memoryview, at: int) -> tuple[str, int]:
-    (size,) = _I16.unpack_from(view, at)
-    end = at + 2 + size
-    if size < 0 or end > len(view):
-        raise IndexError("a text is cut short")
-    return str(view[at + 2 : end], "utf-8"), end

@@ -3,26 +3,35 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from headrace.client.core.errors import ConnectionLost
-from headrace.client.core.handshake import ConnectionSettings
 from headrace.net.address import Address
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
+from ..core.errors import ConnectionLost
+from ..core.groups import find_coordinator_request, read_coordinator
+from ..core.handshake import ConnectionSettings
+from ..core.metadata import (
+    UNKNOWN_TOPIC_TRIES,
+    CoordinatorKind,
+    Metadata,
+    TopicImage,
+    metadata_request,
+    read_metadata,
+)
 from .connection import Connection
 from .dialing import dial
-from .retrying import retried
+from .retrying import NotRetriable, retried
 
 STALE_SECONDS: Final = 60.0
 """After this long leaders are asked for again when somebody wants to know."""
 _MOST_IDLE: Final = 8
 """Connections for long requests that are kept per broker while nobody uses them."""
 _MOST_LENT: Final = 512
-_MOST_TOPICS: Final = 10_000
+_MOST_REMEMBERED: Final = 10_000
+"""Topics, and coordinators, that are remembered."""
 
 
 class Purpose(Enum):
@@ -32,37 +41,31 @@ class Purpose(Enum):
     PRODUCE = "produce"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicView:
-    """A topic: the leader of each partition, -1 while there is none."""
-
-    name: str
-    leaders: tuple[int, ...]
-    seen_at: float
-    described: Any
-    """The topic's part of the Metadata answer."""
-
-
 class Cluster:
     """All that one client has open. `patience` is how many seconds a call goes on trying."""
 
     def __init__(self, bootstrap: Sequence[Address], settings: ConnectionSettings, *, patience: float = 10.0) -> None:
         self.patience = patience
-        self.cluster_id = ""
-        self.controller_id = -1
-        self.brokers: dict[int, Address] = {}
         self._bootstrap = list(bootstrap)
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._open: dict[tuple[Address, Purpose], asyncio.Future[Connection]] = {}
         self._idle: dict[Address, list[Connection]] = {}
         self._lent: set[Connection] = set()
-        self._topics: dict[str, TopicView] = {}
-        self._coordinators: dict[str, int] = {}
-        self._refreshes: dict[str, asyncio.Task[TopicView]] = {}
+        self._metadata = Metadata(_MOST_REMEMBERED)
+        self._refreshes: dict[str, asyncio.Task[TopicImage]] = {}
         self._answering: Address | None = None
         """The broker that was asked last for what any of them knows."""
         self._is_closed = False
+
+    @property
+    def brokers(self) -> Mapping[int, Address]:
+        """The brokers that are known."""
+        return self._metadata.nodes
+
+    @property
+    def cluster_id(self) -> str:
+        return self._metadata.cluster_id
 
     # Connections
 
@@ -109,6 +112,12 @@ class Cluster:
         self._answering = None
         raise ConnectionLost(f"no broker answers: {'; '.join(reasons)}")
 
+    def _ask_another(self) -> None:
+        """The next question goes to another broker: one that has just started may not know every topic yet."""
+        ring = list(dict.fromkeys([*self.brokers.values(), *self._bootstrap]))
+        last = ring.index(self._answering) if self._answering in ring else -1
+        self._answering = ring[(last + 1) % len(ring)]
+
     @asynccontextmanager
     async def lent(self, node: int) -> AsyncIterator[Connection]:
         """A connection that nobody else uses meanwhile, for requests that wait at the broker."""
@@ -137,7 +146,7 @@ class Cluster:
             connection.close()
         self._require_open()
         if len(self._lent) >= _MOST_LENT:
-            raise CodedError(ErrorCode.throttling_quota_exceeded, f"{_MOST_LENT} requests wait already; try again")
+            raise NotRetriable(ErrorCode.throttling_quota_exceeded, f"{_MOST_LENT} requests wait already; try again")
         return await dial(address, self._settings)
 
     def close(self) -> None:
@@ -161,16 +170,15 @@ class Cluster:
 
     # Topics
 
-    def known(self, topic: str) -> TopicView | None:
+    def known(self, topic: str) -> TopicImage | None:
         """What is known of a topic, without asking."""
-        view = self._topics.get(topic)
-        return view if view is not None and self._loop.time() - view.seen_at < STALE_SECONDS else None
+        return self._metadata.topic(topic, self._loop.time() - STALE_SECONDS)
 
-    async def topic(self, name: str) -> TopicView:
+    async def topic(self, name: str) -> TopicImage:
         """A topic with its leaders; `CodedError` when there is none. Who asks at the same time shares one request."""
-        view = self.known(name)
-        if view is not None:
-            return view
+        image = self.known(name)
+        if image is not None:
+            return image
         refresh = self._refreshes.get(name)
         if refresh is None:
             refresh = self._refreshes[name] = asyncio.ensure_future(self._refresh(name))
@@ -180,47 +188,65 @@ class Cluster:
 
     def forget(self, topic: str) -> None:
         """Leaders of a topic are not where they were thought to be."""
-        self._topics.pop(topic, None)
+        self._metadata.forget_topics([topic])
 
-    async def _refresh(self, name: str) -> TopicView:
-        async def attempt() -> TopicView:
+    async def _refresh(self, name: str) -> TopicImage:
+        await self.described(name)
+        image = self.known(name)
+        assert image is not None
+        return image
+
+    async def described(self, name: str) -> Any:
+        """A topic's part of a Metadata answer, asked for now; `CodedError` when there is none."""
+        unknown_tries = 0
+
+        async def attempt() -> Any:
+            nonlocal unknown_tries
             (found,) = (await self.metadata([name])).topics
-            if found.error_code is not ErrorCode.none:
-                raise CodedError(found.error_code, f"topic '{name}': {found.error_code.name.replace('_', ' ')}")
-            return self._topics[name]
+            code = found.error_code
+            if code is ErrorCode.none:
+                return found
+            if code is ErrorCode.unknown_topic_or_partition:
+                unknown_tries += 1
+                self._ask_another()
+            kind = NotRetriable if unknown_tries >= UNKNOWN_TOPIC_TRIES else CodedError
+            raise kind(code, f"topic '{name}': {code.name.replace('_', ' ')}")
 
         return await retried(attempt, self.patience, lambda: None)
 
     async def metadata(self, topics: Iterable[str] | None) -> Any:
         """Kafka's answer about some topics, or all; what it says of brokers and leaders is kept."""
-        asked = None if topics is None else [{"topic_id": None, "name": name} for name in topics]
-        values = {"topics": asked, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
-        answer = await (await self.any()).ask(ApiKey.METADATA, values)
-        self._keep(answer)
+        answer = await (await self.any()).ask(ApiKey.METADATA, metadata_request(topics))
+        self._metadata.learn(read_metadata(answer), self._loop.time())
         return answer
 
-    def _keep(self, answer: Any) -> None:
-        self.brokers = {int(b.node_id): Address(b.host, b.port) for b in answer.brokers} or self.brokers
-        self.cluster_id = answer.cluster_id or self.cluster_id
-        self.controller_id = int(answer.controller_id)
-        now = self._loop.time()
-        if len(self._topics) > _MOST_TOPICS:
-            self._topics.clear()
-        for topic in answer.topics:
-            if topic.error_code is ErrorCode.none and topic.name is not None:
-                leaders = {int(p.partition_index): int(p.leader_id) for p in topic.partitions}
-                ordered = tuple(leaders.get(index, -1) for index in range(max(leaders, default=-1) + 1))
-                self._topics[topic.name] = TopicView(name=topic.name, leaders=ordered, seen_at=now, described=topic)
-
     async def leader(self, topic: str, partition: int) -> int:
-        """Who leads a partition; `CodedError` when there is no such partition."""
-        view = await self.topic(topic)
-        if not 0 <= partition < len(view.leaders):
-            raise CodedError(
+        """Who leads a partition, -1 while nobody does; `CodedError` when there is no such partition."""
+        image = await self.topic(topic)
+        if partition not in image.leaders:
+            image = await self._grown(topic, partition)
+        return image.leaders[partition].node
+
+    async def _grown(self, topic: str, partition: int) -> TopicImage:
+        """The topic of a partition that it was not remembered to have; not every broker may know of a new one yet."""
+        tries = 0
+
+        async def attempt() -> TopicImage:
+            nonlocal tries
+            image = await self.topic(topic)
+            if partition in image.leaders:
+                return image
+            self.forget(topic)
+            self._ask_another()
+            tries += 1
+            kind = NotRetriable if tries >= UNKNOWN_TOPIC_TRIES else CodedError
+            raise kind(
                 ErrorCode.unknown_topic_or_partition,
-                f"topic '{topic}' has partitions 0 to {len(view.leaders) - 1}, not {partition}",
+                f"topic '{topic}' has partitions 0 to {image.partitions - 1}, not {partition}",
             )
-        return view.leaders[partition]
+
+        self.forget(topic)
+        return await retried(attempt, self.patience, lambda: None)
 
     # Asking
 
@@ -238,30 +264,24 @@ class Cluster:
         async def attempt() -> Any:
             if not self.brokers:
                 await self.metadata([])
-            there = self.controller_id in self.brokers
-            connection = await (self.to_node(self.controller_id) if there else self.any())
+            controller = self._metadata.controller_id
+            connection = await (self.to_node(controller) if controller in self.brokers else self.any())
             return checked(await connection.ask(api_key, values))
 
-        return await retried(attempt, self.patience, self._forget_controller)
-
-    def _forget_controller(self) -> None:
-        self.controller_id = -1
+        return await retried(attempt, self.patience, self._metadata.forget_controller)
 
     async def coordinator(self, group: str) -> int:
         """The broker that coordinates a group."""
-        found = self._coordinators.get(group)
-        if found is not None and found in self.brokers:
-            return found
-        answer = checked(await (await self.any()).ask(ApiKey.FIND_COORDINATOR, {"key": group, "key_type": 0}))
-        node = int(answer.node_id)
-        self.brokers[node] = Address(answer.host, answer.port)
-        if len(self._coordinators) > _MOST_TOPICS:
-            self._coordinators.clear()
-        self._coordinators[group] = node
+        known = self._metadata.coordinator(CoordinatorKind.GROUP, group)
+        if known is not None:
+            return known
+        asked = find_coordinator_request(CoordinatorKind.GROUP, group)
+        node, address = read_coordinator(checked(await (await self.any()).ask(ApiKey.FIND_COORDINATOR, asked)))
+        self._metadata.learn_coordinator(CoordinatorKind.GROUP, group, node, address)
         return node
 
     def forget_coordinator(self, group: str) -> None:
-        self._coordinators.pop(group, None)
+        self._metadata.forget_coordinator(CoordinatorKind.GROUP, group)
 
     async def ask_coordinator(self, group: str, api_key: ApiKey, values: Mapping[str, Any]) -> Any:
         """An answer from a group's coordinator, without an error at its top."""

@@ -6,7 +6,7 @@ is an error.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -15,16 +15,15 @@ from headrace.protocol.batch import HEADER_SIZE, BatchHeader, crc_matches, read_
 from headrace.protocol.compression import TooLarge
 from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.fetch_request import FetchPartition, fetch_request
 from headrace.protocol.fetched import PartitionRecords, parse_fetch
 from headrace.protocol.records import Record, marker_of, readable_records
 from headrace.protocol.topic_partition import TopicPartition
 
+from ..core.offsets import READ_COMMITTED, OffsetQuery, list_offsets_request, read_offsets
 from .cluster import Cluster
 from .retrying import retried
 
-EARLIEST: Final = -2
-LATEST: Final = -1
-READ_COMMITTED: Final = 1
 _NAMED: Final = 12
 """The last version of Fetch in which topics have their names."""
 _FETCH_MAX_BYTES: Final = 64 << 20
@@ -59,7 +58,7 @@ class Unpacked(NamedTuple):
     skipped: tuple[Skipped, ...]
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where to read."""
 
     topic: str
@@ -69,7 +68,7 @@ class Place(NamedTuple):
 
 async def fetch(
     cluster: Cluster,
-    place: Place,
+    place: Position,
     *,
     max_bytes: int = 1 << 20,
     wait_ms: int = 0,
@@ -83,23 +82,16 @@ async def fetch(
         pages = await fetch_from(cluster, node, [place], max_bytes, wait_ms, min_bytes, isolation)
         page = pages[TopicPartition(place.topic, place.partition)]
         if isinstance(page, CodedError):
-            raise believed(page)
+            raise page
         return page
 
     return await retried(attempt, cluster.patience, lambda: cluster.forget(place.topic))
 
 
-def believed(error: CodedError) -> CodedError:
-    """A broker may not have heard yet of a topic that others know."""
-    if error.code is ErrorCode.unknown_topic_or_partition:
-        return CodedError(ErrorCode.leader_not_available, error.message)
-    return error
-
-
 async def fetch_from(
     cluster: Cluster,
     node: int,
-    places: Iterable[Place],
+    places: Iterable[Position],
     max_bytes: int,
     wait_ms: int,
     min_bytes: int = 1,
@@ -107,7 +99,13 @@ async def fetch_from(
 ) -> dict[TopicPartition, Page | CodedError]:
     """One fetch from one broker, of several partitions; each has its own error."""
     asked = {TopicPartition(place.topic, place.partition): place.offset for place in places}
-    values = _request(asked, max_bytes, wait_ms, min_bytes, isolation)
+    values = fetch_request(
+        (FetchPartition(where, offset, max_bytes) for where, offset in asked.items()),
+        max_wait_ms=wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=_FETCH_MAX_BYTES,
+        isolation=isolation,
+    )
     async with cluster.lent(node) as connection:
         version = connection.version_of(ApiKey.FETCH, _NAMED)
         body = [encode_request(ApiKey.FETCH, version, values)]
@@ -120,23 +118,6 @@ async def fetch_from(
         place = TopicPartition(str(part.topic), part.partition)
         found[place] = _page(part, asked[place])
     return found
-
-
-def _request(
-    asked: Mapping[TopicPartition, int], max_bytes: int, wait_ms: int, min_bytes: int, isolation: int
-) -> dict[str, Any]:
-    topics: dict[str, list[dict[str, int]]] = {}
-    for (topic, partition), offset in asked.items():
-        entry = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": max_bytes}
-        topics.setdefault(topic, []).append(entry)
-    return {
-        "max_wait": wait_ms,
-        "min_bytes": min_bytes,
-        "max_bytes": _FETCH_MAX_BYTES,
-        "isolation_level": isolation,
-        "topics": [{"topic": topic, "partitions": partitions} for topic, partitions in topics.items()],
-        "forgotten_topics_data": [],
-    }
 
 
 def _page(part: PartitionRecords, offset: int) -> Page | CodedError:
@@ -220,30 +201,26 @@ async def list_offsets(
     """The offset and timestamp of each partition at a time, `EARLIEST` or `LATEST`; -1 where a time has no record."""
 
     async def attempt() -> dict[int, tuple[int, int]]:
-        by_node: dict[int, list[dict[str, int]]] = {}
+        by_node: dict[int, dict[TopicPartition, OffsetQuery]] = {}
         for partition, timestamp in at.items():
-            node = await cluster.leader(topic, partition)
-            by_node.setdefault(node, []).append({"partition_index": partition, "timestamp": timestamp})
+            queries = by_node.setdefault(await cluster.leader(topic, partition), {})
+            queries[TopicPartition(topic, partition)] = OffsetQuery(timestamp)
         found: dict[int, tuple[int, int]] = {}
-        for node, partitions in by_node.items():
-            found |= await _ask_offsets(cluster, node, topic, partitions, isolation)
+        for node, queries in by_node.items():
+            found |= await _ask_offsets(cluster, node, queries, isolation)
         return found
 
     return await retried(attempt, cluster.patience, lambda: cluster.forget(topic))
 
 
 async def _ask_offsets(
-    cluster: Cluster, node: int, topic: str, partitions: list[dict[str, int]], isolation: int
+    cluster: Cluster, node: int, queries: Mapping[TopicPartition, OffsetQuery], isolation: int
 ) -> dict[int, tuple[int, int]]:
-    values = {
-        "replica_id": -1,
-        "isolation_level": isolation,
-        "topics": [{"name": topic, "partitions": partitions}],
-    }
+    values = list_offsets_request(queries, isolation=isolation)
     answer = await (await cluster.to_node(node)).ask(ApiKey.LIST_OFFSETS, values)
     found = {}
-    for each in answer.topics[0].partitions:
-        if each.error_code is not ErrorCode.none:
-            raise believed(CodedError(each.error_code, f"partition {each.partition_index} of topic '{topic}'"))
-        found[int(each.partition_index)] = int(each.offset), int(each.timestamp)
+    for where, listed in read_offsets(answer).items():
+        if listed.code is not ErrorCode.none:
+            raise CodedError(listed.code, f"partition {where.partition} of topic '{where.topic}'")
+        found[where.partition] = listed.offset, listed.timestamp
     return found

@@ -2,60 +2,40 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.topic_partition import TopicPartition
 
+from ..core.groups import (
+    NOT_A_MEMBER,
+    Committed,
+    Standing,
+    commit_passes,
+    commit_request,
+    committed_request,
+    read_committed,
+    read_refused_commits,
+)
 from .cluster import Cluster, checked
-from .retrying import PASSING, retried
-
-
-class Standing(NamedTuple):
-    """A member's place in a group; the default is that of somebody who is not a member."""
-
-    member_id: str = ""
-    generation: int = -1
-
-
-NOT_A_MEMBER: Final = Standing()
-
-
-class Committed(NamedTuple):
-    offset: int
-    metadata: str = ""
+from .retrying import retried
 
 
 async def commit(
     cluster: Cluster, group: str, offsets: Mapping[TopicPartition, Committed], standing: Standing = NOT_A_MEMBER
 ) -> dict[TopicPartition, ErrorCode]:
     """Commit offsets; what was refused, and why."""
-    topics: dict[str, list[dict[str, Any]]] = {}
-    for (topic, partition), (offset, metadata) in offsets.items():
-        entry = {"partition_index": partition, "committed_offset": offset, "committed_metadata": metadata}
-        topics.setdefault(topic, []).append(entry)
-    values = {
-        "group_id": group,
-        "generation_id_or_member_epoch": standing.generation,
-        "member_id": standing.member_id,
-        "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
-        "retention_time": -1,
-    }
+    values = commit_request(group, offsets, standing)
 
     async def attempt() -> dict[TopicPartition, ErrorCode]:
         connection = await cluster.to_node(await cluster.coordinator(group))
         answer = await connection.ask(ApiKey.OFFSET_COMMIT, values)
-        found = {
-            TopicPartition(topic.name, int(p.partition_index)): p.error_code
-            for topic in answer.topics
-            for p in topic.partitions
-            if p.error_code is not ErrorCode.none
-        }
-        for code in found.values():
-            if code in PASSING:
+        refused = read_refused_commits(answer)
+        for code in refused.values():
+            if commit_passes(code):
                 raise CodedError(code)
-        return found
+        return refused
 
     return await retried(attempt, cluster.patience, lambda: cluster.forget_coordinator(group))
 
@@ -64,24 +44,14 @@ async def committed(
     cluster: Cluster, group: str, partitions: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, Committed]:
     """What a group has committed, of some partitions or all; those without a commit are left out."""
-    wanted: dict[str, list[int]] | None = None
-    if partitions is not None:
-        wanted = {}
-        for topic, partition in partitions:
-            wanted.setdefault(topic, []).append(partition)
-    asked = None if wanted is None else [{"name": t, "partition_indexes": p} for t, p in wanted.items()]
-    answer = await cluster.ask_coordinator(
-        group, ApiKey.OFFSET_FETCH, {"group_id": group, "topics": asked, "require_stable": False}
-    )
+    values = committed_request(group, partitions, require_stable=False)
+    answer = await cluster.ask_coordinator(group, ApiKey.OFFSET_FETCH, values)
     found = {}
-    for topic in answer.topics:
-        for p in topic.partitions:
-            if p.error_code is not ErrorCode.none:
-                raise CodedError(p.error_code, f"offsets of group '{group}' in topic '{topic.name}'")
-            if p.committed_offset >= 0:
-                found[TopicPartition(topic.name, int(p.partition_index))] = Committed(
-                    int(p.committed_offset), p.metadata or ""
-                )
+    for where, (code, offset) in read_committed(answer).items():
+        if code is not ErrorCode.none:
+            raise CodedError(code, f"offsets of group '{group}' in topic '{where.topic}'")
+        if offset is not None:
+            found[where] = offset
     return found
 
 

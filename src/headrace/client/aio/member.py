@@ -14,30 +14,30 @@ from typing import Any, Final
 
 import structlog
 
-from headrace.client.core.errors import AuthenticationRefused, ConnectionLost
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.topic_partition import TopicPartition
 
-from .assignment import (
-    ASSIGNORS,
-    CONSUMER,
-    RANGE,
-    Assignment,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
+from ..core.codes import Remedy, remedy_of
+from ..core.errors import AuthenticationRefused, ConnectionLost
+from ..core.groups import (
+    NOT_A_MEMBER,
+    Committed,
+    Standing,
+    heartbeat_request,
+    join_request,
+    leave_request,
+    sync_request,
 )
+from .assignment import ASSIGNORS, RANGE, Assignment, decode_assignment, decode_subscription
 from .cluster import Cluster, checked
 from .fetching import list_offsets
-from .groups import NOT_A_MEMBER, Committed, Standing, commit, committed
+from .groups import commit, committed
 from .reader import RESETS
-from .retrying import COORDINATION, PASSING, Pauses, Unavailable
+from .retrying import Pauses, Unavailable, passes
 
 log = structlog.get_logger(__name__)
 
-_REJOIN: Final = frozenset({ErrorCode.rebalance_in_progress, ErrorCode.illegal_generation, ErrorCode.unknown_member_id})
 _RECHECK_SECONDS: Final = 30.0
 """How often the leader of a group looks whether topics have grown."""
 
@@ -53,8 +53,8 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What a member wants."""
+class MemberSettings:
+    """What a member subscribes to, and with which timeouts."""
 
     group: str
     topics: tuple[str, ...]
@@ -73,8 +73,10 @@ async def _nothing() -> None:
 class Member:
     """A member of a group; `run` keeps it one until it is cancelled."""
 
-    def __init__(self, cluster: Cluster, wish: Wish, on_assigned: Assigned, on_revoked: Revoked = _nothing) -> None:
-        self.wish = wish
+    def __init__(
+        self, cluster: Cluster, settings: MemberSettings, on_assigned: Assigned, on_revoked: Revoked = _nothing
+    ) -> None:
+        self.settings = settings
         self.state = State.OUT
         self.standing = NOT_A_MEMBER
         self.assignment: Assignment = {}
@@ -101,7 +103,7 @@ class Member:
 
     async def commit(self, offsets: dict[TopicPartition, Committed]) -> dict[TopicPartition, ErrorCode]:
         """Commit as a member of the present generation."""
-        return await commit(self._cluster, self.wish.group, offsets, self.standing)
+        return await commit(self._cluster, self.settings.group, offsets, self.standing)
 
     async def leave(self) -> None:
         """Tell the group at once, so that it need not wait for the session to end."""
@@ -109,13 +111,12 @@ class Member:
             self.state = State.LEFT
             return
         self.state = State.LEFT
-        leaving = {"member_id": self.standing.member_id, "group_instance_id": None}
         try:
             async with asyncio.timeout(3):
-                connection = await self._cluster.to_node(await self._cluster.coordinator(self.wish.group))
-                await connection.ask(ApiKey.LEAVE_GROUP, {"group_id": self.wish.group, "members": [leaving]})
+                connection = await self._cluster.to_node(await self._cluster.coordinator(self.settings.group))
+                await connection.ask(ApiKey.LEAVE_GROUP, leave_request(self.settings.group, self.standing))
         except (ConnectionLost, CodedError, AuthenticationRefused, TimeoutError) as error:
-            log.info("left without a word", group=self.wish.group, reason=str(error))
+            log.info("left without a word", group=self.settings.group, reason=str(error))
 
     # Joining
 
@@ -126,7 +127,7 @@ class Member:
             try:
                 positions = await self._try_to_join()
             except ConnectionLost as error:
-                self._cluster.forget_coordinator(self.wish.group)
+                self._cluster.forget_coordinator(self.settings.group)
                 await pauses.after(error)
                 continue
             except CodedError as error:
@@ -141,76 +142,64 @@ class Member:
         """Prepare for the next try; raises what no try will mend."""
         if error.code is ErrorCode.unknown_member_id:
             self.standing = NOT_A_MEMBER
-        elif error.code in COORDINATION:
-            self._cluster.forget_coordinator(self.wish.group)
-        elif error.code not in _REJOIN and error.code not in PASSING:
+        elif remedy_of(error.code) is Remedy.FIND_COORDINATOR:
+            self._cluster.forget_coordinator(self.settings.group)
+        elif remedy_of(error.code) is not Remedy.REJOIN_GROUP and not passes(error):
             raise error
 
     async def _try_to_join(self) -> dict[TopicPartition, int]:
-        node = await self._cluster.coordinator(self.wish.group)
+        node = await self._cluster.coordinator(self.settings.group)
         async with self._cluster.lent(node) as connection:
             joined = await self._ask_to_join(connection)
             self.standing = Standing(joined.member_id, int(joined.generation_id))
-            shares = await self._share_out(joined) if joined.leader == joined.member_id else []
-            synced = checked(
-                await connection.ask(
-                    ApiKey.SYNC_GROUP,
-                    {
-                        "group_id": self.wish.group,
-                        "generation_id": self.standing.generation,
-                        "member_id": self.standing.member_id,
-                        "protocol_type": CONSUMER,
-                        "protocol_name": joined.protocol_name,
-                        "assignments": shares,
-                    },
-                    patience=self.wish.rebalance_ms / 1000,
-                )
-            )
+            shares = await self._share_out(joined) if joined.leader == joined.member_id else {}
+            values = sync_request(self.settings.group, self.standing, joined.protocol_name, shares)
+            patience = self.settings.rebalance_ms / 1000
+            synced = checked(await connection.ask(ApiKey.SYNC_GROUP, values, patience=patience))
         self.assignment = decode_assignment(bytes(synced.assignment))
         return await self._positions()
 
     async def _ask_to_join(self, connection: Any) -> Any:
         for _ in range(2):
-            values = {
-                "group_id": self.wish.group,
-                "session_timeout": self.wish.session_ms,
-                "rebalance_timeout": self.wish.rebalance_ms,
-                "member_id": self.standing.member_id,
-                "protocol_type": CONSUMER,
-                "protocols": [{"name": self.wish.assignor, "metadata": encode_subscription(self.wish.topics)}],
-            }
-            patience = self.wish.rebalance_ms / 1000
+            values = join_request(
+                self.settings.group,
+                self.standing,
+                topics=self.settings.topics,
+                assignor=self.settings.assignor,
+                session_ms=self.settings.session_ms,
+                rebalance_ms=self.settings.rebalance_ms,
+            )
+            patience = self.settings.rebalance_ms / 1000
             answer = await connection.ask(ApiKey.JOIN_GROUP, values, patience=patience)
             if answer.error_code is not ErrorCode.member_id_required:
                 break
             self.standing = Standing(answer.member_id, -1)
         return checked(answer)
 
-    async def _share_out(self, joined: Any) -> list[dict[str, Any]]:
+    async def _share_out(self, joined: Any) -> dict[str, Assignment]:
         wanted = {m.member_id: decode_subscription(bytes(m.metadata)) for m in joined.members}
         self._counts = await self._count({topic for topics in wanted.values() for topic in topics})
-        shares = ASSIGNORS[self.wish.assignor](wanted, self._counts)
-        return [{"member_id": member, "assignment": encode_assignment(share)} for member, share in shares.items()]
+        return ASSIGNORS[self.settings.assignor](wanted, self._counts)
 
     async def _count(self, topics: Iterable[str]) -> dict[str, int]:
         """Partitions of each topic that there is; a topic that there is not may come later."""
         found = {}
         for topic in topics:
             try:
-                found[topic] = len((await self._cluster.topic(topic)).leaders)
+                found[topic] = (await self._cluster.topic(topic)).partitions
             except CodedError as error:
-                log.info("a topic cannot be read", topic=topic, group=self.wish.group, reason=str(error))
+                log.info("a topic cannot be read", topic=topic, group=self.settings.group, reason=str(error))
         return found
 
     async def _positions(self) -> dict[TopicPartition, int]:
-        """Where to begin: after what is committed, or by the wish."""
+        """Where to begin: after what is committed, or where `reset` says."""
         places = [TopicPartition(topic, partition) for topic, some in self.assignment.items() for partition in some]
         if not places:
             return {}
-        offsets = await committed(self._cluster, self.wish.group, places)
+        offsets = await committed(self._cluster, self.settings.group, places)
         found = {place: offsets[place].offset for place in places if place in offsets}
         for topic, some in self.assignment.items():
-            missing = {partition: RESETS[self.wish.reset] for partition in some if (topic, partition) not in found}
+            missing = {partition: RESETS[self.settings.reset] for partition in some if (topic, partition) not in found}
             if missing:
                 for partition, (offset, _) in (await list_offsets(self._cluster, topic, missing)).items():
                     found[TopicPartition(topic, partition)] = offset
@@ -223,35 +212,32 @@ class Member:
         loop = asyncio.get_running_loop()
         last_good = last_check = loop.time()
         while True:
-            await asyncio.sleep(self.wish.heartbeat_seconds)
+            await asyncio.sleep(self.settings.heartbeat_seconds)
             try:
                 if await self._beat() or (loop.time() - last_check > _RECHECK_SECONDS and await self._has_grown()):
                     return
                 last_good = loop.time()
             except (ConnectionLost, Unavailable) as error:
-                self._cluster.forget_coordinator(self.wish.group)
-                if loop.time() - last_good > self.wish.session_ms / 1000:
-                    log.info("the group is out of reach", group=self.wish.group, reason=str(error))
+                self._cluster.forget_coordinator(self.settings.group)
+                if loop.time() - last_good > self.settings.session_ms / 1000:
+                    log.info("the group is out of reach", group=self.settings.group, reason=str(error))
                     return
             if loop.time() - last_check > _RECHECK_SECONDS:
                 last_check = loop.time()
 
     async def _beat(self) -> bool:
         """Whether the group asks its members to join again."""
-        values = {
-            "group_id": self.wish.group,
-            "generation_id": self.standing.generation,
-            "member_id": self.standing.member_id,
-        }
-        connection = await self._cluster.to_node(await self._cluster.coordinator(self.wish.group))
-        code = (await connection.ask(ApiKey.HEARTBEAT, values)).error_code
+        connection = await self._cluster.to_node(await self._cluster.coordinator(self.settings.group))
+        code = (
+            await connection.ask(ApiKey.HEARTBEAT, heartbeat_request(self.settings.group, self.standing))
+        ).error_code
         if code is ErrorCode.none:
             return False
-        if code in _REJOIN:
+        if remedy_of(code) is Remedy.REJOIN_GROUP:
             if code is ErrorCode.unknown_member_id:
                 self.standing = NOT_A_MEMBER
             return True
-        if code in COORDINATION:
+        if remedy_of(code) is Remedy.FIND_COORDINATOR:
             raise ConnectionLost(code.name)
         raise CodedError(code)
 
@@ -260,4 +246,4 @@ class Member:
             return False
         for topic in self._counts:
             self._cluster.forget(topic)
-        return await self._count(set(self._counts) | set(self.wish.topics)) != self._counts
+        return await self._count(set(self._counts) | set(self.settings.topics)) != self._counts

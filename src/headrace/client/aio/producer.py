@@ -11,10 +11,8 @@ batch stays unknown the producer id is given up, and lanes start again under a n
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import count
 from typing import Any, Final, NamedTuple
 
-from headrace.client.core.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
 from headrace.protocol.api import ApiKey
 from headrace.protocol.decode import decode_response
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
@@ -22,17 +20,18 @@ from headrace.protocol.produce_request import produce_parts
 from headrace.protocol.records import Record, encode_batch
 from headrace.protocol.topic_partition import TopicPartition
 
+from ..core.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
+from ..core.produce import ALL_IN_SYNC, read_produced
+from ..core.transactions import Producer as ProducerId
+from ..core.transactions import init_producer_request, read_producer
 from .cluster import Cluster, Purpose, checked
-from .retrying import PASSING, Pauses, retried
+from .retrying import Pauses, passes, retried
 
-ALL: Final = -1
 _TIMEOUT_MS: Final = 10_000
 _BATCH_BYTES: Final = 512 * 1024
 """Of records that are gathered; one record may be larger."""
 _RECORD_OVERHEAD: Final = 32
 _SEQUENCES: Final = 2**31
-_UNKNOWN_TRIES: Final = 8
-"""How often a topic that was known may be unknown before it is believed to be gone: about two seconds."""
 _EXPIRED_ID: Final = frozenset(
     {ErrorCode.unknown_producer_id, ErrorCode.out_of_order_sequence_number, ErrorCode.invalid_producer_epoch}
 )
@@ -94,14 +93,16 @@ class Producer:
         self._lanes: dict[tuple[str, int, int], _Lane] = {}
         self._ready: list[_Lane] = []
         self._is_scheduled = False
-        self._identity: asyncio.Task[tuple[int, int]] | None = None
+        self._identity: asyncio.Task[ProducerId] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def in_flight(self) -> int:
         return len(self._tasks)
 
-    def send(self, topic: str, partition: int, records: Sequence[Record], acks: int = ALL) -> asyncio.Future[Written]:
+    def send(
+        self, topic: str, partition: int, records: Sequence[Record], acks: int = ALL_IN_SYNC
+    ) -> asyncio.Future[Written]:
         """Write records to a partition, in their order and next to each other; their offsets and times are ours."""
         key = topic, partition, acks
         lane = self._lanes.get(key)
@@ -121,7 +122,7 @@ class Producer:
             producer_epoch=identity.epoch,
             base_sequence=identity.sequence,
         )
-        return await self._persist(_Batch(topic, partition, payload, ALL))
+        return await self._persist(_Batch(topic, partition, payload, ALL_IN_SYNC))
 
     async def close(self) -> None:
         """Wait for what is under way."""
@@ -146,7 +147,8 @@ class Producer:
         for lane in ready:
             lane.is_busy = True
             view = self._cluster.known(lane.topic)
-            node = view.leaders[lane.partition] if view is not None and lane.partition < len(view.leaders) else -1
+            leader = None if view is None else view.leaders.get(lane.partition)
+            node = -1 if leader is None else leader.node
             by_node.setdefault((node, lane.acks), []).append(lane)
         for (node, acks), lanes in by_node.items():
             self._run(self._send_lanes(node, acks, lanes))
@@ -159,7 +161,7 @@ class Producer:
     async def _send_lanes(self, node: int, acks: int, lanes: list[_Lane]) -> None:
         """One request for all; what it does not settle is pursued lane by lane."""
         try:
-            identity = await self._identify() if acks == ALL else NOBODY
+            identity = await self._identify() if acks == ALL_IN_SYNC else NOBODY
         except Exception as error:
             for lane in lanes:
                 self._settle(lane, _drain(lane), error)
@@ -177,7 +179,7 @@ class Producer:
             if isinstance(outcome, Written):
                 self._settle(lane, waiting, outcome)
             else:
-                self._run(self._pursue(lane, waiting, batch, _believed(outcome)))
+                self._run(self._pursue(lane, waiting, batch, outcome))
 
     def _take(self, lane: _Lane, identity: Identity) -> tuple[list[_Waiting], _Batch]:
         """The next batch of a lane, numbered on from its last."""
@@ -232,7 +234,7 @@ class Producer:
         lane.is_busy = False
         if lane.queue:
             self._wake(lane)
-        elif lane.acks != ALL:
+        elif lane.acks != ALL_IN_SYNC:
             del self._lanes[lane.topic, lane.partition, lane.acks]
 
     def _give_up(self, error: Exception) -> None:
@@ -248,11 +250,10 @@ class Producer:
         producer_id, epoch = await asyncio.shield(self._identity)
         return Identity(producer_id, epoch, 0)
 
-    async def _init_producer_id(self) -> tuple[int, int]:
-        async def attempt() -> tuple[int, int]:
-            values = {"transactional_id": None, "transaction_timeout": 60_000}
-            answer = checked(await (await self._cluster.any()).ask(ApiKey.INIT_PRODUCER_ID, values))
-            return int(answer.producer_id), int(answer.producer_epoch)
+    async def _init_producer_id(self) -> ProducerId:
+        async def attempt() -> ProducerId:
+            values = init_producer_request(None, 60_000)
+            return read_producer(checked(await (await self._cluster.any()).ask(ApiKey.INIT_PRODUCER_ID, values)))
 
         return await retried(attempt, self._patience, lambda: None)
 
@@ -262,19 +263,17 @@ class Producer:
         """Send a batch again and again until it is written or refused for good."""
         pauses = Pauses(self._patience)
         error = first
-        for attempt in count():
+        while True:
             if error is None:
                 outcome = await self._attempt(batch)
                 if isinstance(outcome, Written):
                     return outcome
-                # A broker that has just started may not have heard yet of a topic that others know.
-                error = _believed(outcome) if attempt < _UNKNOWN_TRIES else outcome
-            if not isinstance(error, ConnectionLost) and getattr(error, "code", None) not in PASSING:
+                error = outcome
+            if not isinstance(error, ConnectionLost) and not (isinstance(error, CodedError) and passes(error)):
                 raise error
             self._cluster.forget(batch.topic)
             await pauses.after(error, is_uncertain=True)
             error = None
-        raise AssertionError("pauses end by themselves")
 
     async def _attempt(self, batch: _Batch) -> Written | Exception:
         try:
@@ -305,29 +304,13 @@ class Producer:
         return _outcomes(answer, version)
 
 
-def _believed(error: Exception) -> Exception:
-    """A broker may not have heard yet of a topic that others know."""
-    if isinstance(error, CodedError) and error.code is ErrorCode.unknown_topic_or_partition:
-        return CodedError(ErrorCode.leader_not_available, error.message)
-    return error
-
-
 def _outcomes(data: memoryview, version: int) -> dict[TopicPartition, Written | Exception]:
-    found: dict[TopicPartition, Written | Exception] = {}
-    for topic in decode_response(ApiKey.PRODUCE, version, data).responses:
-        for part in topic.partition_responses:
-            place = TopicPartition(topic.name, int(part.index))
-            if part.error_code is ErrorCode.none:
-                found[place] = Written(int(part.base_offset), _milliseconds(part.log_append_time))
-            else:
-                found[place] = CodedError(part.error_code, getattr(part, "error_message", None) or "")
-    return found
-
-
-def _milliseconds(time: Any) -> int:
-    if time is None:
-        return -1
-    return round(time.timestamp() * 1000) if hasattr(time, "timestamp") else int(time)
+    return {
+        where: Written(produced.base_offset, produced.append_time)
+        if produced.code is ErrorCode.none
+        else CodedError(produced.code, produced.message)
+        for where, produced in read_produced(decode_response(ApiKey.PRODUCE, version, data)).items()
+    }
 
 
 def _gathered(queue: deque[_Waiting]) -> list[_Waiting]:

@@ -4,14 +4,16 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from headrace.client.core.errors import ConnectionLost
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record
 from headrace.protocol.topic_partition import TopicPartition
 
+from ..core.codes import Remedy, remedy_of
+from ..core.errors import ConnectionLost
+from ..core.offsets import EARLIEST, LATEST, READ_COMMITTED
 from .cluster import Cluster
-from .fetching import EARLIEST, LATEST, READ_COMMITTED, Page, Place, fetch_from, list_offsets
-from .retrying import MOVED, PASSING, Pauses
+from .fetching import Page, Position, fetch_from, list_offsets
+from .retrying import Pauses, passes
 
 RESETS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
@@ -81,16 +83,16 @@ class Reader:
                     self._cluster.forget(topic)
                 await pauses.after(error)
             except CodedError as error:
-                if error.code not in PASSING:
+                if not passes(error):
                     raise
                 await pauses.after(error)
 
     async def _fetch(self, wait_ms: int) -> bool:
         """One round over all leaders, until one of them brings something."""
-        by_node: dict[int, list[Place]] = {}
+        by_node: dict[int, list[Position]] = {}
         for (topic, partition), offset in self.positions.items():
             node = await self._cluster.leader(topic, partition)
-            by_node.setdefault(node, []).append(Place(topic, partition, offset))
+            by_node.setdefault(node, []).append(Position(topic, partition, offset))
         if not by_node:
             await asyncio.sleep(wait_ms / 1000)
             return False
@@ -102,7 +104,7 @@ class Reader:
                 each.cancel()
             await asyncio.gather(*rounds, return_exceptions=True)
 
-    async def _fetch_from(self, node: int, places: list[Place], wait_ms: int) -> bool:
+    async def _fetch_from(self, node: int, places: list[Position], wait_ms: int) -> bool:
         pages = await fetch_from(self._cluster, node, places, self._max_bytes, wait_ms, isolation=self._isolation)
         brought = False
         for place, page in pages.items():
@@ -122,9 +124,8 @@ class Reader:
             found = await list_offsets(self._cluster, topic, {partition: RESETS[self._reset]}, self._isolation)
             self.positions[place] = found[partition][0]
             return
-        if error.code in MOVED or error.code is ErrorCode.unknown_topic_or_partition:
+        if remedy_of(error.code) is Remedy.REFRESH_METADATA:
             self._cluster.forget(topic)
-            error = CodedError(ErrorCode.leader_not_available, error.message)
         raise error
 
 

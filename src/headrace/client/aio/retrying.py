@@ -5,47 +5,19 @@ from collections.abc import Awaitable, Callable
 from random import random
 from typing import Final, TypeVar
 
-from headrace.client.core.errors import ConnectionLost
-from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.errors import CodedError
+
+from ..core.codes import is_retriable
+from ..core.errors import ConnectionLost
 
 T = TypeVar("T")
 
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 0.5
 
-MOVED: Final = frozenset(
-    {
-        ErrorCode.not_leader_or_follower,
-        ErrorCode.leader_not_available,
-        ErrorCode.replica_not_available,
-        ErrorCode.fenced_leader_epoch,
-        ErrorCode.unknown_leader_epoch,
-        ErrorCode.unknown_topic_id,
-        ErrorCode.kafka_storage_error,
-    }
-)
-"""The partition is led by another, or by nobody for now."""
-COORDINATION: Final = frozenset(
-    {
-        ErrorCode.not_coordinator,
-        ErrorCode.coordinator_not_available,
-        ErrorCode.coordinator_load_in_progress,
-    }
-)
-PASSING: Final = (
-    MOVED
-    | COORDINATION
-    | {
-        ErrorCode.not_enough_replicas,
-        ErrorCode.not_enough_replicas_after_append,
-        ErrorCode.request_timed_out,
-        ErrorCode.network_exception,
-        ErrorCode.not_controller,
-        ErrorCode.offset_not_available,
-        ErrorCode.corrupt_message,
-        ErrorCode.concurrent_transactions,
-    }
-)
+
+class NotRetriable(CodedError):
+    """An error that stays, whatever its code says of others of its kind: a topic that does not exist, say."""
 
 
 class Unavailable(Exception):
@@ -73,6 +45,11 @@ class Pauses:
         await asyncio.sleep(pause)
 
 
+def passes(error: CodedError) -> bool:
+    """Whether the same request may be answered otherwise a moment later."""
+    return is_retriable(error.code) and not isinstance(error, NotRetriable)
+
+
 async def retried(attempt: Callable[[], Awaitable[T]], patience: float, forget: Callable[[], None]) -> T:
     """The result of the first attempt that neither loses its connection nor meets what passes by itself.
 
@@ -85,7 +62,7 @@ async def retried(attempt: Callable[[], Awaitable[T]], patience: float, forget: 
         except ConnectionLost as error:
             reason: Exception = error
         except CodedError as error:
-            if error.code not in PASSING:
+            if not passes(error):
                 raise
             reason = error
         forget()

@@ -1,14 +1,15 @@
 """Topics made by the columnar client: on demand, as producers do, or to keep its own state in."""
 
-from typing import Any, Final
+from typing import Final
 
-from headrace.client.errors import ClientError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 
+from ..core.metadata import metadata_request
+from ..core.topics import create_topic_request, read_results
+from ..errors import ClientError, UnknownTopic
 from .cluster import Cluster
-from .model import UnknownTopic
-from .retry import PASSING, TryAgain, refused
+from .retry import refused_or_again
 
 _REPLICAS: Final = 3
 
@@ -23,18 +24,7 @@ def require_topic(cluster: Cluster, name: str) -> None:
         return
     except UnknownTopic:
         pass
-    values = {
-        "topics": [{"name": name, "topic_id": None}],
-        "allow_auto_topic_creation": True,
-        "include_cluster_authorized_operations": False,
-        "include_topic_authorized_operations": False,
-    }
-
-    def attempt() -> None:
-        with cluster.any_channel() as channel:
-            channel.ask(ApiKey.METADATA, values)
-
-    cluster.retried(attempt)
+    cluster.with_any(lambda channel: channel.ask(ApiKey.METADATA, metadata_request([name], create=True)))
     cluster.describe([name], max_age=0.0)
 
 
@@ -65,30 +55,19 @@ def _create_compacted(cluster: Cluster, name: str, segment_bytes: int) -> None:
         "segment.bytes": str(segment_bytes),
         "min.insync.replicas": str(max(1, replicas - 1)),
     }
-    topic = {
-        "name": name,
-        "num_partitions": 1,
-        "replication_factor": replicas,
-        "assignments": [],
-        "configs": [{"name": key, "value": value} for key, value in configs.items()],
-    }
-    values = {"topics": [topic], "timeout": cluster.settings["request.timeout.ms"], "validate_only": False}
+    timeout_ms = cluster.settings["request.timeout.ms"]
+    values = create_topic_request(
+        name, timeout_ms=timeout_ms, partitions=1, replication_factor=replicas, configs=configs
+    )
 
     def attempt() -> None:
         for node in cluster.brokers():
             with cluster.channel_to(node) as channel:
-                result = channel.ask(ApiKey.CREATE_TOPICS, values).topics[0]
+                ((code, message),) = read_results(channel.ask(ApiKey.CREATE_TOPICS, values).topics)
             # Of brokers without a quorum of their own, only the controller makes topics.
-            if result.error_code is not ErrorCode.not_controller:
+            if code is not ErrorCode.not_controller:
                 break
-        _check(name, result)
+        if code not in (ErrorCode.none, ErrorCode.topic_already_exists):
+            raise refused_or_again(code, f"topic '{name}' cannot be made", message or None)
 
     cluster.retried(attempt)
-
-
-def _check(name: str, result: Any) -> None:
-    code = result.error_code
-    if code in (ErrorCode.none, ErrorCode.topic_already_exists):
-        return
-    error = refused(code, f"topic '{name}' cannot be made", getattr(result, "error_message", None))
-    raise TryAgain(error) if code in PASSING or code is ErrorCode.not_controller else error

@@ -16,10 +16,12 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from headrace.net.address import Address
+from headrace.protocol.api import ApiKey
 from headrace.protocol.decode import decode_response
 from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import ProtocolViolation
 from headrace.protocol.exchange import answer_body
+from headrace.protocol.transactions import DescribedTransaction, read_described
 
 from ..core.conversation import ANSWER_HEAD_SIZE, Conversation, Pending, read_answer_head
 from ..core.errors import ConnectionLost
@@ -92,6 +94,16 @@ class Channel:
         chosen = self.version_of(api_key) if version is None else version
         self.send(api_key, chosen, [encode_request(api_key, chosen, values)])
         return self.receive_entity()
+
+    def describe_transactions(self, transactional_ids: Sequence[str]) -> list[DescribedTransaction]:
+        """What this broker, as their coordinator, knows of each transactional id."""
+        api, version = ApiKey.DESCRIBE_TRANSACTIONS, self.version_of(ApiKey.DESCRIBE_TRANSACTIONS)
+        self.send(api, version, [encode_request(api, version, {"transactional_ids": list(transactional_ids)})])
+        answer = self.receive()
+        try:
+            return read_described(answer.body)
+        except ProtocolViolation as error:
+            raise self.lose(str(error)) from error
 
     def receive_entity(self) -> Any:
         """The next answer decoded; one that does not decode ends the connection."""

@@ -13,36 +13,37 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Final, Self, TypeVar
 
-from headrace.client.columnar.channel import Channel
-from headrace.client.core.errors import ConnectionLost
-from headrace.net.address import Address
 from headrace.protocol.api import ApiKey
 from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import ErrorCode
+from headrace.protocol.topic_partition import TopicPartition
 
-from ..errors import ClientError
+from ..core.codes import Remedy, is_retriable, remedy_of
+from ..core.errors import ConnectionLost
+from ..core.groups import find_coordinator_request, read_coordinator
+from ..core.metadata import (
+    UNKNOWN_TOPIC_TRIES,
+    ClusterImage,
+    CoordinatorKind,
+    Metadata,
+    Route,
+    TopicImage,
+    metadata_request,
+    read_metadata,
+)
+from ..core.offsets import ListedOffset, OffsetQuery, list_offsets_request, read_offsets
+from ..errors import ClientError, UnknownPartition, UnknownTopic
 from . import groups
+from .channel import Channel
 from .connections import Connections
-from .metadata import ClusterImage, TopicImage, image_of
-from .model import TopicPartition, UnknownPartition, UnknownTopic
-from .retry import PASSING, STALE_METADATA, Patience, TryAgain, refused, retried
+from .retry import Patience, TryAgain, refused, refused_or_again, retried
 from .settings import ClientSettings
 
 T = TypeVar("T")
 
-_UNKNOWN_TRIES: Final = 3
-"""Times that a topic or a partition must be unknown before it is: a new one takes a moment to be known everywhere."""
 _UNSET: Final = -1
-
-
-class Place(NamedTuple):
-    """Where a partition is led from, and what its topic is called on the wire."""
-
-    node: int
-    epoch: int
-    topic_id: bytes | None
 
 
 class Cluster:
@@ -56,9 +57,9 @@ class Cluster:
         self.settings = ClientSettings(settings)
         self._connections = Connections(self.settings)
         self._lock = threading.Lock()
-        self._nodes: dict[int, Address] = {}
-        self._topics: dict[str, tuple[TopicImage, float]] = {}
-        self._coordinators: dict[tuple[int, str], int] = {}
+        self._metadata = Metadata()
+        self._first_asked = 0
+        """Which broker to ask what any should know: another one after one that did not, as it may have just started."""
         _alive.add(self)
 
     def topics(self) -> list[str]:
@@ -75,7 +76,7 @@ class Cluster:
         names = list(dict.fromkeys(topics))
         since = time.monotonic() - (self.settings.seconds("metadata.max.age.ms") if max_age is None else max_age)
         with self._lock:
-            known = {name: image for name in names if (image := self._remembered(name, since)) is not None}
+            known = {name: image for name in names if (image := self._metadata.topic(name, since)) is not None}
         missing = [name for name in names if name not in known]
         if missing:
             known |= self._describe_anew(missing)
@@ -129,22 +130,21 @@ class Cluster:
         """The numbers of all brokers, as they are now."""
         return sorted(self.retried(lambda: self._ask_metadata([])).nodes)
 
-    def locate(self, where: TopicPartition) -> Place:
+    def locate(self, where: TopicPartition) -> Route:
         """Who leads a partition; `TryAgain` while nobody does."""
         topic = self.describe([where.topic])[where.topic]
         if where.partition not in topic.leaders:
             topic = self._grown(where)
-        leader = topic.leaders[where.partition]
-        if leader.node < 0:
+        route = topic.route(where.partition)
+        if route is None:
             self.forget_leaders([where.topic])
             raise TryAgain(refused(ErrorCode.leader_not_available, where.text, "has no leader"))
-        return Place(leader.node, leader.epoch, topic.id)
+        return route
 
     def forget_leaders(self, topics: Iterable[str] | None = None) -> None:
         """Ask for the leaders of these topics, or of all, before they are used again."""
         with self._lock:
-            for name in list(self._topics) if topics is None else topics:
-                self._topics.pop(name, None)
+            self._metadata.forget_topics(topics)
 
     @contextmanager
     def channel_to(self, node: int) -> Iterator[Channel]:
@@ -159,14 +159,15 @@ class Cluster:
     def any_channel(self) -> Iterator[Channel]:
         """A connection to whichever broker answers first."""
         with self._lock:
-            known = list(self._nodes.values())
-        with self._connections.lent_by_any(known) as channel:
+            known = list(self._metadata.nodes.values())
+        start = self._first_asked % len(known) if known else 0
+        with self._connections.lent_by_any([*known[start:], *known[:start]]) as channel:
             yield channel
 
     def borrow(self, node: int) -> Channel:
         """A connection to a broker, to be given back."""
         with self._lock:
-            address = self._nodes.get(node)
+            address = self._metadata.nodes.get(node)
         if address is None:
             raise ConnectionLost(f"broker {node}: its address is not known")
         return self._connections.borrow(address)
@@ -174,32 +175,64 @@ class Cluster:
     def give_back(self, channel: Channel) -> None:
         self._connections.give_back(channel)
 
-    def coordinator(self, key: str, kind: int) -> int:
-        """The broker that looks after a group (kind 0) or a transactional id (kind 1)."""
+    def coordinator(self, kind: CoordinatorKind, key: str) -> int:
+        """The broker that coordinates a group or a transactional id; `TryAgain` while there is none."""
         with self._lock:
-            known = self._coordinators.get((kind, key))
+            known = self._metadata.coordinator(kind, key)
         if known is not None:
             return known
         with self.any_channel() as channel:
-            answer = channel.ask(ApiKey.FIND_COORDINATOR, {"key": key, "key_type": kind})
+            answer = channel.ask(ApiKey.FIND_COORDINATOR, find_coordinator_request(kind, key))
         if answer.error_code is not ErrorCode.none:
-            raise groups.coordinator_error(answer.error_code, key, getattr(answer, "error_message", None))
+            message = getattr(answer, "error_message", None)
+            raise refused_or_again(answer.error_code, f"the coordinator of '{key}'", message)
+        node, address = read_coordinator(answer)
         with self._lock:
-            self._nodes[answer.node_id] = Address(answer.host, answer.port)
-            self._coordinators[(kind, key)] = answer.node_id
-        return int(answer.node_id)
+            self._metadata.learn_coordinator(kind, key, node, address)
+        return node
 
-    def forget_coordinator(self, key: str, kind: int) -> None:
+    def forget_coordinator(self, kind: CoordinatorKind, key: str) -> None:
         with self._lock:
-            self._coordinators.pop((kind, key), None)
+            self._metadata.forget_coordinator(kind, key)
+
+    def with_coordinator(self, kind: CoordinatorKind, key: str, attempt: Callable[[Channel], T]) -> T:
+        """What `attempt` returns on a connection to the coordinator, which is found again when it moves."""
+
+        def once() -> T:
+            try:
+                with self.channel_to(self.coordinator(kind, key)) as channel:
+                    return attempt(channel)
+            except (TryAgain, ConnectionLost):
+                self.forget_coordinator(kind, key)
+                raise
+
+        return self.retried(once)
+
+    def with_leader(self, where: TopicPartition, attempt: Callable[[Channel], T]) -> T:
+        """What `attempt` returns on a connection to the leader of a partition, which is found again when it moves."""
+
+        def once() -> T:
+            try:
+                with self.channel_to(self.locate(where).node) as channel:
+                    return attempt(channel)
+            except TryAgain:
+                self.forget_leaders([where.topic])
+                raise
+
+        return self.retried(once)
+
+    def with_any(self, attempt: Callable[[Channel], T]) -> T:
+        """What `attempt` returns on a connection to whichever broker answers."""
+
+        def once() -> T:
+            with self.any_channel() as channel:
+                return attempt(channel)
+
+        return self.retried(once)
 
     def reset_after_fork(self) -> None:
         self._lock = threading.Lock()
         self._connections.reset_after_fork()
-
-    def _remembered(self, name: str, since: float) -> TopicImage | None:
-        image, at = self._topics.get(name, (None, 0.0))
-        return image if at > since else None
 
     def _describe_anew(self, names: list[str]) -> dict[str, TopicImage]:
         unknown_tries = 0
@@ -208,29 +241,22 @@ class Cluster:
             nonlocal unknown_tries
             image = self._ask_metadata(names)
             for name in names:
-                if name in image.topics:
+                code = image.error_of(name)
+                if code is None:
                     continue
-                code = image.errors.get(name, ErrorCode.unknown_topic_or_partition)
-                unknown_tries += code is ErrorCode.unknown_topic_or_partition
-                raise _topic_error(name, code, is_final=unknown_tries >= _UNKNOWN_TRIES)
+                if code is ErrorCode.unknown_topic_or_partition:
+                    unknown_tries += 1
+                    self._first_asked += 1
+                raise _topic_error(name, code, is_final=unknown_tries >= UNKNOWN_TOPIC_TRIES)
             return {name: image.topics[name] for name in names}
 
         return self.retried(attempt)
 
     def _ask_metadata(self, names: list[str] | None) -> ClusterImage:
-        topics = None if names is None else [{"name": name, "topic_id": None} for name in names]
-        values = {
-            "topics": topics,
-            "allow_auto_topic_creation": False,
-            "include_cluster_authorized_operations": False,
-            "include_topic_authorized_operations": False,
-        }
         with self.any_channel() as channel:
-            image = image_of(channel.ask(ApiKey.METADATA, values))
-        now = time.monotonic()
+            image = read_metadata(channel.ask(ApiKey.METADATA, metadata_request(names)))
         with self._lock:
-            self._nodes.update(image.nodes)
-            self._topics.update({name: (topic, now) for name, topic in image.topics.items()})
+            self._metadata.learn(image, time.monotonic())
         return image
 
     def _grown(self, where: TopicPartition) -> TopicImage:
@@ -243,8 +269,9 @@ class Cluster:
             if where.partition in topic.leaders:
                 return topic
             tries += 1
+            self._first_asked += 1
             error = UnknownPartition(where, topic.partitions)
-            raise error if tries >= _UNKNOWN_TRIES else TryAgain(error)
+            raise error if tries >= UNKNOWN_TOPIC_TRIES else TryAgain(error)
 
         return self.retried(attempt)
 
@@ -252,38 +279,37 @@ class Cluster:
         self, wanted: Mapping[TopicPartition, int], read_committed: bool, found: dict[TopicPartition, int | None]
     ) -> None:
         """Put what the leaders say into `found`; `TryAgain` unless all did."""
-        by_leader: dict[int, dict[TopicPartition, tuple[int, int]]] = defaultdict(dict)
+        by_leader: dict[int, dict[TopicPartition, OffsetQuery]] = defaultdict(dict)
         for where, value in wanted.items():
-            place = self.locate(where)
-            by_leader[place.node][where] = (value, place.epoch)
+            route = self.locate(where)
+            by_leader[route.node][where] = OffsetQuery(value, route.epoch)
         error: ClientError | None = None
         with ExitStack() as stack:
             asked = []
-            for node, partitions in by_leader.items():
+            for node, queries in by_leader.items():
                 channel = stack.enter_context(self.channel_to(node))
                 version = channel.version_of(ApiKey.LIST_OFFSETS)
-                body = encode_request(ApiKey.LIST_OFFSETS, version, _offsets_request(partitions, read_committed))
-                channel.send(ApiKey.LIST_OFFSETS, version, [body])
+                values = list_offsets_request(queries, isolation=int(read_committed))
+                channel.send(ApiKey.LIST_OFFSETS, version, [encode_request(ApiKey.LIST_OFFSETS, version, values)])
                 asked.append(channel)
             for channel in asked:
-                error = self._take_offsets(channel.receive_entity(), found) or error
+                error = self._take_offsets(read_offsets(channel.receive_entity()), found) or error
         if error is not None:
             raise TryAgain(error)
 
-    def _take_offsets(self, answer: Any, found: dict[TopicPartition, int | None]) -> ClientError | None:
+    def _take_offsets(
+        self, answered: Mapping[TopicPartition, ListedOffset], found: dict[TopicPartition, int | None]
+    ) -> ClientError | None:
         error = None
-        for topic in answer.topics:
-            for partition in topic.partitions:
-                where = TopicPartition(topic.name, partition.partition_index)
-                code = partition.error_code
-                if code is ErrorCode.none:
-                    found[where] = partition.offset if partition.offset != _UNSET else None
-                    continue
-                error = refused(code, where.text)
-                if code not in PASSING:
-                    raise error
-                if code in STALE_METADATA:
-                    self.forget_leaders([topic.name])
+        for where, listed in answered.items():
+            if listed.code is ErrorCode.none:
+                found[where] = listed.offset if listed.offset != _UNSET else None
+                continue
+            error = refused(listed.code, where.text)
+            if not is_retriable(listed.code):
+                raise error
+            if remedy_of(listed.code) is Remedy.REFRESH_METADATA:
+                self.forget_leaders([where.topic])
         return error
 
 
@@ -321,18 +347,4 @@ os.register_at_fork(after_in_child=_reset_after_fork)
 def _topic_error(name: str, code: ErrorCode, *, is_final: bool) -> Exception:
     if code is ErrorCode.unknown_topic_or_partition:
         return UnknownTopic(name) if is_final else TryAgain(UnknownTopic(name))
-    error = refused(code, f"topic '{name}'")
-    return TryAgain(error) if code in PASSING else error
-
-
-def _offsets_request(partitions: Mapping[TopicPartition, tuple[int, int]], read_committed: bool) -> dict[str, Any]:
-    topics: dict[str, list[dict[str, int]]] = defaultdict(list)
-    for where, (value, epoch) in partitions.items():
-        topics[where.topic].append(
-            {"partition_index": where.partition, "timestamp": value, "current_leader_epoch": epoch}
-        )
-    return {
-        "replica_id": -1,
-        "isolation_level": int(read_committed),
-        "topics": [{"name": name, "partitions": asked} for name, asked in topics.items()],
-    }
+    return refused_or_again(code, f"topic '{name}'")

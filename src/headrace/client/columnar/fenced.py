@@ -9,7 +9,7 @@ after a pause that nobody can bound, goes by the order of the log: `append` tell
 
 import time
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -17,20 +17,21 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.protocol.produce_request import produce_parts
 
+from ..core.codes import Remedy, remedy_of
+from ..core.produce import ALL_IN_SYNC, UNANSWERED, Produced, read_produced
+from ..core.transactions import NOBODY, Producer
 from ..errors import ClientError
 from .cluster import Cluster
 from .encode import EncodedBatch, encode_rows, seal_for
 from .model import EARLIEST, LATEST, OffsetsGone, Range, TopicPartition
-from .producing import FENCING, FIRST_SEQUENCE, Producer
+from .producing import FIRST_SEQUENCE
 from .reader import read_ranges
-from .retry import PASSING, STALE_METADATA, TryAgain, refused
+from .retry import refused_or_again
 from .transaction import init_producer
 
-_ALL: Final = -1
 _UNKNOWN: Final = -1
 _LARGE: Final = 16 * 1024
 """Bytes of a value from which on it is compressed."""
-_PASSING: Final = PASSING | {ErrorCode.not_enough_replicas, ErrorCode.not_enough_replicas_after_append}
 
 
 class Entry(NamedTuple):
@@ -59,10 +60,8 @@ class FencedLog:
 
     def take_over(self) -> None:
         """From the next `append` on nobody who took over before can append."""
-        nobody = Producer(-1, -1)
-        self._producer = init_producer(
-            self._cluster, self._name, self._cluster.settings["transaction.timeout.ms"], nobody
-        )
+        timeout_ms = self._cluster.settings["transaction.timeout.ms"]
+        self._producer = init_producer(self._cluster, self._name, timeout_ms, NOBODY)
         self._sequence = FIRST_SEQUENCE
 
     def keep_alive(self) -> None:
@@ -139,21 +138,24 @@ class FencedLog:
         with self._cluster.channel_to(place.node) as channel:
             version = channel.version_of(ApiKey.PRODUCE)
             parts = produce_parts(
-                version, {topic: [(partition, batch.data)]}, acks=_ALL, timeout_ms=timeout_ms, transactional_id=None
+                version,
+                {topic: [(partition, batch.data)]},
+                acks=ALL_IN_SYNC,
+                timeout_ms=timeout_ms,
+                transactional_id=None,
             )
             channel.send(ApiKey.PRODUCE, version, parts)
             answer = channel.receive_entity()
-        return self._offset(answer.responses[0].partition_responses[0])
+        return self._offset(read_produced(answer).get(self._where, UNANSWERED))
 
-    def _offset(self, answer: Any) -> int:
-        code = answer.error_code
+    def _offset(self, produced: Produced) -> int:
+        code = produced.code
         if code is ErrorCode.none:
-            return int(answer.base_offset)
+            return produced.base_offset
         if code is ErrorCode.duplicate_sequence_number:
             return _UNKNOWN
-        if code in FENCING:
+        if remedy_of(code) is Remedy.GIVE_UP_PRODUCER:
             raise ClientError(f"'{self._name}' was taken over by another process", "PRODUCER_FENCED")
-        error = refused(code, self._where.text)
-        if code in STALE_METADATA:
+        if remedy_of(code) is Remedy.REFRESH_METADATA:
             self._cluster.forget_leaders([self._where.topic])
-        raise TryAgain(error) if code in _PASSING else error
+        raise refused_or_again(code, self._where.text)

@@ -6,18 +6,19 @@ partition goes on to `end` or beyond, the rest of the range is a hole; a broker 
 slow, so it must say so a few times.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
-from uuid import UUID
 
 from headrace.protocol.errors import ErrorCode
+from headrace.protocol.fetch_request import FetchPartition, fetch_request
 from headrace.protocol.fetched import PartitionRecords
+from headrace.protocol.topic_partition import TopicPartition
 
+from ..core.codes import Remedy, code_of, is_retriable, remedy_of
 from .decode import Decoder
-from .model import TopicPartition
-from .retry import PASSING, STALE_METADATA, Patience, error_code
+from .retry import Patience
 
 SMALLEST_ASKED: Final = 64 * 1024
 GUESSED_RECORD: Final = 1024
@@ -92,7 +93,7 @@ class PartitionRead:
 
 def judge(state: PartitionRead, answer: PartitionRecords, *, read_committed: bool, is_alone: bool) -> Step:
     """What an answer means; `is_alone` is whether no other partition took room in the same response."""
-    code = error_code(answer.code)
+    code = code_of(answer.code)
     if code is not ErrorCode.none:
         return _judge_error(state, code)
     if answer.preferred_read_replica >= 0:
@@ -105,9 +106,9 @@ def judge(state: PartitionRead, answer: PartitionRecords, *, read_committed: boo
 def _judge_error(state: PartitionRead, code: ErrorCode) -> Step:
     if code is ErrorCode.offset_out_of_range:
         return Step.GONE if state.replica is None else Step.LEADER
-    if code in STALE_METADATA:
+    if remedy_of(code) is Remedy.REFRESH_METADATA:
         return Step.STALE
-    return Step.WAIT if code in PASSING else Step.REFUSED
+    return Step.WAIT if is_retriable(code) else Step.REFUSED
 
 
 def _judge_nothing(state: PartitionRead, answer: PartitionRecords, read_committed: bool, is_alone: bool) -> Step:
@@ -129,40 +130,26 @@ def end_of_batches(records: memoryview, start: int) -> int:
     return max(start, int(heads[:, LAST_OFFSET].max()) + 1) if len(heads) else start
 
 
-def fetch_request(
-    states: Iterable[PartitionRead],
+def next_fetch(
+    states: Sequence[PartitionRead],
     *,
     max_bytes: int,
     partition_bytes: int,
     read_committed: bool,
     rack: str,
 ) -> dict[str, Any]:
-    """The values of a Fetch request of any version, outside any session."""
-    topics: dict[str, dict[str, Any]] = {}
-    waits = True
-    for state in states:
-        waits = waits and bool(state.empty_answers)
-        topic = topics.setdefault(state.where.topic, _topic(state))
-        topic["partitions"].append(
-            {
-                "partition": state.where.partition,
-                "current_leader_epoch": state.epoch,
-                "fetch_offset": state.next_offset,
-                "partition_max_bytes": state.wanted_bytes(partition_bytes),
-            }
-        )
-    return {
-        "replica_id": -1,
-        "max_wait": HOLE_WAIT_MS if waits else 0,
-        "min_bytes": int(waits),
-        "max_bytes": max_bytes,
-        "isolation_level": int(read_committed),
-        "topics": list(topics.values()),
-        "forgotten_topics_data": (),
-        "rack_id": rack,
-    }
-
-
-def _topic(state: PartitionRead) -> dict[str, Any]:
-    topic_id = None if state.topic_id is None else UUID(bytes=state.topic_id)
-    return {"topic": state.where.topic, "topic_id": topic_id, "partitions": []}
+    """The values of the next Fetch request; it waits at the broker only where all partitions may have no more."""
+    waits = all(state.empty_answers for state in states)
+    return fetch_request(
+        (
+            FetchPartition(
+                state.where, state.next_offset, state.wanted_bytes(partition_bytes), state.epoch, state.topic_id
+            )
+            for state in states
+        ),
+        max_wait_ms=HOLE_WAIT_MS if waits else 0,
+        min_bytes=int(waits),
+        max_bytes=max_bytes,
+        isolation=int(read_committed),
+        rack=rack,
+    )

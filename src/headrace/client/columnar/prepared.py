@@ -9,18 +9,19 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from headrace.client.columnar.channel import Channel
-from headrace.client.core.errors import ConnectionLost, VersionNotServed
 from headrace.protocol.api import ApiKey
 from headrace.protocol.encode import encode_request
-from headrace.protocol.errors import ErrorCode, ProtocolViolation
-from headrace.protocol.transactions import DescribedTransaction, read_described
+from headrace.protocol.errors import ErrorCode
+from headrace.protocol.transactions import DescribedTransaction
 
+from ..core.codes import Remedy, is_retriable, remedy_of
+from ..core.errors import ConnectionLost, VersionNotServed
+from ..core.metadata import CoordinatorKind
+from ..core.transactions import NOBODY, end_request, list_transactions_request
 from ..errors import ClientError
+from .channel import Channel
 from .cluster import Cluster
-from .groups import LOADING, MOVED, TRANSACTION
-from .producing import FENCING, NOBODY
-from .retry import PASSING, Patience, TryAgain, refused
+from .retry import Patience, TryAgain, refused
 from .transaction import PreparedTransaction, init_producer
 
 _NEEDED: Final = (
@@ -30,8 +31,7 @@ _NEEDED: Final = (
     ApiKey.DESCRIBE_TRANSACTIONS,
     ApiKey.LIST_TRANSACTIONS,
 )
-_AGAIN: Final = MOVED | LOADING | PASSING | {ErrorCode.concurrent_transactions}
-_GONE: Final = FENCING | {ErrorCode.invalid_producer_id_mapping, ErrorCode.transactional_id_not_found}
+_GONE: Final = frozenset({ErrorCode.invalid_producer_id_mapping, ErrorCode.transactional_id_not_found})
 _AT_ONCE: Final = 200
 """Unanswered requests on a connection."""
 
@@ -64,7 +64,7 @@ def lack_of_transactions(cluster: Cluster, transactional_id: str) -> str | None:
                     channel.version_of(api)
                 except VersionNotServed:
                     return f"the cluster does not serve {api.name}"
-        cluster.coordinator(transactional_id, TRANSACTION)
+        cluster.coordinator(CoordinatorKind.TRANSACTION, transactional_id)
         return None
 
     try:
@@ -73,16 +73,6 @@ def lack_of_transactions(cluster: Cluster, transactional_id: str) -> str | None:
         if error.code == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED":
             return error.message
         raise
-
-
-def ask_described(channel: Channel, transactional_ids: Sequence[str]) -> list[DescribedTransaction]:
-    """What one coordinator knows of each id."""
-    api, version = ApiKey.DESCRIBE_TRANSACTIONS, channel.version_of(ApiKey.DESCRIBE_TRANSACTIONS)
-    channel.send(api, version, [encode_request(api, version, {"transactional_ids": list(transactional_ids)})])
-    try:
-        return read_described(channel.receive().body)
-    except ProtocolViolation as error:
-        raise channel.lose(str(error)) from error
 
 
 def describe_transactions(cluster: Cluster, transactional_ids: Iterable[str]) -> dict[str, Description | None]:
@@ -100,7 +90,7 @@ def describe_transactions(cluster: Cluster, transactional_ids: Iterable[str]) ->
         return ErrorCode.none
 
     def ask(channel: Channel, names: Sequence[str]) -> dict[str, ErrorCode]:
-        return {state.transactional_id: take(state) for state in ask_described(channel, names)}
+        return {state.transactional_id: take(state) for state in channel.describe_transactions(names)}
 
     wanted = list(transactional_ids)
     _until_all(cluster, wanted, found, lambda left: _ask_coordinators(cluster, left, ask))
@@ -130,8 +120,8 @@ def end_transactions(
         for start in range(0, len(names), _AT_ONCE):
             some = names[start : start + _AT_ONCE]
             for name in some:
-                body = encode_request(ApiKey.END_TXN, version, _end_request(by_name[name], commit))
-                channel.send(ApiKey.END_TXN, version, [body])
+                values = end_request(name, by_name[name].producer, commit=commit)
+                channel.send(ApiKey.END_TXN, version, [encode_request(ApiKey.END_TXN, version, values)])
             for name in some:
                 codes[name] = take(name, channel.receive_entity().error_code)
         return codes
@@ -159,7 +149,7 @@ def fence(cluster: Cluster, transactional_id: str) -> None:
 
 def _open_at(cluster: Cluster, node: int) -> list[str]:
     with cluster.channel_to(node) as channel:
-        answer = channel.ask(ApiKey.LIST_TRANSACTIONS, {"state_filters": ["Ongoing"], "producer_id_filters": []})
+        answer = channel.ask(ApiKey.LIST_TRANSACTIONS, list_transactions_request(["Ongoing"]))
     if answer.error_code is not ErrorCode.none:
         raise TryAgain(refused(answer.error_code, f"the transactions of broker {node}"))
     return [state.transactional_id for state in answer.transaction_states]
@@ -170,16 +160,8 @@ def _ending(code: ErrorCode) -> Ending | None:
         return Ending.DONE
     if code is ErrorCode.invalid_txn_state:
         return Ending.CONTRARY
-    return Ending.GONE if code in _GONE else None
-
-
-def _end_request(one: PreparedTransaction, commit: bool) -> dict[str, object]:
-    return {
-        "transactional_id": one.transactional_id,
-        "producer_id": one.producer_id,
-        "producer_epoch": one.epoch,
-        "committed": commit,
-    }
+    is_gone = code in _GONE or remedy_of(code) is Remedy.GIVE_UP_PRODUCER
+    return Ending.GONE if is_gone else None
 
 
 def _until_all(
@@ -197,9 +179,9 @@ def _until_all(
             if code is ErrorCode.none:
                 continue
             problem = refused(code, f"transactional id '{name}'")
-            if code not in _AGAIN:
+            if not is_retriable(code):
                 raise problem
-            cluster.forget_coordinator(name, TRANSACTION)
+            cluster.forget_coordinator(CoordinatorKind.TRANSACTION, name)
         if problem is not None:
             raise TryAgain(problem)
 
@@ -211,7 +193,7 @@ def _ask_coordinators(
 ) -> dict[str, ErrorCode]:
     by_node: dict[int, list[str]] = defaultdict(list)
     for name in names:
-        by_node[cluster.coordinator(name, TRANSACTION)].append(name)
+        by_node[cluster.coordinator(CoordinatorKind.TRANSACTION, name)].append(name)
     codes: dict[str, ErrorCode] = {}
     for node, some in by_node.items():
         try:
@@ -219,6 +201,6 @@ def _ask_coordinators(
                 codes |= ask(channel, some)
         except ConnectionLost:
             for name in some:
-                cluster.forget_coordinator(name, TRANSACTION)
+                cluster.forget_coordinator(CoordinatorKind.TRANSACTION, name)
             raise
     return codes

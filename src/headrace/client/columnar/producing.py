@@ -9,28 +9,18 @@ batch, with the same numbers. Batches that had arrived after all are recognised,
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import Final
 
 from headrace.protocol.errors import ErrorCode
+from headrace.protocol.topic_partition import TopicPartition
 
+from ..core.codes import Remedy, is_retriable, remedy_of
+from ..core.transactions import NOBODY, Producer
 from .encode import EncodedBatch, seal_for
-from .model import TopicPartition
-from .retry import STALE_METADATA
 
 FIRST_SEQUENCE: Final = 0
 _SEQUENCES: Final = 2**31
 """Numbers before they start again from 0."""
-
-
-class Producer(NamedTuple):
-    """Who writes, as brokers know it."""
-
-    id: int
-    epoch: int
-
-
-NOBODY: Final = Producer(-1, -1)
-"""A producer without sequence numbers: a repeated batch is a second one."""
 
 
 class Meaning(Enum):
@@ -49,27 +39,12 @@ class Meaning(Enum):
     """It will not be written."""
 
 
-_PASSING: Final = frozenset(
-    {
-        ErrorCode.not_enough_replicas,
-        ErrorCode.not_enough_replicas_after_append,
-        ErrorCode.request_timed_out,
-        ErrorCode.network_exception,
-        ErrorCode.corrupt_message,
-        ErrorCode.throttling_quota_exceeded,
-        ErrorCode.concurrent_transactions,
-        ErrorCode.coordinator_load_in_progress,
-        ErrorCode.coordinator_not_available,
-        ErrorCode.not_coordinator,
-    }
-)
 FENCED: Final = "PRODUCER_FENCED"
 WHY_FENCED: Final = (
     "another writer has taken over, or the cluster aborted the transaction because it was open for longer than "
     "transaction.timeout.ms"
 )
 """A broker answers both alike."""
-FENCING: Final = frozenset({ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch})
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -185,11 +160,12 @@ def meaning_of(code: ErrorCode, queue: PartitionQueue, batch: Batch) -> Meaning:
     """What an answer to a batch means, given what became of those before it."""
     if code in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
         return Meaning.WRITTEN
-    if code in STALE_METADATA:
+    remedy = remedy_of(code)
+    if remedy is Remedy.REFRESH_METADATA:
         return Meaning.ELSEWHERE
-    if code in _PASSING:
+    if is_retriable(code):
         return Meaning.AGAIN
-    if code in FENCING:
+    if remedy is Remedy.GIVE_UP_PRODUCER:
         return Meaning.FENCED
     if code is ErrorCode.out_of_order_sequence_number and batch is not queue.batches[0]:
         return Meaning.AGAIN

@@ -14,20 +14,22 @@ from typing import Final
 
 import pyarrow as pa
 
-from headrace.client.columnar.channel import Answer, Channel
-from headrace.client.core.errors import ConnectionLost
 from headrace.protocol.api import ApiKey
 from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import ErrorCode, ProtocolViolation
 from headrace.protocol.fetch import FIRST_WITH_IDS
 from headrace.protocol.fetched import FetchAnswer, PartitionRecords, parse_fetch
 
+from ..core.codes import code_of
+from ..core.errors import ConnectionLost
+from ..core.metadata import Route
 from ..errors import ClientError
-from .cluster import Cluster, Place
+from .channel import Answer, Channel
+from .cluster import Cluster
 from .decode import Decoder
-from .fetching import PartitionRead, Step, end_of_batches, fetch_request, judge
+from .fetching import PartitionRead, Step, end_of_batches, judge, next_fetch
 from .model import EARLIEST, LATEST, OffsetsGone, Range, TopicPartition, TopicReplaced
-from .retry import Patience, TryAgain, error_code, refused, translated_call, unreachable
+from .retry import Patience, TryAgain, refused, translated_call, unreachable
 
 _OPEN_TRANSACTION: Final = "a transaction before the end of the range is still open"
 
@@ -164,7 +166,7 @@ class _Reading:
         state.epoch = place.epoch
         return place.node if state.replica is None else state.replica
 
-    def _place(self, where: TopicPartition) -> Place:
+    def _place(self, where: TopicPartition) -> Route:
         """Who leads a partition of the very topic that is wanted; what is remembered may be of another one."""
         wanted = self._topic_ids.get(where.topic)
         place = self._cluster.locate(where)
@@ -193,7 +195,7 @@ class _Reading:
         version = translated_call(
             lambda: leg.channel.version_of(ApiKey.FETCH, None if all_have_ids else FIRST_WITH_IDS - 1)
         )
-        values = fetch_request(
+        values = next_fetch(
             states,
             max_bytes=self._settings["fetch.max.bytes"],
             partition_bytes=self._settings["max.partition.fetch.bytes"],
@@ -250,7 +252,7 @@ class _Reading:
             answer = parse_fetch(received.body, received.version)
         except ProtocolViolation as error:
             raise leg.channel.lose(str(error)) from error
-        code = error_code(answer.code)
+        code = code_of(answer.code)
         if code is not ErrorCode.none:
             raise leg.channel.lose(f"a fetch was answered {code.name.upper()}")
         return answer
@@ -281,7 +283,7 @@ class _Reading:
                 self._postpone(state, refused(ErrorCode.unknown_server_error, state.where.text, "was not answered for"))
 
     def _act(self, state: PartitionRead, answer: PartitionRecords, step: Step) -> _Job | None:
-        code = error_code(answer.code)
+        code = code_of(answer.code)
         if step is Step.RECORDS:
             return self._job(state, answer)
         if step is Step.DONE:

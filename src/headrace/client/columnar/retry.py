@@ -3,39 +3,16 @@
 import time
 from collections.abc import Callable
 from math import inf
-from typing import Final, TypeVar
+from typing import TypeVar
 
-from headrace.client.core.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
 from headrace.protocol.errors import ErrorCode
 
+from ..core.codes import is_retriable
+from ..core.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
 from ..errors import ClientError, ClusterUnreachable
 from .settings import ClientSettings
 
 T = TypeVar("T")
-
-STALE_METADATA: Final = frozenset(
-    {
-        ErrorCode.unknown_topic_or_partition,
-        ErrorCode.leader_not_available,
-        ErrorCode.not_leader_or_follower,
-        ErrorCode.replica_not_available,
-        ErrorCode.fenced_leader_epoch,
-        ErrorCode.unknown_leader_epoch,
-        ErrorCode.unknown_topic_id,
-        ErrorCode.inconsistent_topic_id,
-        ErrorCode.kafka_storage_error,
-    }
-)
-"""Answers of a broker that does not lead the partition, or not as we think."""
-
-PASSING: Final = STALE_METADATA | {
-    ErrorCode.offset_not_available,
-    ErrorCode.request_timed_out,
-    ErrorCode.network_exception,
-    ErrorCode.unstable_offset_commit,
-    ErrorCode.throttling_quota_exceeded,
-}
-"""Answers that may be others a moment later."""
 
 
 class TryAgain(Exception):
@@ -108,9 +85,7 @@ def refused(code: ErrorCode, what: str, message: str | None = None) -> ClientErr
     return ClientError(f"{what}: {words}", code.name.upper())
 
 
-def error_code(number: int) -> ErrorCode:
-    """The code of that number; one that is not known yet counts as an unknown error of the server."""
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.unknown_server_error
+def refused_or_again(code: ErrorCode, what: str, message: str | None = None) -> Exception:
+    """What to raise within an attempt for a code that a broker answered: `TryAgain` for one that passes by itself."""
+    error = refused(code, what, message)
+    return TryAgain(error) if is_retriable(code) else error

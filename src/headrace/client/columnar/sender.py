@@ -6,17 +6,19 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from select import POLLIN, poll
 
-from headrace.client.columnar.channel import Channel
-from headrace.client.core.errors import ConnectionLost
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.protocol.produce_request import Buffer, produce_parts
+from headrace.protocol.topic_partition import TopicPartition
 
+from ..core.errors import ConnectionLost
+from ..core.produce import UNANSWERED, read_produced
+from ..core.transactions import NOBODY, Producer
 from ..errors import ClientError
+from .channel import Channel
 from .cluster import Cluster
 from .encode import EncodedBatch
-from .model import TopicPartition
-from .producing import FENCED, NOBODY, WHY_FENCED, Batch, Meaning, PartitionQueue, Producer, meaning_of
+from .producing import FENCED, WHY_FENCED, Batch, Meaning, PartitionQueue, meaning_of
 from .retry import TryAgain, refused, translated_call, unreachable
 from .transaction import Transaction, init_producer
 
@@ -203,24 +205,18 @@ class Sender:
 
     def _take(self, leg: _Leg) -> None:
         try:
-            answer = leg.channel.receive_entity()
+            answer = read_produced(leg.channel.receive_entity())
         except ConnectionLost as lost:
             self._lose(leg.node, lost, [])
             return
-        found = {
-            TopicPartition(topic.name, partition.index): partition
-            for topic in answer.responses
-            for partition in topic.partition_responses
-        }
         for queue, batch in leg.requests.popleft():
-            partition = found.get(queue.where)
-            code = ErrorCode.unknown_server_error if partition is None else partition.error_code
-            if meaning_of(code, queue, batch) is Meaning.WRITTEN:
+            produced = answer.get(queue.where, UNANSWERED)
+            if meaning_of(produced.code, queue, batch) is Meaning.WRITTEN:
                 self._acknowledge([(queue, batch)])
                 if self._transaction is not None:
-                    self.places[queue.where].add(getattr(partition, "base_offset", -1), batch.count)
+                    self.places[queue.where].add(produced.base_offset, batch.count)
             else:
-                self._judge(queue, batch, code, getattr(partition, "error_message", None))
+                self._judge(queue, batch, produced.code, produced.message or None)
 
     def _judge(self, queue: PartitionQueue, batch: Batch, code: ErrorCode, message: str | None) -> None:
         meaning = meaning_of(code, queue, batch)

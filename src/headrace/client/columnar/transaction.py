@@ -5,26 +5,33 @@ sent to them, and a transaction that was given up gets a new epoch, so that what
 the next one.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import Final, NamedTuple, TypeVar
 
-from headrace.client.columnar.channel import Channel
-from headrace.client.core.errors import VersionNotServed
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
+from headrace.protocol.topic_partition import TopicPartition
 
+from ..core.codes import Remedy, remedy_of
+from ..core.errors import VersionNotServed
+from ..core.metadata import CoordinatorKind
+from ..core.transactions import (
+    NOBODY,
+    Producer,
+    add_partitions_request,
+    end_request,
+    init_producer_request,
+    read_added,
+    read_producer,
+)
 from ..errors import ClientError
+from .channel import Channel
 from .cluster import Cluster
-from .groups import LOADING, MOVED, TRANSACTION, with_coordinator
-from .model import TopicPartition
-from .producing import FENCED, FENCING, NOBODY, WHY_FENCED, Producer
-from .retry import PASSING, TryAgain, refused
+from .producing import FENCED, WHY_FENCED
+from .retry import refused_or_again
 
 T = TypeVar("T")
-
-_AGAIN: Final = MOVED | LOADING | PASSING | {ErrorCode.concurrent_transactions}
 
 
 class State(Enum):
@@ -78,6 +85,10 @@ class PreparedTransaction(NamedTuple):
     producer_id: int
     epoch: int
     has_records: bool
+
+    @property
+    def producer(self) -> Producer:
+        return Producer(self.producer_id, self.epoch)
 
 
 class Transaction:
@@ -154,28 +165,18 @@ def finish_transaction(cluster: Cluster, prepared: PreparedTransaction, *, commi
     """Commit or abort a transaction that was prepared here or elsewhere; ending it twice the same way is no error."""
     if not prepared.has_records:
         return
-    values = {
-        "transactional_id": prepared.transactional_id,
-        "producer_id": prepared.producer_id,
-        "producer_epoch": prepared.epoch,
-        "committed": commit,
-    }
+    values = end_request(prepared.transactional_id, prepared.producer, commit=commit)
 
     def attempt(channel: Channel) -> None:
         answer = channel.ask(ApiKey.END_TXN, values)
         _check(answer.error_code, prepared.transactional_id)
 
-    _with_coordinator(cluster, prepared.transactional_id, attempt)
+    cluster.with_coordinator(CoordinatorKind.TRANSACTION, prepared.transactional_id, attempt)
 
 
 def init_producer(cluster: Cluster, transactional_id: str | None, timeout_ms: int, before: Producer) -> Producer:
     """An id for a producer; with a transactional id its own one, with a new epoch and older ones fenced off."""
-    values = {
-        "transactional_id": transactional_id,
-        "transaction_timeout": timeout_ms,
-        "producer_id": before.id,
-        "producer_epoch": before.epoch,
-    }
+    values = init_producer_request(transactional_id, timeout_ms, before)
 
     def attempt(channel: Channel) -> Producer:
         answer = channel.ask(ApiKey.INIT_PRODUCER_ID, values)
@@ -186,63 +187,42 @@ def init_producer(cluster: Cluster, transactional_id: str | None, timeout_ms: in
                 answer.error_code.name.upper(),
             )
         _check(answer.error_code, transactional_id)
-        return Producer(answer.producer_id, answer.producer_epoch)
+        return read_producer(answer)
 
     if transactional_id is not None:
-        return _with_coordinator(cluster, transactional_id, attempt)
+        return cluster.with_coordinator(CoordinatorKind.TRANSACTION, transactional_id, attempt)
 
-    def with_any() -> Producer:
-        with cluster.any_channel() as channel:
-            return attempt(channel)
-
-    return cluster.retried(with_any)
+    return cluster.with_any(attempt)
 
 
 def _add_partitions(cluster: Cluster, transactional_id: str, producer: Producer, new: list[TopicPartition]) -> None:
-    topics: dict[str, list[int]] = defaultdict(list)
-    for where in new:
-        topics[where.topic].append(where.partition)
-    values = {
-        "v3_and_below_transactional_id": transactional_id,
-        "v3_and_below_producer_id": producer.id,
-        "v3_and_below_producer_epoch": producer.epoch,
-        "v3_and_below_topics": [{"name": name, "partitions": indexes} for name, indexes in topics.items()],
-    }
+    values = add_partitions_request(transactional_id, producer, new)
 
     def attempt(channel: Channel) -> None:
-        answer = channel.ask(ApiKey.ADD_PARTITIONS_TO_TXN, values)
-        codes = {p.partition_error_code for t in answer.results_by_topic_v3_and_below for p in t.results_by_partition}
-        # One partition's error keeps the broker from trying the others.
-        for code in sorted(codes, key=lambda code: code is ErrorCode.operation_not_attempted):
+        for code in read_added(channel.ask(ApiKey.ADD_PARTITIONS_TO_TXN, values)):
             _check(code, transactional_id)
 
-    _with_coordinator(cluster, transactional_id, attempt)
+    cluster.with_coordinator(CoordinatorKind.TRANSACTION, transactional_id, attempt)
 
 
 def _require_transactions(cluster: Cluster) -> None:
-    def attempt() -> None:
-        with cluster.any_channel() as channel:
-            try:
-                channel.version_of(ApiKey.END_TXN)
-            except VersionNotServed as error:
-                raise ClientError(
-                    "this cluster has no transactions yet; write without a transactional id: "
-                    "each record is then written once, but not all or nothing",
-                    "UNSUPPORTED_VERSION",
-                ) from error
+    def attempt(channel: Channel) -> None:
+        try:
+            channel.version_of(ApiKey.END_TXN)
+        except VersionNotServed as error:
+            raise ClientError(
+                "this cluster has no transactions yet; write without a transactional id: "
+                "each record is then written once, but not all or nothing",
+                "UNSUPPORTED_VERSION",
+            ) from error
 
-    cluster.retried(attempt)
-
-
-def _with_coordinator(cluster: Cluster, transactional_id: str, attempt: Callable[[Channel], T]) -> T:
-    return with_coordinator(cluster, transactional_id, TRANSACTION, attempt)
+    cluster.with_any(attempt)
 
 
 def _check(code: ErrorCode, transactional_id: str | None) -> None:
     if code is ErrorCode.none:
         return
     what = "the writer's id" if transactional_id is None else f"transactional id '{transactional_id}'"
-    if code in FENCING:
+    if remedy_of(code) is Remedy.GIVE_UP_PRODUCER:
         raise ClientError(f"{what}: {WHY_FENCED}", FENCED)
-    error = refused(code, what)
-    raise TryAgain(error) if code in _AGAIN else error
+    raise refused_or_again(code, what)

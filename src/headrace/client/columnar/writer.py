@@ -14,11 +14,12 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
+from ..core.transactions import NOBODY, Producer
 from ..errors import ClientError, ClusterUnreachable
 from .cluster import Cluster
 from .encode import encode_rows
 from .model import Range, TopicPartition
-from .producing import FENCED, NOBODY, Producer
+from .producing import FENCED
 from .rows import Router, batches_of, by_topic, checked, highest_partition, joined, pieces
 from .sender import Sender
 from .transaction import Event, PreparedTransaction, Transaction, init_producer

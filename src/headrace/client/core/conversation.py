@@ -21,13 +21,6 @@ ANSWER_HEAD_SIZE: Final = _ANSWER_HEAD.size
 W = TypeVar("W")
 
 
-class AnswerHead(NamedTuple):
-    """How an answer begins; `size` is that of what follows."""
-
-    size: int
-    correlation_id: int
-
-
 class Pending(NamedTuple, Generic[W]):
     """A request that has no answer yet, and who waits for it."""
 
@@ -74,9 +67,9 @@ class Conversation(Generic[W]):
         return pending
 
 
-def read_answer_head(data: bytes | bytearray, at: int = 0) -> AnswerHead:
-    """The head of an answer; `ProtocolViolation` for a length that no answer has."""
+def read_answer_head(data: bytes | bytearray, at: int = 0) -> tuple[int, int]:
+    """The bytes that follow an answer's head, and its correlation id; `ProtocolViolation` for an impossible length."""
     length, correlation_id = _ANSWER_HEAD.unpack_from(data, at)
     if not 4 <= length <= LARGEST_ANSWER:
         raise ProtocolViolation(f"an answer of {length} bytes: is this a Kafka broker, without TLS?")
-    return AnswerHead(length - 4, correlation_id)
+    return length - 4, correlation_id

@@ -21,11 +21,11 @@ from headrace import __version__
 from headrace.client.aio import once
 from headrace.client.aio.assignment import WHOLE
 from headrace.client.aio.client import Client
-from headrace.client.aio.groups import Committed
-from headrace.client.aio.member import Member, State, Wish
+from headrace.client.aio.member import Member, MemberSettings, State
 from headrace.client.aio.reader import Reader
 from headrace.client.aio.retrying import Unavailable
 from headrace.client.core.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
+from headrace.client.core.groups import Committed
 from headrace.protocol.errors import CodedError
 from headrace.protocol.partitioner import partition_for
 from headrace.protocol.records import Record
@@ -92,7 +92,7 @@ class Delivery:
             await asyncio.sleep(_AGAIN_SECONDS)
 
     def _new_member(self) -> Member:
-        wish = Wish(
+        settings = MemberSettings(
             group=self.subscription.group,
             topics=(self.subscription.topic,),
             session_ms=_SESSION_MS,
@@ -101,7 +101,7 @@ class Delivery:
             reset=self.subscription.start,
             assignor=WHOLE,
         )
-        return Member(self._client.cluster, wish, self._assigned, self._stop_workers)
+        return Member(self._client.cluster, settings, self._assigned, self._stop_workers)
 
     async def _assigned(self, positions: dict[TopicPartition, int]) -> None:
         if positions:
@@ -192,7 +192,7 @@ class Delivery:
     async def _write_dead_letter(self, place: TopicPartition, record: Record, result: Result) -> None:
         subscription, client = self.subscription, self._client
         letter = dead_letter(subscription, place, record, result)
-        count = len((await client.cluster.topic(subscription.dead_letter)).leaders)
+        count = (await client.cluster.topic(subscription.dead_letter)).partitions
         key = f"{subscription.id}:{place[0]}:{place[1]}:{record.offset}"
         partition = once.partition_of(key, count) if record.key is None else partition_for(record.key, count)
         same = [letter._replace(headers=())]

@@ -11,10 +11,11 @@ import structlog
 
 from headrace.client.aio import admin
 from headrace.client.aio.client import Client
-from headrace.client.aio.fetching import LATEST, list_offsets
+from headrace.client.aio.fetching import list_offsets
 from headrace.client.aio.reader import Reader
 from headrace.client.aio.retrying import Unavailable
 from headrace.client.core.errors import AuthenticationRefused, ConnectionLost
+from headrace.client.core.offsets import LATEST
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record
 from headrace.protocol.topic_partition import TopicPartition

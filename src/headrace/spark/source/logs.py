@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from headrace.client.columnar.metadata import TopicImage
 from headrace.client.columnar.model import EARLIEST, LATEST, TopicPartition, UnknownPartition, UnknownTopic
+from headrace.client.core.metadata import TopicImage
 from headrace.config.setting import ConfigError
 
 from .offsets import Offsets, named

@@ -7,8 +7,8 @@ import pytest
 
 from headrace.coordinator.groups.classic import ClassicGroup, JoinRequest, LeavingMember, State, SyncRequest
 from headrace.coordinator.groups.consumer import ConsumerSettings, MigrationPolicy
-from headrace.coordinator.groups.consumer.embedded import by_id, parse_assignment, parse_subscription
-from headrace.coordinator.runtime.fields import BadRecord
+from headrace.coordinator.groups.consumer.embedded import by_id
+from headrace.protocol.consumer_protocol import NotConsumerProtocol, parse_assignment, parse_subscription
 from headrace.protocol.errors import CodedError, ErrorCode
 from tests.unit.coordinator.consumer.support import GROUP, Host, code, make_image, owned, topic_id
 
@@ -268,5 +268,5 @@ def test_subscriptions_of_every_version_are_read() -> None:
     assert parse_subscription(pack(">h", 0) + topics).topics == {"a"}
     found = parse_subscription(pack(">h", 9) + topics + later)
     assert (found.owned, found.rack_id) == ({"a": frozenset({1})}, "rack")
-    with pytest.raises(BadRecord):
+    with pytest.raises(NotConsumerProtocol):
         parse_subscription(pack(">hi", 0, 5))

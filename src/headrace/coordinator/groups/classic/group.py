@@ -18,12 +18,12 @@ A request that waits is answered exactly once, whatever becomes of its member.
 """
 
 from collections.abc import Callable, Container, Hashable, Sequence
-from struct import Struct, error
 from typing import Any, Final
 
 from headrace.coordinator.groups.group import GroupType
 from headrace.coordinator.groups.settings import NEW_MEMBER_TIMEOUT_MS, ClassicSettings
 from headrace.coordinator.runtime.decision import Effect, Reply, Write
+from headrace.protocol.consumer_protocol import CONSUMER, NotConsumerProtocol, parse_topics
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from .member import JoinRequest, LeavingMember, Member, SyncRequest
@@ -32,13 +32,8 @@ from .records import StoredGroup, decode_group, encode_group, group_key
 from .states import TRANSITIONS, Event, State
 from .turn import JOIN_ALARM, SYNC_ALARM, Turn, heartbeat_answer, join_refused, session_alarm, sync_answer
 
-CONSUMER: Final = "consumer"
-"""The protocol type of consumers. Other kinds of member (Kafka Connect's workers, say) have metadata of their own; the
-broker does not look into those."""
 _SHORTEST_WAIT_MS: Final = 1_000
 """Between two looks whether a static member is back, where members gave no time to join in."""
-_HEAD: Final = Struct(">hi")
-_SIZE: Final = Struct(">h")
 
 
 class _Everything:
@@ -632,17 +627,9 @@ class ClassicGroup:
         }
 
 
-def subscribed_topics(metadata: bytes) -> set[str] | None:
+def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
     """The topics of a consumer's subscription, any version; None when it is not one."""
-    topics: set[str] = set()
     try:
-        _, count = _HEAD.unpack_from(metadata)
-        position = _HEAD.size
-        for _ in range(count):
-            (size,) = _SIZE.unpack_from(metadata, position)
-            position += _SIZE.size
-            topics.add(metadata[position : position + size].decode())
-            position += size
-    except (error, UnicodeDecodeError):
+        return parse_topics(metadata)
+    except NotConsumerProtocol:
         return None
-    return topics if position <= len(metadata) else None

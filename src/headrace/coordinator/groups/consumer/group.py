@@ -28,12 +28,12 @@ from headrace.coordinator.groups.group import GroupType
 from headrace.coordinator.groups.settings import ConsumerSettings
 from headrace.coordinator.patterns import topic_matcher
 from headrace.coordinator.runtime.decision import Alarm, Effect, Reply, Write
-from headrace.coordinator.runtime.fields import BadRecord
+from headrace.protocol.consumer_protocol import CONSUMER, NotConsumerProtocol, Subscription, parse_subscription
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from . import migration, subscriptions
 from .assignors import ASSIGNORS
-from .embedded import Subscription, by_id, parse_subscription, write_assignment
+from .embedded import by_id, write_assignment
 from .member import AWAY, JOINING, Assignment, ClassicMetadata, Member, MemberState
 from .reconcile import Goal, reconcile
 from .records import (
@@ -54,7 +54,6 @@ from .subscriptions import racks_of
 from .target import Assigning, NewTarget
 
 NO_EPOCH: Final = -1
-CONSUMER: Final = "consumer"
 SESSION: Final = "session"
 REBALANCE: Final = "rebalance"
 JOIN: Final = "join"
@@ -306,7 +305,7 @@ class ConsumerGroup:
             raise CodedError(ErrorCode.inconsistent_group_protocol)
         try:
             return parse_subscription(next(iter(request.protocols.values())))
-        except BadRecord:
+        except NotConsumerProtocol:
             raise CodedError(ErrorCode.inconsistent_group_protocol) from None
 
     def _joining(self, decision: Decision, request: JoinRequest, member_id: str) -> Member:

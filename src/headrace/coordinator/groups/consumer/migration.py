@@ -14,16 +14,14 @@ from headrace.coordinator.groups.classic.member import Member as ClassicMember
 from headrace.coordinator.groups.classic.records import StoredGroup, StoredMember, encode_group, group_key
 from headrace.coordinator.groups.settings import ConsumerSettings
 from headrace.coordinator.runtime.decision import Write
-from headrace.coordinator.runtime.fields import BadRecord
+from headrace.protocol.consumer_protocol import CONSUMER, NotConsumerProtocol, parse_assignment, parse_subscription
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from . import subscriptions
-from .embedded import by_id, parse_assignment, parse_subscription, write_assignment
+from .embedded import by_id, write_assignment
 from .member import Assignment, ClassicMetadata, Member
 from .records import Change, CurrentAssignment, GroupEpoch, MemberSubscription, TargetEpoch, TargetMember
 from .state import GroupState
-
-CONSUMER = "consumer"
 
 
 def upgraded(classic: ClassicGroup, settings: ConsumerSettings, image: ClusterImage) -> list[Change]:
@@ -31,7 +29,7 @@ def upgraded(classic: ClassicGroup, settings: ConsumerSettings, image: ClusterIm
     _check_upgrade(classic, settings)
     try:
         members = [_upgraded_member(member, classic, image) for member in classic.members.by_id.values()]
-    except BadRecord:
+    except NotConsumerProtocol:
         raise _cannot_upgrade(classic, "the embedded consumer protocol is malformed") from None
     names = set[str]().union(*(member.subscribed_topic_names for member in members))
     return [
