@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from tests import maven
+from tests.support import maven
 
 from ..model import Skipped
 

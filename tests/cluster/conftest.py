@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.cli.zookeeper import Ensemble
-from tests.zookeeper import zookeeper
+from tests.support.zookeeper import zookeeper
 
 __all__ = ["zookeeper"]
 

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.gateways import Example, GatewayProcess, Shell, examples, matches
-from tests.process import ClusterProcesses, wait_for
+from tests.support.gateways import Example, GatewayProcess, Shell, examples, matches
+from tests.support.process import ClusterProcesses, wait_for
 
 pytestmark = pytest.mark.slow
 

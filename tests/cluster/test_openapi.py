@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.cluster.test_gateway import ask
-from tests.gateways import GatewayProcess
-from tests.process import BrokerProcess
+from tests.support.gateways import GatewayProcess
+from tests.support.process import BrokerProcess
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.process import ClusterProcesses, wait_for
-
-from .commands import by_broker, described, headrace, run
+from tests.support.process import ClusterProcesses, wait_for
+from tests.support.simulation.commands import by_broker, described, headrace, run
 
 pytestmark = pytest.mark.slow
 

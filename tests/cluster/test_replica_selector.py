@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.process import ClusterProcesses, wait_for
+from tests.support.process import ClusterProcesses, wait_for
 
 pytestmark = pytest.mark.slow
 

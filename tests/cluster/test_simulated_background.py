@@ -25,8 +25,7 @@ from headrace.server.broker import BrokerFailed
 from headrace.server.clustered.member import ClusterMember
 from headrace.server.schema_book import SchemaBook
 from headrace.testing.loop import run_virtual
-
-from .runs import TOPIC, Plan, Run, different_replicas
+from tests.support.simulation.runs import TOPIC, Plan, Run, different_replicas
 
 
 class Fault:

@@ -10,8 +10,7 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.testing.cluster import SESSION_SECONDS, Machine, SimulatedCluster
 from headrace.testing.loop import run_virtual
-
-from .runs import TOPIC, Plan, Run
+from tests.support.simulation.runs import TOPIC, Plan, Run
 
 
 def controller_of(cluster: SimulatedCluster) -> Machine:

@@ -11,9 +11,8 @@ from headrace.protocol.errors import ErrorCode
 from headrace.testing.cluster import SESSION_SECONDS
 from headrace.testing.loop import run_virtual
 from headrace.testing.store import NEVER
-
-from .clients import METADATA_VERSION, ClusterClient
-from .runs import TOPIC, Plan, Run, different_replicas
+from tests.support.simulation.clients import METADATA_VERSION, ClusterClient
+from tests.support.simulation.runs import TOPIC, Plan, Run, different_replicas
 
 Story = Callable[[Run], Awaitable[None]]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from .runs import Plan, with_faults
+from tests.support.simulation.runs import Plan, with_faults
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -8,9 +8,8 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.testing.cluster import SimulatedCluster
 from headrace.testing.loop import run_virtual
-
-from .clients import ClusterClient
-from .runs import TOPIC, Plan, Run
+from tests.support.simulation.clients import ClusterClient
+from tests.support.simulation.runs import TOPIC, Plan, Run
 
 OFFSETS = "__consumer_offsets"
 

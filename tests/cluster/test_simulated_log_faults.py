@@ -15,8 +15,7 @@ from headrace.storage.disk import StorageError
 from headrace.storage.log import Health
 from headrace.testing.disk import PLENTY
 from headrace.testing.loop import run_virtual
-
-from .runs import TOPIC, Plan, Run
+from tests.support.simulation.runs import TOPIC, Plan, Run
 
 Story = Callable[[Run], Awaitable[None]]
 DIRECTORY = f"/data/{TOPIC}-0"

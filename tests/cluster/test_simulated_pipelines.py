@@ -4,9 +4,9 @@ All go over one connection and none is sent again before its turn comes, as if a
 """
 
 from headrace.protocol.errors import ErrorCode
-from tests.checker.history import Operation
+from tests.support.checker.history import Operation
+from tests.support.simulation.runs import TOPIC, Run
 
-from .runs import TOPIC, Run
 from .test_simulated_failover import acknowledged, told
 
 PRODUCER = 7

@@ -11,9 +11,8 @@ from headrace.protocol.errors import ErrorCode
 from headrace.storage.checkpoints import SYNCED_LOGS
 from headrace.testing.cluster import Machine
 from headrace.testing.loop import run_virtual
-
-from .runs import FIRST_SYNC_SECONDS, TOPIC, Plan, Run
-from .transacting import TransactionalProducer
+from tests.support.simulation.runs import FIRST_SYNC_SECONDS, TOPIC, Plan, Run
+from tests.support.simulation.transacting import TransactionalProducer
 
 Story = Callable[[Run], Awaitable[None]]
 

@@ -10,8 +10,7 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.server.handlers.reassignments import DESIGNATED, UNCLEAN
 from headrace.testing.loop import run_virtual
-
-from .runs import FIRST_SYNC_SECONDS, TOPIC, Plan, Run
+from tests.support.simulation.runs import FIRST_SYNC_SECONDS, TOPIC, Plan, Run
 
 Story = Callable[[Run], Awaitable[None]]
 

@@ -12,8 +12,7 @@ from headrace.protocol.errors import ErrorCode
 from headrace.protocol.records import Record, encode_batch
 from headrace.server.broker import Broker
 from headrace.testing.loop import VirtualClock, run_virtual
-
-from .runs import TOPIC, Plan, Run, different_replicas
+from tests.support.simulation.runs import TOPIC, Plan, Run, different_replicas
 
 
 def slow_links(run: Run, seconds: float) -> None:

@@ -13,8 +13,7 @@ from headrace.protocol.errors import ErrorCode
 from headrace.testing.cluster import Machine
 from headrace.testing.loop import run_virtual
 from headrace.testing.tree import Tree
-
-from .runs import TOPIC, Plan, Run
+from tests.support.simulation.runs import TOPIC, Plan, Run
 
 Story = Callable[[Run], Awaitable[None]]
 

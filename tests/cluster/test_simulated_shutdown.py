@@ -8,8 +8,7 @@ from headrace.protocol.errors import ErrorCode
 from headrace.protocol.peer import InternalApi
 from headrace.server.clustered.member import FEED_TIMEOUT, STALE_SECONDS
 from headrace.testing.loop import run_virtual
-
-from .runs import TOPIC, Plan, Run
+from tests.support.simulation.runs import TOPIC, Plan, Run
 
 SOON = 3.0
 

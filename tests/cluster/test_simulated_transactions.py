@@ -13,10 +13,15 @@ from headrace.protocol.errors import ErrorCode
 from headrace.replication.transactions import TransactionMarker
 from headrace.testing.cluster import Machine
 from headrace.testing.loop import run_virtual
-
-from .clients import Failed
-from .runs import TOPIC, Plan, Run
-from .transacting import NEWER, OLDER, TRANSACTION_TOPIC, TransactionalProducer, committed_values
+from tests.support.simulation.clients import Failed
+from tests.support.simulation.runs import TOPIC, Plan, Run
+from tests.support.simulation.transacting import (
+    NEWER,
+    OLDER,
+    TRANSACTION_TOPIC,
+    TransactionalProducer,
+    committed_values,
+)
 
 PARTITIONS = 3
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}

@@ -14,9 +14,8 @@ from headrace.protocol.errors import ErrorCode
 from headrace.replication.transactions import TransactionMarker
 from headrace.testing.client import values_in
 from headrace.testing.loop import run_virtual
-
-from .clients import ClusterClient
-from .transactional import GROUP, OFFSETS, TOPIC, Bench, visible
+from tests.support.simulation.clients import ClusterClient
+from tests.support.simulation.transactional import GROUP, OFFSETS, TOPIC, Bench, visible
 
 LATEST, EARLIEST = -1, -2
 MARKER = TransactionMarker(producer_id=7, producer_epoch=0, coordinator_epoch=0, committed=True)

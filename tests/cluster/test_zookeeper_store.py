@@ -15,7 +15,7 @@ from headrace.cli.zookeeper import Ensemble, ZooKeeperServer
 from headrace.cluster.kazoo_loop import LoopClient
 from headrace.cluster.store import Create, Put, Session, SharedStore, StoreError, Uncertain
 from headrace.cluster.zookeeper import ZooKeeperStore
-from tests.zookeeper import Service, client_of
+from tests.support.zookeeper import Service, client_of
 
 pytestmark = pytest.mark.slow
 

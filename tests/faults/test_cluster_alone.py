@@ -11,11 +11,10 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from headrace.protocol.errors import ErrorCode
-from tests.process import ClusterProcesses, wait_for
-from tests.wire import Closed, Wire, batch_of, produce_request, values_in
-
-from .load import IMPATIENT, Load, logs_of, read_all, wait_for_equal_replicas
-from .view import View
+from tests.support.faults.load import IMPATIENT, Load, logs_of, read_all, wait_for_equal_replicas
+from tests.support.faults.view import View
+from tests.support.process import ClusterProcesses, wait_for
+from tests.support.wire import Closed, Wire, batch_of, produce_request, values_in
 
 pytestmark = pytest.mark.slow
 

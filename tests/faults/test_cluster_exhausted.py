@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException
 
-from tests.process import ClusterProcesses, Site, wait_for
+from tests.support.faults.load import Load, wait_for_equal_replicas
+from tests.support.faults.view import View
+from tests.support.process import ClusterProcesses, Site, wait_for
 
-from .load import Load, wait_for_equal_replicas
 from .test_full_disk import fill
-from .view import View
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 

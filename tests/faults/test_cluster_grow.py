@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from tests.cluster.commands import by_broker, described, run
-from tests.process import ClusterProcesses, wait_for
-
-from .load import Load, wait_for_equal_replicas
-from .view import View
+from tests.support.faults.load import Load, wait_for_equal_replicas
+from tests.support.faults.view import View
+from tests.support.process import ClusterProcesses, wait_for
+from tests.support.simulation.commands import by_broker, described, run
 
 PARTITIONS = 12
 MOVED = 6

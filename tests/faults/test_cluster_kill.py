@@ -10,10 +10,9 @@ from random import Random
 
 import pytest
 
-from tests.process import BrokerProcess, ClusterProcesses, wait_for
-
-from .load import Load, wait_for_equal_replicas
-from .view import View
+from tests.support.faults.load import Load, wait_for_equal_replicas
+from tests.support.faults.view import View
+from tests.support.process import BrokerProcess, ClusterProcesses, wait_for
 
 PARTITIONS = 3
 KINDS = ("leader", "leader ahead", "controller", "follower", "zookeeper")

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import pytest
 
 from headrace.protocol.errors import ErrorCode
-from tests.process import ClusterProcesses, wait_for
-from tests.wire import Closed, Wire, batch_of, produce_request, request
-
-from .load import Load, wait_for_equal_replicas
-from .network import Lab, reason_not_to
-from .view import View
+from tests.support.faults.load import Load, wait_for_equal_replicas
+from tests.support.faults.network import Lab, reason_not_to
+from tests.support.faults.view import View
+from tests.support.process import ClusterProcesses, wait_for
+from tests.support.wire import Closed, Wire, batch_of, produce_request, request
 
 pytestmark = [pytest.mark.skipif(bool(reason_not_to()), reason=reason_not_to())]
 

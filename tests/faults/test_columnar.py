@@ -11,7 +11,7 @@ import pytest
 
 from headrace.client.admin import Admin
 from headrace.client.columnar import LATEST, Cluster, Range, TopicPartition, Writer, read_ranges
-from tests.process import BrokerProcess
+from tests.support.process import BrokerProcess
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,8 @@ import pytest
 from kio.schema.create_topics.v5.request import CreatableTopic
 
 from headrace.protocol.errors import ErrorCode
-from tests.process import BrokerProcess, Site
-from tests.wire import Wire, batch_of, produce_request, request
+from tests.support.process import BrokerProcess, Site
+from tests.support.wire import Wire, batch_of, produce_request, request
 
 LIMIT = 256
 PARTITIONS = 150

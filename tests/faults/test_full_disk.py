@@ -11,9 +11,9 @@ from kio.schema.metadata.v1.request import MetadataRequestTopic
 from kio.schema.types import TopicName
 
 from headrace.protocol.errors import ErrorCode
-from tests.process import BrokerProcess
+from tests.support.process import BrokerProcess
+from tests.support.wire import Wire, batch_of, produce_request, request
 from tests.unit.server.test_connection import fetch_request, values_of
-from tests.wire import Wire, batch_of, produce_request, request
 
 SECONDS = 60.0
 MEBIBYTE = 1 << 20

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.process import BrokerProcess
+from tests.support.process import BrokerProcess
 
 PARTITIONS = 3
 ACKED_PER_ROUND = 200

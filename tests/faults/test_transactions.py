@@ -13,10 +13,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.testing import Broker
-from tests.process import wait_for
-from tests.proxy import Fate, Proxy
-
-from .newer import OFFSETS_VERSION, PRODUCE_VERSION, NewerProducer
+from tests.support.faults.newer import OFFSETS_VERSION, PRODUCE_VERSION, NewerProducer
+from tests.support.process import wait_for
+from tests.support.proxy import Fate, Proxy
 
 pytestmark = pytest.mark.slow
 

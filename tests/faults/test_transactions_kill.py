@@ -18,11 +18,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from headrace.coordinator.runtime.partitions import partition_of
-from tests.process import ClusterProcesses, wait_for
-
-from .copier import Task, transformed
-from .load import IMPATIENT, wait_for_equal_replicas
-from .view import View
+from tests.support.faults.copier import Task, transformed
+from tests.support.faults.load import IMPATIENT, wait_for_equal_replicas
+from tests.support.faults.view import View
+from tests.support.process import ClusterProcesses, wait_for
 
 PARTITIONS = 3
 SOURCE, TARGET = "orders", "copies"

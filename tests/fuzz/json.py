@@ -8,7 +8,7 @@ import numpy as np
 from pyspark.sql import types as t
 
 from headrace.spark.formats.json_codec import JsonCodec
-from tests.unit.spark.formats.documents import SCALARS
+from tests.support.spark.documents import SCALARS
 
 from .memory import MEMORY
 from .mutation import payloads, with_absent

@@ -10,7 +10,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from headrace.spark.formats.options import FormatOptions
 from headrace.spark.formats.protobuf import ProtobufCodec
-from tests.unit.spark.formats import messages as m
+from tests.support.spark import messages as m
 
 from .memory import MEMORY
 from .mutation import payloads, with_absent

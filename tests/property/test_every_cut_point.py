@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from headrace.testing.disk import PowerLost, SimulatedDisk
-from tests.unit.storage.support import DIRECTORY, SMALL, Store, append, idempotent, read_all, sync
+from tests.support.storage import DIRECTORY, SMALL, Store, append, idempotent, read_all, sync
 
 UNSYNCED = 4096
 ONE_SEGMENT = replace(SMALL, segment_bytes=1 << 20)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headrace.protocol.api import SUPPORTED
 from headrace.protocol.errors import ErrorCode
 from headrace.testing import Broker
-from tests.wire import Closed, Wire, batch_of, produce_request, request
+from tests.support.wire import Closed, Wire, batch_of, produce_request, request
 
 SERVED = [(int(key), version) for key, served in SUPPORTED.items() for version in range(served.min, served.max + 1)]
 PIECES = [b"\0", b"\1", b"\xff", b"\x7f", b"\0\0\0\1"]

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from headrace.protocol.batch import read_header
 from headrace.protocol.records import Record, decode_records, encode_batch
-from tests.unit.storage.support import SMALL, Store, append, batches_of, read_all, sync
+from tests.support.storage import SMALL, Store, append, batches_of, read_all, sync
 
 PRODUCERS = (7, 8)
 

@@ -5,8 +5,7 @@ from random import Random
 import pytest
 
 from headrace.cluster.image import PartitionState
-
-from .replicas import World
+from tests.support.replicas import World
 
 STEPS = 4_500
 

@@ -11,7 +11,7 @@ from headrace.protocol.batch import BatchHeader, read_header
 from headrace.protocol.records import Record, decode_marker, decode_records, encode_batch, encode_marker
 from headrace.storage import compaction
 from headrace.storage.log import Log, Origin
-from tests.unit.storage.support import SMALL, Store, append, batches_of, sync
+from tests.support.storage import SMALL, Store, append, batches_of, sync
 
 PRODUCERS = (7, 8, 9)
 SETTINGS = replace(

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from headrace.testing import Broker
-from tests.apache_kafka import ApacheKafka
-from tests.gateways import GatewayProcess
-from tests.maven import Unavailable
-from tests.process import ClusterProcesses
-
-from .topics import Topics
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.gateways import GatewayProcess
+from tests.support.maven import Unavailable
+from tests.support.process import ClusterProcesses
+from tests.support.spark.topics import Topics
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from .pipelines import PipelineProcess
-from .shop import FILE, open_shop
-from .standalone import LEAN, connect_server, standalone
+from tests.support.spark.pipelines import PipelineProcess
+from tests.support.spark.shop import FILE, open_shop
+from tests.support.spark.standalone import LEAN, connect_server, standalone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.long]
 

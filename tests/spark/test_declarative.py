@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from .standalone import HOME, LEAN
-from .topics import Topics
+from tests.support.spark.standalone import HOME, LEAN
+from tests.support.spark.topics import Topics
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.long]
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from .environments import bare_python, packed_environment, python_with_dependencies, zipped_project
-from .pipelines import PipelineProcess
-from .standalone import LEAN, connect_server, standalone
-from .topics import Topics
+from tests.support.spark.environments import bare_python, packed_environment, python_with_dependencies, zipped_project
+from tests.support.spark.pipelines import PipelineProcess
+from tests.support.spark.standalone import LEAN, connect_server, standalone
+from tests.support.spark.topics import Topics
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.long]
 

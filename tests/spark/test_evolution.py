@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from .queries import started
-from .stories import Rows, Story, check, stream
-from .topics import Topics
-from .versions import TYPES, VERSIONS, Versions
+from tests.support.spark.queries import started
+from tests.support.spark.stories import Rows, Story, check, stream
+from tests.support.spark.topics import Topics
+from tests.support.spark.versions import TYPES, VERSIONS, Versions
 
 
 @pytest.mark.parametrize(

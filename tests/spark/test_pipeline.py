@@ -17,9 +17,8 @@ from headrace.spark.pipeline.loading import load
 from headrace.spark.pipeline.paths import paths_of
 from headrace.spark.pipeline.progress import Progress
 from headrace.spark.pipeline.run import RunOptions, run_with
-
-from .pipelines import Silent, pipeline_settings
-from .topics import Topics
+from tests.support.spark.pipelines import Silent, pipeline_settings
+from tests.support.spark.topics import Topics
 
 Run = Callable[..., list[Progress]]
 

@@ -14,11 +14,10 @@ import pytest
 from headrace.spark.pipeline.files import committed_files
 from headrace.spark.pipeline.lease import TOPIC
 from headrace.testing import Broker
-from tests.faults.view import View
-from tests.process import ClusterProcesses
-
-from .pipelines import Event, PipelineProcess
-from .topics import Topics
+from tests.support.faults.view import View
+from tests.support.process import ClusterProcesses
+from tests.support.spark.pipelines import Event, PipelineProcess
+from tests.support.spark.topics import Topics
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.long]
 

@@ -8,9 +8,8 @@ import pytest
 from headrace.spark.pipeline.loading import load
 from headrace.spark.pipeline.paths import paths_of
 from headrace.spark.pipeline.run import RunOptions, run_with
-
-from .pipelines import Silent, pipeline_settings
-from .shop import FILE, open_shop
+from tests.support.spark.pipelines import Silent, pipeline_settings
+from tests.support.spark.shop import FILE, open_shop
 
 
 @pytest.mark.timeout(600)

@@ -11,9 +11,8 @@ from confluent_kafka import Producer
 
 from headrace.client.admin import Admin
 from headrace.spark.pipeline.files import committed_files
-from tests.process import BrokerProcess
-
-from .pipelines import PipelineProcess
+from tests.support.process import BrokerProcess
+from tests.support.spark.pipelines import PipelineProcess
 
 pytestmark = pytest.mark.slow
 

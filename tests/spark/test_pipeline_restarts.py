@@ -12,11 +12,10 @@ import pytest
 from confluent_kafka import Producer
 
 from headrace.spark.pipeline.files import committed_files
-
-from .pipelines import PipelineProcess
-from .records import values, wait_until_decided
-from .standalone import LEAN
-from .topics import Topics
+from tests.support.spark.pipelines import PipelineProcess
+from tests.support.spark.records import values, wait_until_decided
+from tests.support.spark.standalone import LEAN
+from tests.support.spark.topics import Topics
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 

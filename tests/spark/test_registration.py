@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from headrace.spark import RegistrationError, register
-
-from .environments import bare_python
-from .topics import Topics
+from tests.support.spark.environments import bare_python
+from tests.support.spark.topics import Topics
 
 EXECUTOR_PYTHON = "spark.sql.execution.pyspark.python"
 

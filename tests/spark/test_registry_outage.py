@@ -17,15 +17,14 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from headrace.testing import Broker
-from tests.gateways import GatewayProcess
-from tests.process import free_port
-
-from .pipelines import PipelineProcess
-from .queries import started
-from .records import records, values, wait_until_decided
-from .stories import UNKNOWN, WAIT_SECONDS, Rows, Story, check, stream
-from .topics import Topics
-from .versions import BAD, Avro
+from tests.support.gateways import GatewayProcess
+from tests.support.process import free_port
+from tests.support.spark.pipelines import PipelineProcess
+from tests.support.spark.queries import started
+from tests.support.spark.records import records, values, wait_until_decided
+from tests.support.spark.stories import UNKNOWN, WAIT_SECONDS, Rows, Story, check, stream
+from tests.support.spark.topics import Topics
+from tests.support.spark.versions import BAD, Avro
 
 
 class Registry:

@@ -8,11 +8,10 @@ import pytest
 
 from headrace.ops.transactions import TransactionOperations
 from headrace.protocol.partitioner import partition_for
-from tests.process import wait_for
-
-from .queries import started
-from .records import records, values, wait_until_decided
-from .topics import Topics
+from tests.support.process import wait_for
+from tests.support.spark.queries import started
+from tests.support.spark.records import records, values, wait_until_decided
+from tests.support.spark.topics import Topics
 
 HEADERS = "array<struct<key:string,value:binary>>"
 NOON = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.UTC)

@@ -15,12 +15,11 @@ import pytest
 from headrace.client.columnar.cluster import Cluster
 from headrace.client.columnar.model import LATEST, TopicPartition
 from headrace.spark.sink.options import DECISIONS_TOPIC
-from tests.faults.view import View
-from tests.process import ClusterProcesses, wait_for
-
-from .gates import Gate
-from .held import held_source
-from .records import values
+from tests.support.faults.view import View
+from tests.support.process import ClusterProcesses, wait_for
+from tests.support.spark.gates import Gate
+from tests.support.spark.held import held_source
+from tests.support.spark.records import values
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 

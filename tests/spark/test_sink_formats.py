@@ -14,10 +14,9 @@ from headrace.client.columnar import read_arrow
 from headrace.spark.pipeline.loading import load
 from headrace.spark.pipeline.paths import paths_of
 from headrace.spark.pipeline.run import RunOptions, run_with
-
-from .pipelines import Silent, pipeline_settings
-from .queries import started
-from .topics import Topics
+from tests.support.spark.pipelines import Silent, pipeline_settings
+from tests.support.spark.queries import started
+from tests.support.spark.topics import Topics
 
 SCHEMA = json.dumps(
     {

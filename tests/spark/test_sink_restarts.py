@@ -22,10 +22,9 @@ from headrace.client.admin import Admin
 from headrace.client.columnar.cluster import Cluster
 from headrace.client.columnar.model import LATEST, TopicPartition
 from headrace.testing import Broker
-from tests.process import wait_for
-
-from .records import values
-from .sink_query import Plan
+from tests.support.process import wait_for
+from tests.support.spark.records import values
+from tests.support.spark.sink_query import Plan
 
 pytestmark = pytest.mark.long
 

@@ -12,11 +12,10 @@ import pytest
 from headrace.client.columnar.cluster import Cluster
 from headrace.client.columnar.prepared import open_transactions
 from headrace.spark.sink.commit import PREFIX
-
-from .records import values, wait_until_decided
-from .retried import Plan
-from .standalone import standalone
-from .topics import Topics
+from tests.support.spark.records import values, wait_until_decided
+from tests.support.spark.retried import Plan
+from tests.support.spark.standalone import standalone
+from tests.support.spark.topics import Topics
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 

@@ -14,12 +14,11 @@ from headrace.client.columnar.prepared import describe_transactions, open_transa
 from headrace.client.columnar.writer import Writer
 from headrace.spark.sink.commit import PREFIX, suffix_of, transactional_id
 from headrace.testing import Broker
-from tests.process import wait_for
-
-from .gates import Gate
-from .queries import started
-from .records import values, wait_until_decided
-from .topics import Topics
+from tests.support.process import wait_for
+from tests.support.spark.gates import Gate
+from tests.support.spark.queries import started
+from tests.support.spark.records import values, wait_until_decided
+from tests.support.spark.topics import Topics
 
 pytestmark = pytest.mark.long
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from .topics import Topics
+from tests.support.spark.topics import Topics
 
 DataFrame = Any
 

@@ -11,12 +11,11 @@ from confluent_kafka import Producer
 
 from headrace.ops.operations import Operations
 from headrace.protocol.topic_partition import TopicPartition
-from tests.faults.load import IMPATIENT
-from tests.faults.view import View
-from tests.process import ClusterProcesses, wait_for
-
-from .gates import Gate
-from .held import held_source
+from tests.support.faults.load import IMPATIENT
+from tests.support.faults.view import View
+from tests.support.process import ClusterProcesses, wait_for
+from tests.support.spark.gates import Gate
+from tests.support.spark.held import held_source
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 

@@ -4,9 +4,8 @@ import json
 from typing import Any
 
 from headrace.client.columnar import read_arrow
-
-from .queries import started
-from .topics import Topics
+from tests.support.spark.queries import started
+from tests.support.spark.topics import Topics
 
 
 def frame(spark: Any, topics: Topics, topic: str, **options: str) -> Any:

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from headrace.ops.groups import GroupAdmin
-
-from .queries import started
-from .topics import Topics
+from tests.support.spark.queries import started
+from tests.support.spark.topics import Topics
 
 Query = Any
 

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.client.columnar import Cluster, Writer
-
-from .topics import Topics
+from tests.support.spark.topics import Topics
 
 PARTITIONS = 4
 EACH = 2_500_000

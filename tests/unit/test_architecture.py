@@ -23,7 +23,7 @@ from headrace.testing import Broker
 from headrace.testing.client import SimulatedClient
 from headrace.testing.cluster import SimulatedCluster
 from headrace.testing.loop import run_virtual
-from tests.unit.gateway.asgi import Asker, conversation
+from tests.support.asgi import Asker, conversation
 
 PACKAGE: Final = Path(headrace.__file__).parent
 DOCUMENT: Final = (PACKAGE.parents[1] / "ARCHITECTURE.md").read_text()

@@ -15,9 +15,9 @@ from headrace.protocol.records import Record, decode_marker, decode_records, enc
 from headrace.testing.client import SimulatedClient
 from headrace.testing.cluster import SimulatedCluster
 from headrace.testing.loop import START, VirtualClock
-from tests.checker.history import History
+from tests.support.checker.history import History
+from tests.support.simulation.clients import RETRIABLE, ClusterClient, Failed
 
-from ..clients import RETRIABLE, ClusterClient, Failed
 from .mix import Mix
 
 PRODUCE_TIMEOUT_MS: Final = 3_000

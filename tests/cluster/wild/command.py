@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.checker.history import History
+from tests.support.checker.history import History
 
 from .ablations import ABLATIONS, without
 from .mix import FAULTS, Mix, draw

@@ -6,8 +6,8 @@ from uuid import UUID
 
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
+from tests.support.simulation.clients import Failed
 
-from ..clients import Failed
 from .clients import Client, Scene, shown
 from .transacting import GaveUp, committed_offset, coordinator
 

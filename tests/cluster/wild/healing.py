@@ -14,8 +14,8 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
 from headrace.testing.cluster import Machine, SimulatedCluster
+from tests.support.simulation.clients import Failed
 
-from ..clients import Failed
 from .clients import AGAIN, Client, Scene
 from .faults import Faults
 from .ledger import INTERNAL, TRANSACTIONS, Ledger

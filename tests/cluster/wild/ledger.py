@@ -16,7 +16,7 @@ from headrace.cluster.topics import TOPICS, decode_topics
 from headrace.storage.checkpoints import PARTITION_METADATA, decode_partition_metadata
 from headrace.testing.cluster import Machine, SimulatedCluster
 from headrace.testing.tree import Snapshot
-from tests.checker.history import History
+from tests.support.checker.history import History
 
 OFFSETS = "__consumer_offsets"
 TRANSACTIONS = "__transaction_state"

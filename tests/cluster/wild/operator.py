@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
+from tests.support.simulation.clients import Failed
 
-from ..clients import Failed
 from .clients import AGAIN, Client, Scene
 from .ledger import TRANSACTIONS
 from .transacting import coordinator

@@ -7,9 +7,9 @@ from uuid import UUID
 
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
-from tests.checker.history import Operation
+from tests.support.checker.history import Operation
+from tests.support.simulation.clients import Failed
 
-from ..clients import Failed
 from .clients import AGAIN, DELIVERY_SECONDS, MOST_IN_FLIGHT, NEVER_WRITTEN, OUT_OF_SEQUENCE, Client, Scene
 
 MOST_OF_ALL = 8

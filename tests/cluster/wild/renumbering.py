@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from headrace.net.address import Address
 from headrace.protocol.errors import ErrorCode
+from tests.support.simulation.clients import Failed
 
-from ..clients import Failed
 from .clients import AGAIN, DELIVERY_SECONDS, MOST_IN_FLIGHT, NEVER_WRITTEN, OUT_OF_SEQUENCE
 from .producers import Batch, Stream
 

@@ -19,11 +19,11 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
 from headrace.testing.cluster import SimulatedCluster
 from headrace.testing.loop import START, Stuck, run_virtual
-from tests.checker.history import Event, History
-from tests.checker.violations import violations
+from tests.support.checker.history import Event, History
+from tests.support.checker.violations import violations
+from tests.support.simulation.clients import Failed
+from tests.support.simulation.runs import replica_bytes
 
-from ..clients import Failed
-from ..runs import replica_bytes
 from .bugs import Bugs
 from .clients import Client, Reader, Scene, shown
 from .faults import Faults

@@ -9,8 +9,8 @@ from uuid import UUID
 from headrace.net.address import Address
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
+from tests.support.simulation.clients import Failed
 
-from ..clients import Failed
 from .clients import AGAIN, Client, Scene, shown
 
 PATIENCE_SECONDS: Final = 15.0

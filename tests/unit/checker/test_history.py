@@ -3,7 +3,7 @@
 import sys
 import threading
 
-from tests.checker.history import History, Operation
+from tests.support.checker.history import History, Operation
 
 
 def test_threads_that_send_at_once_end_their_own_requests() -> None:

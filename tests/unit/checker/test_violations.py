@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.checker.history import History, read
-from tests.checker.violations import TRANSACTIONS_TOPIC, violations
+from tests.support.checker.history import History, read
+from tests.support.checker.violations import TRANSACTIONS_TOPIC, violations
 
 TOPIC = "t"
 

@@ -10,7 +10,7 @@ from headrace.cli.console import Failure
 from headrace.cli.doctor.zookeeper import ServerState, assess_ensemble, assess_server, parse_servers
 from headrace.net.address import Address
 from headrace.protocol.topic_partition import TopicPartition
-from tests.process import free_port
+from tests.support.process import free_port
 from tests.unit.cli.conftest import Run
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import headrace
 from headrace import __version__
-from tests.process import free_port
+from tests.support.process import free_port
 from tests.unit.cli.conftest import Run
 
 COMMANDS = [
@@ -139,5 +139,5 @@ def test_start_up_imports_nothing_heavy() -> None:
 
 
 def test_no_command_file_is_long() -> None:
-    files = list((Path(headrace.__file__).parent / "cli").glob("*.py"))
+    files = list((Path(headrace.__file__).parent / "cli").rglob("*.py"))
     assert max(len(file.read_text().splitlines()) for file in files) < 500

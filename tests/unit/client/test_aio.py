@@ -30,7 +30,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record, encode_batch, encode_marker
 from headrace.protocol.topic_partition import TopicPartition
 from headrace.testing import Broker
-from tests.process import free_port
+from tests.support.process import free_port
 
 SETTINGS = ConnectionSettings(client_id="test", connect_timeout=60.0, request_timeout=120.0)
 

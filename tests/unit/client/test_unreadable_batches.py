@@ -18,9 +18,9 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record, encode_batch
 from headrace.protocol.topic_partition import TopicPartition
 from headrace.testing import Broker
+from tests.support.unreadable import END, READABLE, planted, unchecked, unreadable
+from tests.support.wire import Wire, produce_request
 from tests.unit.client.test_aio import talk_to
-from tests.unreadable import END, READABLE, planted, unchecked, unreadable
-from tests.wire import Wire, produce_request
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from headrace.cluster.sqlite import SqliteStore
 from headrace.cluster.store import MetadataStore, SharedStore
 from headrace.cluster.zookeeper import ZooKeeperStore
 from headrace.testing.store import SimulatedEnsemble, SimulatedStore
-from tests.zookeeper import SESSION_SECONDS, Service, end_session, zookeeper
+from tests.support.zookeeper import SESSION_SECONDS, Service, end_session, zookeeper
 
 __all__ = ["zookeeper"]
 

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from headrace.cluster.store import AlreadyExists, Check, Create, Put, Session, StoreError, Uncertain
+from headrace.testing.loop import START, run_virtual
 from headrace.testing.store import NEVER, SimulatedEnsemble, SimulatedStore
-from tests.virtual import run_virtually
 
 SUSPENDED, LOST, CONNECTED = Session.SUSPENDED, Session.LOST, Session.CONNECTED
 
@@ -23,7 +23,7 @@ class Scene:
         self.one.on_session(lambda session: self.told.append((self.now(), session)))
 
     def now(self) -> float:
-        return round(asyncio.get_running_loop().time(), 3)
+        return round(asyncio.get_running_loop().time() - START, 3)
 
     def holds(self, key: str) -> bool:
         return self.ensemble.tree.get(key) is not None
@@ -33,7 +33,7 @@ def play(script: Callable[[Scene], Awaitable[None]], latency: float = 0.01) -> N
     async def run() -> None:
         await script(Scene(latency))
 
-    run_virtually(run())
+    run_virtual(run)
 
 
 def test_a_request_takes_its_way_there_and_back() -> None:
@@ -270,6 +270,6 @@ def test_the_same_calls_give_the_same_run() -> None:
         await asyncio.gather(count(scene.one, "one"), count(scene.other, "other"), trouble())
         return [*history, *scene.told]
 
-    first = run_virtually(script())
-    assert first == run_virtually(script())
+    first = run_virtual(script)
+    assert first == run_virtual(script)
     assert any("Uncertain" in str(entry) for entry in first)

@@ -26,7 +26,7 @@ from headrace.storage.flusher import Flusher
 from headrace.storage.manager import LogManager
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import SimulatedDisk
-from tests.unit.handlers.harness import through_the_wire
+from tests.support.handlers import through_the_wire
 
 T = TypeVar("T")
 Work = tuple[Callable[[], None], Callable[[BaseException | None], None]]

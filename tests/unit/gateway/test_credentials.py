@@ -17,8 +17,8 @@ from headrace.web.guard import Guard, RateLimit, host_name
 from headrace.web.messages import Request, json_answer
 from headrace.web.problem import Problem
 from headrace.web.routes import Reply, Routes
-from tests.gateways import GatewayProcess
-from tests.unit.gateway.asgi import Asker, conversation, scope_of
+from tests.support.asgi import Asker, conversation, scope_of
+from tests.support.gateways import GatewayProcess
 
 USERS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "

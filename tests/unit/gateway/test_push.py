@@ -12,9 +12,9 @@ from headrace.gateway.push.filters import matches
 from headrace.gateway.push.model import Subscription, pause_ms
 from headrace.gateway.push.sending import Sender
 from headrace.protocol.records import Record
-from tests.process import free_port
-from tests.unit.gateway.asgi import Asker, conversation
-from tests.unit.gateway.receiver import CUT, HANG, Delivered, Receiver
+from tests.support.asgi import Asker, conversation
+from tests.support.process import free_port
+from tests.support.webhook_receiver import CUT, HANG, Delivered, Receiver
 
 ALLOWED: dict[str, Any] = {"push_allow": ("127.0.0.0/8",)}
 PATH = "/api/v1/subscriptions"

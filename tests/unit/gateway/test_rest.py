@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from headrace.testing import Broker
-from tests.unit.gateway.asgi import Asker, conversation
-from tests.unreadable import END, READABLE, planted
+from tests.support.asgi import Asker, conversation
+from tests.support.unreadable import END, READABLE, planted
 
 MESSAGES = "/api/v1/topics/{}/messages"
 PARTITION = "/api/v1/topics/{}/partitions/{}/messages"

@@ -10,7 +10,7 @@ from headrace.client.aio.fetching import Position, fetch
 from headrace.client.core.handshake import ConnectionSettings
 from headrace.net.address import Address
 from headrace.protocol.records import Record
-from tests.unit.gateway.asgi import Asker, conversation, scope_of
+from tests.support.asgi import Asker, conversation, scope_of
 
 
 async def make(ask: Asker, name: str, partitions: int = 1) -> None:

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from headrace.kernels import build, heads, native, trials
 from headrace.protocol.batch import stamp
 from headrace.protocol.records import Record, encode_batch
-
-from .support import Fenced
+from tests.support.kernels import Fenced
 
 
 @pytest.fixture(scope="module")

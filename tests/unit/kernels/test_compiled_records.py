@@ -20,8 +20,7 @@ from headrace.protocol.batch import HEADER_SIZE
 from headrace.protocol.errors import CodedError
 from headrace.protocol.records import Record, decode_records, encode_batch
 from headrace.server import compiled
-
-from .support import Fenced
+from tests.support.kernels import Fenced
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import uvloop
 from headrace.net.buffers import LARGEST_KEPT, Buffers
 from headrace.net.network import LinkClosed
 from headrace.net.tcp import TcpLink, TcpNetwork
-from tests.process import free_port
+from tests.support.process import free_port
 
 Play = Callable[["Far", TcpLink], Awaitable[None]]
 

@@ -11,8 +11,7 @@ from headrace.registry.errors import RegistryError
 from headrace.registry.parsing import Parser, Posted
 from headrace.schema_log.records import Proposal
 from headrace.schema_log.state import State
-
-from . import cases_avro, cases_json, cases_protobuf
+from tests.support.registry import cases_avro, cases_json, cases_protobuf
 
 LIBRARY = Parser()
 

@@ -19,9 +19,8 @@ from headrace.registry.service import Registry
 from headrace.registry.topic_log import SETTINGS, TopicLog
 from headrace.schema_log.records import TOPIC
 from headrace.testing import Broker
-from tests.unreadable import plant
-
-from .registering import register
+from tests.support.registry.registering import register
+from tests.support.unreadable import plant
 
 pytestmark = pytest.mark.slow
 GATEWAYS = 4

@@ -25,7 +25,7 @@ from headrace.protocol.errors import CodedError, ErrorCode, RecordsRefused
 from headrace.protocol.records import Record, encode_batch
 from headrace.protocol.validation import SlowBatch
 from headrace.replication.intake import admit
-from tests.intake import RULES
+from tests.support.intake import RULES
 
 COMPACTED = replace(RULES, compacted=True)
 

@@ -12,9 +12,8 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
 from headrace.replication.throttle import Throttle
 from headrace.testing.disk import PowerLost
-from tests.intake import RULES
-
-from .links import FOLLOWER, LEADER, TOPIC_ID, Pair, append, readable
+from tests.support.intake import RULES
+from tests.support.links import FOLLOWER, LEADER, TOPIC_ID, Pair, append, readable
 
 LONGEST = 30.0
 

@@ -21,10 +21,9 @@ from headrace.storage.manager import LogManager
 from headrace.storage.settings import LogSettings
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import PowerLost, SimulatedDisk
-from tests.intake import RULES
-from tests.wire import batch_of
-
-from .links import FOLLOWER, Pair, append
+from tests.support.intake import RULES
+from tests.support.links import FOLLOWER, Pair, append
+from tests.support.wire import batch_of
 
 TOPIC_ID = uuid.uuid4()
 ALONE = PartitionState(replicas=(1,), isr=(1,), leader=1)

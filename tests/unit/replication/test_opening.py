@@ -22,7 +22,7 @@ from headrace.storage.manager import LogManager
 from headrace.storage.recovery import Progress
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import SimulatedDisk
-from tests.wire import batch_of
+from tests.support.wire import batch_of
 
 HERE = PartitionState(replicas=(1,), isr=(1,), leader=1)
 GONE = PartitionState(replicas=(2,), isr=(2,), leader=2, partition_epoch=5)

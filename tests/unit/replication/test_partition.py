@@ -15,8 +15,8 @@ from headrace.storage.manager import LogManager
 from headrace.storage.settings import LogSettings
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import SimulatedDisk
-from tests.intake import RULES
-from tests.wire import batch_of
+from tests.support.intake import RULES
+from tests.support.wire import batch_of
 
 ALONE = PartitionState(replicas=(1,), isr=(1,), leader=1)
 DURABLE = LogSettings(flush_messages=1)

@@ -20,7 +20,7 @@ from headrace.storage.log import Health, Log
 from headrace.storage.manager import LogManager
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import SimulatedDisk
-from tests.wire import batch_of
+from tests.support.wire import batch_of
 
 HERE = PartitionState(replicas=(1,), isr=(1,), leader=1)
 

@@ -23,7 +23,7 @@ from headrace.storage.manager import LogManager
 from headrace.storage.settings import LogSettings
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import SimulatedDisk
-from tests.wire import batch_of
+from tests.support.wire import batch_of
 
 LEADER, FOLLOWER = 1, 2
 POLL_SECONDS = 0.5

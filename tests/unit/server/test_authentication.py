@@ -11,7 +11,7 @@ from headrace.config import PLAIN_USERS
 from headrace.protocol.errors import ErrorCode
 from headrace.security.sasl import AuthenticationFailed, authenticate_plain, users_of
 from headrace.testing import Broker
-from tests.wire import Wire, request
+from tests.support.wire import Wire, request
 
 USERS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="s3cret" user_bob="a\\"b";'
 

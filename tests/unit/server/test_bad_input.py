@@ -13,7 +13,7 @@ from headrace.protocol.batch import HEADER_SIZE, replace_records, seal
 from headrace.protocol.compression import GZIP, LZ4, SNAPPY, ZSTD, compress
 from headrace.protocol.errors import ErrorCode
 from headrace.testing import Broker
-from tests.wire import Wire, batch_of, produce_request, request
+from tests.support.wire import Wire, batch_of, produce_request, request
 
 MEBIBYTE = 1 << 20
 

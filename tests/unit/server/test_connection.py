@@ -14,7 +14,7 @@ from kio.static.constants import EntityType
 from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import ErrorCode
 from headrace.testing import Broker
-from tests.wire import Wire, batch_of, produce_request, request, values_in
+from tests.support.wire import Wire, batch_of, produce_request, request, values_in
 
 MEBIBYTE = 1 << 20
 LARGE = {"max.message.bytes": str(16 * MEBIBYTE)}

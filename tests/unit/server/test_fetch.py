@@ -10,8 +10,8 @@ from kio.static.constants import EntityType
 
 from headrace.protocol.errors import ErrorCode
 from headrace.testing import Broker
+from tests.support.wire import Wire, batch_of, produce_request
 from tests.unit.server.test_connection import fetch_request
-from tests.wire import Wire, batch_of, produce_request
 
 
 @pytest.fixture(scope="module")

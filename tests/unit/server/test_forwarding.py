@@ -18,8 +18,7 @@ from headrace.server.dispatch import decode_body
 from headrace.testing.client import SimulatedClient
 from headrace.testing.loop import run_virtual
 from headrace.testing.network import SimulatedNetwork
-
-from .nodes import Cluster, Node, topics_request
+from tests.support.nodes import Cluster, Node, topics_request
 
 
 class Trio:

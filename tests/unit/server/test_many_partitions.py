@@ -11,9 +11,9 @@ from headrace.protocol.guard import MOST_TAGS
 from headrace.protocol.produce import MOST_PARTITIONS, parse_request
 from headrace.server.handlers import fetch, fetch_sessions, produce
 from headrace.testing import Broker
+from tests.support.wire import Wire, batch_of, request
 from tests.unit.server.test_fetch_sessions import request as session_request
 from tests.unit.server.test_fetch_sessions import sessions
-from tests.wire import Wire, batch_of, request
 
 READABLE = 3
 

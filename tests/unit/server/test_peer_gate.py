@@ -21,9 +21,8 @@ from headrace.testing import Broker
 from headrace.testing.client import SimulatedClient
 from headrace.testing.loop import run_virtual
 from headrace.testing.network import SimulatedNetwork
-from tests.wire import Wire
-
-from .nodes import CLUSTER, SECRET, Cluster, Node, topics_request
+from tests.support.nodes import CLUSTER, SECRET, Cluster, Node, topics_request
+from tests.support.wire import Wire
 
 OPENING: dict[str, Any] = {"cluster": CLUSTER, "from": 1, "to": 2, "epoch": 7, "nonce": "ab"}
 Play = Callable[[Node, Link], Awaitable[None]]

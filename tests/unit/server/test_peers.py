@@ -18,8 +18,7 @@ from headrace.protocol.peer import InternalApi, Message
 from headrace.security.hello import Greeting, Role
 from headrace.testing.loop import run_virtual
 from headrace.testing.network import SimulatedNetwork
-
-from .nodes import Cluster, Node
+from tests.support.nodes import Cluster, Node
 
 ALTER_PARTITION = {"broker_id": 1, "broker_epoch": 7, "topics": ()}
 

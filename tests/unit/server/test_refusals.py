@@ -5,7 +5,7 @@ import pytest
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.produce import TopicRecords
 from headrace.server.refusals import Refusals, check_order, note_refusal
-from tests.wire import batch_of
+from tests.support.wire import batch_of
 
 TOPIC = TopicRecords("orders", None, [])
 TOO_FEW = ErrorCode.not_enough_replicas

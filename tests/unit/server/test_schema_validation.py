@@ -32,8 +32,8 @@ from headrace.schema_log.state import State
 from headrace.server.registry_reader import RegistryReader, slice_of
 from headrace.server.schema_book import SchemaBook, Slice, named_schemas
 from headrace.testing import Broker
-from tests.unit.registry.registering import register
-from tests.unreadable import unreadable
+from tests.support.registry.registering import register
+from tests.support.unreadable import unreadable
 
 LIBRARY = Parser()
 

@@ -13,7 +13,7 @@ from headrace.protocol.records import Record, encode_batch
 from headrace.replication import intake
 from headrace.server.handlers import produce
 from headrace.testing import Broker
-from tests.wire import Wire, batch_of, produce_request
+from tests.support.wire import Wire, batch_of, produce_request
 
 MEBIBYTE = 1 << 20
 

@@ -13,8 +13,7 @@ from headrace.spark.source.data_loss import DataLost
 from headrace.spark.source.filters import Narrowing
 from headrace.spark.source.options import Assigned, AtOffsets, AtTime, AtTimes, SourceOptions, Topics
 from headrace.spark.source.planning import Splitting
-
-from .fakes import FakeLog, FakeLogs
+from tests.support.spark.logs import FakeLog, FakeLogs
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 

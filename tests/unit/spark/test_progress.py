@@ -8,8 +8,7 @@ from headrace.client.columnar.model import TopicPartition
 from headrace.client.errors import ClientError
 from headrace.spark.source.group_progress import Progress
 from headrace.spark.source.offsets import Offsets
-
-from .fakes import FakeClock
+from tests.support.spark.logs import FakeClock
 
 A = TopicPartition("t", 0)
 

@@ -22,11 +22,11 @@ from headrace.spark.sink import task as sink_task
 from headrace.spark.sink import writer as sink
 from headrace.spark.sink.writer import SinkMessage, make_stream_writer, make_writer
 from headrace.testing import Broker
-from tests.lacking import hide_transactions
-from tests.scripted import Asked, Reply
-from tests.spark.records import values
-from tests.unit.columnar.scripted_cluster import FAST, TOPIC, ScriptedCluster, ScriptedLog
-from tests.unit.columnar.scripted_coordinator import ABORTED, COMMITTED, EMPTY, OPEN, ScriptedCoordinator
+from tests.support.columnar.scripted_cluster import FAST, TOPIC, ScriptedCluster, ScriptedLog
+from tests.support.columnar.scripted_coordinator import ABORTED, COMMITTED, EMPTY, OPEN, ScriptedCoordinator
+from tests.support.lacking import hide_transactions
+from tests.support.scripted import Asked, Reply
+from tests.support.spark.records import values
 
 ROWS = StructType([StructField("key", StringType()), StructField("value", StringType())])
 ROUTED = StructType([StructField("topic", StringType()), StructField("value", StringType())])

@@ -24,8 +24,8 @@ from headrace.spark.sink.commit import (
 from headrace.spark.sink.driver import SinkDriver
 from headrace.spark.sink.journal import JobJournal, TopicJournal, require_journal
 from headrace.testing import Broker
-from tests.unit.columnar.scripted_cluster import FAST, TOPIC, ScriptedCluster, ScriptedLog
-from tests.unit.columnar.scripted_coordinator import ABORTED, COMMITTED, EMPTY, OPEN, ScriptedCoordinator
+from tests.support.columnar.scripted_cluster import FAST, TOPIC, ScriptedCluster, ScriptedLog
+from tests.support.columnar.scripted_coordinator import ABORTED, COMMITTED, EMPTY, OPEN, ScriptedCoordinator
 
 QUERY = "q"
 REFUSED = ErrorCode.transactional_id_authorization_failed

@@ -15,7 +15,7 @@ from headrace.spark.sink import journal as sink_journal
 from headrace.spark.sink.commit import PREFIX, CommitError, Decision, Prepared, State
 from headrace.spark.sink.journal import JournalState, TopicJournal, require_journal
 from headrace.testing import Broker
-from tests.process import wait_for
+from tests.support.process import wait_for
 
 TOPIC = "decisions"
 FORGETFUL = {

@@ -19,11 +19,10 @@ from headrace.spark.sink.driver import SinkDriver
 from headrace.spark.sink.journal import TopicJournal, require_journal
 from headrace.spark.sink.parts import Origin, PartsWriter
 from headrace.testing import Broker
-from tests.process import wait_for
-from tests.spark.records import records, wait_until_decided
-from tests.spark.topics import Topics
-
-from .fakes import FakeClock
+from tests.support.process import wait_for
+from tests.support.spark.logs import FakeClock
+from tests.support.spark.records import records, wait_until_decided
+from tests.support.spark.topics import Topics
 
 TIMEOUT_MS = 1500
 RUN = "r1"

@@ -6,9 +6,8 @@ from headrace.client.errors import ClientError
 from headrace.spark.sink import upkeep as sink_upkeep
 from headrace.spark.sink.commit import CommitError
 from headrace.spark.sink.upkeep import FORGET_SECONDS, JOB_SECONDS, LATER_SECONDS, TICK_SECONDS, Upkeep
-from tests.process import wait_for
-
-from .fakes import FakeClock
+from tests.support.process import wait_for
+from tests.support.spark.logs import FakeClock
 
 
 class Driver:

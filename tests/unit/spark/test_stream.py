@@ -14,8 +14,7 @@ from headrace.spark.source.offsets import NOT_STARTED
 from headrace.spark.source.options import Trigger, parse
 from headrace.spark.source.reading import RangeTask, Rows
 from headrace.spark.source.stream import StreamReader, limited
-
-from .fakes import FakeLog, FakeLogs
+from tests.support.spark.logs import FakeLog, FakeLogs
 
 IDS = {"": {"t": "dA"}}
 """The id of the topic, as offsets have it."""

@@ -12,8 +12,7 @@ from headrace.spark.source.offsets import Offsets
 from headrace.spark.source.options import AtEnd, AtOffsets, AtTime, SourceOptions, Topics, Trigger, parse
 from headrace.spark.source.sizes import Sample, Sizes
 from headrace.spark.source.tracker import Tracker
-
-from .fakes import FakeClock, FakeLog, FakeLogs
+from tests.support.spark.logs import FakeClock, FakeLog, FakeLogs
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 ALL = None

@@ -14,9 +14,8 @@ from headrace.storage.log import Origin
 from headrace.storage.scan import BLOCK as SCAN_BLOCK
 from headrace.storage.scan import BadBatch
 from headrace.testing.disk import PowerLost
-from tests.unreadable import unreadable
-
-from .support import SMALL, Store, append, read_all, sync
+from tests.support.storage import SMALL, Store, append, read_all, sync
+from tests.support.unreadable import unreadable
 
 COMPACT = replace(SMALL, cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.0, segment_bytes=600)
 DAY = 86_400_000

@@ -15,8 +15,7 @@ from headrace.storage.log import Log
 from headrace.storage.manager import LogManager
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import SimulatedDisk
-
-from .support import SMALL, Store, append, idempotent, read_all, sync
+from tests.support.storage import SMALL, Store, append, idempotent, read_all, sync
 
 MANY = 30
 

@@ -9,8 +9,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import encode_batch
 from headrace.storage.disk import StorageError
 from headrace.testing.disk import SimulatedDisk
-
-from .support import SMALL, Store, append, idempotent, read_all, records, sync
+from tests.support.storage import SMALL, Store, append, idempotent, read_all, records, sync
 
 
 def refused(store: Store, batch: bytearray | None = None) -> CodedError:

@@ -9,8 +9,7 @@ import pytest
 from headrace.storage.flusher import Flusher
 from headrace.storage.log import Log
 from headrace.storage.sync import SyncTicket
-
-from .support import SMALL, Store, append
+from tests.support.storage import SMALL, Store, append
 
 
 class Worker:

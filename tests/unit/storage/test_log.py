@@ -8,8 +8,7 @@ from headrace.protocol.batch import read_header
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record, encode_batch, encode_marker
 from headrace.storage.log import ENDED_SEGMENT_MS, Appended, Origin
-
-from .support import SMALL, Store, append, batches_of, idempotent, read_all, records, sync
+from tests.support.storage import SMALL, Store, append, batches_of, idempotent, read_all, records, sync
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@ import pytest
 
 from headrace.protocol.compression import DECOMPRESSED_LIMIT
 from headrace.protocol.records import Record, encode_batch
-
-from .support import Store, append
+from tests.support.storage import Store, append
 
 
 def store_of(*batches: list[int], codec: int = 0) -> Store:

@@ -13,8 +13,7 @@ from headrace.storage.manager import LogManager, WrongDirectory
 from headrace.storage.settings import DAY_MS, LogSettings
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import PowerLost, SimulatedDisk
-
-from .support import TOPIC_ID, Store, append, idempotent, read_all, sync
+from tests.support.storage import TOPIC_ID, Store, append, idempotent, read_all, sync
 
 
 def manager(disk: SimulatedDisk, *, broker_id: int = 1, cluster_id: str | None = "here") -> LogManager:

@@ -19,8 +19,7 @@ from headrace.storage.scan import BLOCK, scan
 from headrace.storage.settings import LogSettings
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import SimulatedDisk
-
-from .support import DIRECTORY
+from tests.support.storage import DIRECTORY
 
 SETTINGS = LogSettings(index_interval_bytes=300)
 FIRST = f"{DIRECTORY}/{0:020d}.log"

@@ -14,8 +14,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import encode_marker
 from headrace.storage import plain
 from headrace.testing.disk import SimulatedDisk
-
-from .support import SMALL, TOPIC_ID, Store, append, idempotent, read_all, sync
+from tests.support.storage import SMALL, TOPIC_ID, Store, append, idempotent, read_all, sync
 
 FIRST = "00000000000000000000"
 

@@ -9,8 +9,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import encode_batch
 from headrace.storage.retention import count_expired
 from headrace.storage.settings import LogSettings
-
-from .support import SMALL, Store, append, idempotent, read_all, records, sync
+from tests.support.storage import SMALL, Store, append, idempotent, read_all, records, sync
 
 HOUR = 3_600_000
 

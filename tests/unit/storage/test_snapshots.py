@@ -7,8 +7,7 @@ import pytest
 
 from headrace.storage import history
 from headrace.storage.producer_state import Producers
-
-from .support import SMALL, Store, append, idempotent, sync
+from tests.support.storage import SMALL, Store, append, idempotent, sync
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from headrace.storage import compaction
 from headrace.storage.aborted import AbortedIndex, AbortedTransaction
 from headrace.storage.log import Appended, Log, Origin
 from headrace.storage.producer_state import Producers
-
-from .support import SMALL, Store, append, read_all, records, sync
+from tests.support.storage import SMALL, Store, append, read_all, records, sync
 
 END = 1 << 40
 

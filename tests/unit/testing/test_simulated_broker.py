@@ -16,8 +16,7 @@ from headrace.testing.disk import SimulatedDisk
 from headrace.testing.loop import run_virtual
 from headrace.testing.network import SimulatedNetwork
 from headrace.testing.world import simulated_world
-
-from .memory import MemoryStore
+from tests.support.memory import MemoryStore
 
 ADDRESS = Address("b1", 9092)
 

@@ -14,7 +14,7 @@ from headrace.web.openapi import document, documented, page
 from headrace.web.problem import Problem
 from headrace.web.routes import REQUIRED, Query, Reply, Router, Routes
 from headrace.web.shapes import Anything, Array, Boolean, Choice, Integer, Mapped, Nullable, Number, Object, Shape, Text
-from tests.unit.gateway.asgi import Asker, scope_of
+from tests.support.asgi import Asker, scope_of
 
 ORDER = Object({"id": Text(pattern="[a-z]+"), "lines": Array(Integer(1, 9), least=1)}, required=("id",))
 

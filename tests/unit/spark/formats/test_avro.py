@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from headrace.spark.formats.avro import AvroCodec
 from headrace.spark.formats.errors import OptionError
 from headrace.spark.formats.payload import Decoded, payload_of_rows
-
-from .schemas import records
+from tests.support.spark.schemas import records
 
 
 def record(**fields: Any) -> dict[str, Any]:

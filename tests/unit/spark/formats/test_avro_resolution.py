@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from headrace.spark.formats.avro import AvroCodec
 from headrace.spark.formats.avro_columns import model_of
 from headrace.spark.formats.payload import Decoded, payload_of_rows
+from tests.support.spark.evolution import Evolution
+from tests.support.spark.schemas import records
 
-from .evolution import Evolution
-from .schemas import records
 from .test_avro import encoded, record
 
 

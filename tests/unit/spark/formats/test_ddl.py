@@ -6,8 +6,7 @@ from pyspark.sql import types as t
 
 from headrace.spark.formats.ddl import parse_schema
 from headrace.spark.formats.errors import OptionError
-
-from .documents import structs
+from tests.support.spark.documents import structs
 
 
 @pytest.mark.parametrize(

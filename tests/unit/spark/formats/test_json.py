@@ -15,8 +15,7 @@ from pyspark.sql import types as t
 from headrace.spark.formats.errors import OptionError
 from headrace.spark.formats.json_codec import JsonCodec
 from headrace.spark.formats.payload import Decoded, payload_of_rows
-
-from .documents import batches
+from tests.support.spark.documents import batches
 
 BAD = object()
 

@@ -12,8 +12,7 @@ from headrace.spark.formats.errors import OptionError
 from headrace.spark.formats.options import FormatOptions
 from headrace.spark.formats.payload import Decoded, payload_of_rows
 from headrace.spark.formats.protobuf import ProtobufCodec
-
-from . import messages as m
+from tests.support.spark import messages as m
 
 OPTIONS = FormatOptions(format="protobuf", descriptors=m.descriptor_set(m.ORDER), message_name="shop.Order")
 CODEC = ProtobufCodec(OPTIONS)

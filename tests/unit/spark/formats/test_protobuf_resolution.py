@@ -12,9 +12,8 @@ from headrace.spark.formats.options import FormatOptions
 from headrace.spark.formats.payload import Decoded, payload_of_rows
 from headrace.spark.formats.protobuf import ProtobufCodec
 from headrace.spark.formats.protobuf_writer import message_type
-
-from . import messages as m
-from .messages import Proto, field
+from tests.support.spark import messages as m
+from tests.support.spark.messages import Proto, field
 
 
 def message(*fields: Any, nested: tuple[Any, ...] = (), enums: tuple[Any, ...] = (), **more: Any) -> Any:

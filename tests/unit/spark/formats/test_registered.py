@@ -16,10 +16,10 @@ from headrace.client.registry import RegistryUnreachable
 from headrace.spark.data_source import HeadraceSource
 from headrace.spark.formats import OptionError, check_options, decoder_for
 from headrace.spark.formats import registered as registered_module
-from tests.unit.registry.serving import in_memory, serving
+from tests.support.registry.serving import in_memory, serving
+from tests.support.spark import messages as m
+from tests.support.spark.messages import Proto, field
 
-from . import messages as m
-from .messages import Proto, field
 from .test_decoder import batch, decoder
 from .test_protobuf_resolution import message, writer_class
 

@@ -20,7 +20,7 @@ from headrace.spark.formats.arrow_types import arrow_type
 from headrace.spark.formats.ddl import parse_schema
 from headrace.spark.formats.errors import OptionError
 from headrace.spark.formats.writing import ValueEncoder, encoder_for, read_encoding
-from tests.unit.registry.serving import in_memory, serving
+from tests.support.registry.serving import in_memory, serving
 
 from .test_decoder import batch, decoder
 

@@ -8,7 +8,7 @@ import pytest
 from headrace.spark.pipeline.failures import PipelineFailed
 from headrace.spark.pipeline.paths import PipelinePaths, only_runner, paths_of
 from headrace.spark.pipeline.session import SparkTarget, settings_for
-from tests.unit.spark.pipeline.support import MINIMAL, declare
+from tests.support.spark.declarations import MINIMAL, declare
 
 
 def test_progress_is_kept_beside_the_file(tmp_path: Path) -> None:

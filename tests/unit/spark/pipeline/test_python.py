@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from headrace.spark.pipeline.model import Call, Step, ToTopic
-from tests.unit.spark.pipeline.support import declare, mistakes
+from tests.support.spark.declarations import declare, mistakes
 
 GOOD = """
 from headrace.spark.pipeline import Pipeline

@@ -9,7 +9,7 @@ from headrace.spark.pipeline.history import note_queries, require_same_queries
 from headrace.spark.pipeline.model import Declaration
 from headrace.spark.pipeline.paths import PipelinePaths
 from headrace.spark.pipeline.queries import SinkGraph, disagreements, graphs_of
-from tests.unit.spark.pipeline.support import declare
+from tests.support.spark.declarations import declare
 
 SHOP = """
 name: shop

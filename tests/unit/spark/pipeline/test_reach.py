@@ -6,7 +6,7 @@ from pathlib import Path
 from headrace.client.columnar.model import TopicPartition, UnknownTopic
 from headrace.client.errors import ClientError, ClusterUnreachable
 from headrace.spark.pipeline.reach import Outage, Reach, clients_of
-from tests.unit.spark.pipeline.support import declare
+from tests.support.spark.declarations import declare
 
 TWO_CLUSTERS = """
 name: bridge

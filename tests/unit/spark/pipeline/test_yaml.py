@@ -18,7 +18,7 @@ from headrace.spark.pipeline.model import (
     Trigger,
     Watermark,
 )
-from tests.unit.spark.pipeline.support import MINIMAL, declare, mistakes
+from tests.support.spark.declarations import MINIMAL, declare, mistakes
 
 WHOLE = """
 name: orders
