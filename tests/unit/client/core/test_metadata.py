@@ -20,8 +20,8 @@ from headrace.net.address import Address, parse_address
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.topic_partition import TopicPartition
-from tests.scripted import Asked, Reply
-from tests.unit.columnar.scripted_cluster import TOPIC, ScriptedCluster, ScriptedLog
+from tests.support.columnar.scripted_cluster import TOPIC, ScriptedCluster, ScriptedLog
+from tests.support.scripted import Asked, Reply
 
 ONE, TWO = Address("one", 1), Address("two", 2)
 ORDERS = TopicImage(name="orders", id=b"i" * 16, is_internal=False, leaders={0: Leader(1, 5), 1: Leader(-1, 6)})
