@@ -21,6 +21,7 @@ from ..core.codes import Remedy, remedy_of
 from ..core.produce import ALL_IN_SYNC, UNANSWERED, Produced, read_produced
 from ..core.transactions import NOBODY, Producer
 from ..errors import ClientError
+from .channel import Channel
 from .cluster import Cluster
 from .encode import EncodedBatch, encode_rows, seal_for
 from .model import EARLIEST, LATEST, OffsetsGone, Range, TopicPartition
@@ -86,7 +87,7 @@ class FencedLog:
         (batch,) = encode_rows(rows, compression=compression, now_ms=time.time_ns() // 1_000_000)
         seal_for(batch, *self._producer, self._sequence, transactional=False)
         try:
-            offset = self._cluster.retried(lambda: self._send(batch))
+            offset = self._cluster.with_leader(self._where, lambda channel: self._send(channel, batch))
         except ClientError:
             # Whether it was written is not known, so the next number is not either: a new epoch starts from the first.
             self._producer = None
@@ -131,22 +132,13 @@ class FencedLog:
     def _end(self, which: int) -> int:
         return self._cluster.offsets({self._where: which})[self._where] or 0
 
-    def _send(self, batch: EncodedBatch) -> int:
+    def _send(self, channel: Channel, batch: EncodedBatch) -> int:
         topic, partition = self._where
-        place = self._cluster.locate(self._where)
+        version = channel.version_of(ApiKey.PRODUCE)
         timeout_ms = self._cluster.settings["request.timeout.ms"]
-        with self._cluster.channel_to(place.node) as channel:
-            version = channel.version_of(ApiKey.PRODUCE)
-            parts = produce_parts(
-                version,
-                {topic: [(partition, batch.data)]},
-                acks=ALL_IN_SYNC,
-                timeout_ms=timeout_ms,
-                transactional_id=None,
-            )
-            channel.send(ApiKey.PRODUCE, version, parts)
-            answer = channel.receive_entity()
-        return self._offset(read_produced(answer).get(self._where, UNANSWERED))
+        parts = produce_parts(version, {topic: [(partition, batch.data)]}, acks=ALL_IN_SYNC, timeout_ms=timeout_ms)
+        channel.send(ApiKey.PRODUCE, version, parts)
+        return self._offset(read_produced(channel.receive_entity()).get(self._where, UNANSWERED))
 
     def _offset(self, produced: Produced) -> int:
         code = produced.code
@@ -156,6 +148,4 @@ class FencedLog:
             return _UNKNOWN
         if remedy_of(code) is Remedy.GIVE_UP_PRODUCER:
             raise ClientError(f"'{self._name}' was taken over by another process", "PRODUCER_FENCED")
-        if remedy_of(code) is Remedy.REFRESH_METADATA:
-            self._cluster.forget_leaders([self._where.topic])
         raise refused_or_again(code, self._where.text)

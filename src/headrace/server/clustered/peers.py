@@ -14,6 +14,7 @@ from typing import Any, Final
 import structlog
 
 from headrace.cluster.image import BrokerNode
+from headrace.net.address import Address
 from headrace.net.network import Buffer, Link, LinkClosed, Network
 from headrace.net.peers import REQUEST_SECONDS, PeerUnreachable, Purpose
 from headrace.protocol.decode import decode_response
@@ -188,7 +189,7 @@ class _Lane:
         self._find = find
         self._rng = rng
         self._link: Link | None = None
-        self._address: tuple[str, int] | None = None
+        self._address: Address | None = None
         self._connecting: asyncio.Task[str | None] | None = None
         self._failures = 0
         self._not_before = 0.0
@@ -200,14 +201,14 @@ class _Lane:
             node = self._find(self._broker_id)
             if node is None:
                 raise PeerUnreachable(self._broker_id, "it is not registered", was_sent=False)
-            address = (node.host, node.port)
-            if self._link is not None and not self._link.is_closed and self._address == address:
+            if self._link is not None and not self._link.is_closed and self._address == (node.host, node.port):
                 return self._link
             if self._connecting is None or self._connecting.done():
-                self._connecting = asyncio.create_task(self._connect(address), name=f"connect to {self._broker_id}")
-            connecting = self._connecting
-            await asyncio.wait([connecting])
-            failure = "the link was given up" if connecting.cancelled() else connecting.result()
+                connecting = self._connect(Address(node.host, node.port))
+                self._connecting = asyncio.create_task(connecting, name=f"connect to {self._broker_id}")
+            attempt = self._connecting
+            await asyncio.wait([attempt])
+            failure = "the link was given up" if attempt.cancelled() else attempt.result()
             if failure is not None:
                 raise PeerUnreachable(self._broker_id, failure, was_sent=False)
 
@@ -227,7 +228,7 @@ class _Lane:
         if self._connecting is not None:
             await asyncio.wait([self._connecting])
 
-    async def _connect(self, address: tuple[str, int]) -> str | None:
+    async def _connect(self, address: Address) -> str | None:
         """Make the link; returns what was in the way."""
         loop = asyncio.get_running_loop()
         if self._address != address:
@@ -241,7 +242,7 @@ class _Lane:
             self._link = await self._greeted(address)
         except (OSError, ProtocolViolation, CodedError) as error:
             self._failures += 1
-            return f"{address[0]}:{address[1]}: {str(error) or type(error).__name__}"
+            return f"{address}: {str(error) or type(error).__name__}"
         else:
             self._failures = 0
             return None
@@ -252,7 +253,7 @@ class _Lane:
         longest = min(FIRST_PAUSE * float(2 ** min(self._failures, 10)), LONGEST_PAUSE)
         return longest * self._rng.uniform(0.5, 1.0)
 
-    async def _greeted(self, address: tuple[str, int]) -> Link:
+    async def _greeted(self, address: Address) -> Link:
         link = await self._network.connect(*address, CONNECT_SECONDS)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
