@@ -48,7 +48,6 @@ def refetch(
         from headrace.ops.operations import Operations
 
     with Operations(bootstrap_list(bootstrap), pairs(properties, "--property")) as operations:
-        operations.view()
         operations.refetch(broker, topic, partition, start_empty=force)
     if json:
         say_json({"topic": topic, "partition": partition, "broker": broker, "started_empty": force})

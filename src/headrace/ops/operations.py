@@ -103,8 +103,8 @@ class Operations:
         return self._with_min_isr(sorted(found, key=lambda p: p.key))
 
     def refetch(self, broker: int, topic: str, partition: int, *, start_empty: bool) -> None:
-        """Let a broker whose log of a partition failed fetch it anew from the leader; the last view must have it."""
-        if broker not in self._living:
+        """Let a broker whose log of a partition failed fetch it anew from the leader."""
+        if broker not in self._cluster.brokers():
             raise ClientError(f"broker {broker} is not alive", "BROKER_NOT_AVAILABLE")
         try:
             with self._cluster.channel_to(broker) as channel:
