@@ -16,7 +16,8 @@ from .schema import request_shape
 
 LARGEST_ANSWER: Final = 1 << 30
 """Bytes of one answer that is believed: a length beyond it is not Kafka's. Memory is taken as bytes arrive."""
-_HEAD: Final = Struct(">hhih")
+_LENGTH_SIZE: Final = 4
+_HEAD: Final = Struct(">ihhih")
 _CORRELATION_ID: Final = Struct(">i")
 _LARGEST_CORRELATION_ID: Final = 0x7FFFFFFF
 
@@ -26,21 +27,27 @@ def next_correlation_id(last: int) -> int:
     return (last + 1) & _LARGEST_CORRELATION_ID
 
 
+def framed_head(api_key: int, version: int, correlation_id: int, client_id: bytes | None, body_size: int) -> bytes:
+    """The head of a request, with the length of all of it in front."""
+    tail = client_id or b""
+    if api_key < FIRST_INTERNAL and request_shape(api_key, version).flexible:
+        tail += b"\0"
+    length = _HEAD.size - _LENGTH_SIZE + len(tail) + body_size
+    id_size = -1 if client_id is None else len(client_id)
+    return _HEAD.pack(length, api_key, version, correlation_id, id_size) + tail
+
+
 def request_head(api_key: int, version: int, correlation_id: int, client_id: bytes | None) -> bytes:
-    """The head of a request, without the length in front."""
-    if client_id is None:
-        head = _HEAD.pack(api_key, version, correlation_id, -1)
-    else:
-        head = _HEAD.pack(api_key, version, correlation_id, len(client_id)) + client_id
-    is_flexible = api_key < FIRST_INTERNAL and request_shape(api_key, version).flexible
-    return head + b"\0" if is_flexible else head
+    """The head of a request, for a link that puts the length in front by itself."""
+    return framed_head(api_key, version, correlation_id, client_id, 0)[_LENGTH_SIZE:]
 
 
 def answer_body(answer: memoryview, api_key: int, version: int) -> memoryview:
     """What follows the head of an answer that is given from after its correlation id on."""
-    if api_key < FIRST_INTERNAL and response_header_is_flexible(api_key, version):
-        return answer[skip_tags(answer, 0) :]
-    return answer
+    if api_key >= FIRST_INTERNAL or not response_header_is_flexible(api_key, version):
+        return answer
+    has_none = len(answer) > 0 and not answer[0]
+    return answer[1:] if has_none else answer[skip_tags(answer, 0) :]
 
 
 def matching_body(answer: memoryview, correlation_id: int, api_key: int, version: int) -> memoryview:

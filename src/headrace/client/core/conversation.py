@@ -9,11 +9,10 @@ from struct import Struct
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from headrace.protocol.errors import ProtocolViolation
-from headrace.protocol.exchange import LARGEST_ANSWER, next_correlation_id, request_head
+from headrace.protocol.exchange import LARGEST_ANSWER, framed_head, next_correlation_id
 
 from .versions import Ranges, agreed
 
-_LENGTH: Final = Struct(">i")
 _ANSWER_HEAD: Final = Struct(">ii")
 ANSWER_HEAD_SIZE: Final = _ANSWER_HEAD.size
 """Bytes of the length and the correlation id of an answer."""
@@ -49,9 +48,8 @@ class Conversation(Generic[W]):
 
     def head(self, api_key: int, version: int, body_size: int) -> bytes:
         """What to send before the body of the next request."""
-        self.correlation_id = next_correlation_id(self.correlation_id)
-        head = request_head(api_key, version, self.correlation_id, self._client_id)
-        return _LENGTH.pack(len(head) + body_size) + head
+        self.correlation_id = correlation_id = next_correlation_id(self.correlation_id)
+        return framed_head(api_key, version, correlation_id, self._client_id, body_size)
 
     def expect(self, api_key: int, version: int, waiter: W) -> None:
         """The request of the last `head` will be answered."""
