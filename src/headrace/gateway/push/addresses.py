@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-Address = IPv4Address | IPv6Address
+IpAddress = IPv4Address | IPv6Address
 _PORTS: Final = {"http": 80, "https": 443}
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 _LONGEST: Final = 2048
@@ -78,13 +78,13 @@ class Rules:
                     raise Refused(f"'{host}' is {address}, which is not public; --push-allow lets it through")
         return [str(each) for each in addresses]
 
-    def _is_allowed(self, address: Address) -> bool:
+    def _is_allowed(self, address: IpAddress) -> bool:
         plain = unwrapped(address)
         allowed = any(each in network for network in self._networks for each in (address, plain))
         return allowed or is_public(plain)
 
 
-def unwrapped(address: Address) -> Address:
+def unwrapped(address: IpAddress) -> IpAddress:
     """The IPv4 address that an IPv6 one stands for: mapped, 6to4, Teredo, NAT64; or the address itself."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
@@ -98,7 +98,7 @@ def unwrapped(address: Address) -> Address:
     return address
 
 
-def is_public(address: Address) -> bool:
+def is_public(address: IpAddress) -> bool:
     """Whether an address is out in the world."""
     if isinstance(address, IPv6Address) and (address.is_site_local or address.scope_id):
         return False
