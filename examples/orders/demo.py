@@ -22,7 +22,7 @@ from examples.orders.generator import Shop, until
 from examples.orders.results import checks, results, show
 from headrace.cli.pipeline.view import View, view_for
 from headrace.client.errors import ClientError
-from headrace.spark.pipeline.progress import Progress
+from headrace.spark.pipeline.progress import SinkProgress
 
 HERE: Final = Path(__file__).parent
 TOPICS: Final = ("orders", "payments", "revenue", "frauds")
@@ -114,7 +114,7 @@ def run(pipeline: Process, generator_options: list[str], messages: int) -> str |
 
     The watermark of the sums, as far as it came.
     """
-    sinks: dict[str, Progress] = {}
+    sinks: dict[str, SinkProgress] = {}
     arrivals = Arrivals(messages)
     with ExitStack() as stack:
         view = stack.enter_context(view_for(json=False))
@@ -140,7 +140,7 @@ class Arrivals:
         self._well = 0.0
         self._told = False
 
-    def are_over(self, sinks: Collection[Progress], now: float) -> bool:
+    def are_over(self, sinks: Collection[SinkProgress], now: float) -> bool:
         """True once, when it is time to stop the pipeline."""
         read = min((sink.rows_in for sink in sinks), default=0)
         if read > self._read:
@@ -176,7 +176,7 @@ def events(pipeline: Process) -> Iterator[dict[str, Any]]:
         yield json.loads(line)
 
 
-def _show(event: dict[str, Any], sinks: dict[str, Progress], view: View) -> None:
+def _show(event: dict[str, Any], sinks: dict[str, SinkProgress], view: View) -> None:
     """Show what an event tells; where the sinks stand when there is a pause, so that all are as of one moment."""
     if not event and sinks:
         view.progress(list(sinks.values()))
@@ -184,9 +184,9 @@ def _show(event: dict[str, Any], sinks: dict[str, Progress], view: View) -> None
         case {"event": "phase", "phase": words}:
             view.phase(words)
         case {"event": "progress", "time": _, **sink}:
-            sinks[sink["sink"]] = Progress(**sink)
+            sinks[sink["sink"]] = SinkProgress(**sink)
         case {"event": "ended", "sinks": ended}:
-            sinks |= {sink["sink"]: Progress(**sink) for sink in ended}
+            sinks |= {sink["sink"]: SinkProgress(**sink) for sink in ended}
             view.ended(list(sinks.values()))
 
 

@@ -11,7 +11,7 @@ from headrace.registry.errors import RegistryError
 from headrace.registry.parsing import Parser, Posted
 from headrace.schema_log.names import context_of
 from headrace.schema_log.records import Proposal, Reference, decode, encode
-from headrace.schema_log.state import State
+from headrace.schema_log.state import RegistryState
 
 LIBRARY = Parser()
 SUBJECTS = ("a", "b", ":.x:a")
@@ -44,7 +44,7 @@ steps = st.lists(
 )
 
 
-def decide(state: State, request: Any) -> Proposal | None:
+def decide(state: RegistryState, request: Any) -> Proposal | None:
     kind, where, what, more = request
     try:
         if kind == "register":
@@ -63,18 +63,18 @@ def decide(state: State, request: Any) -> Proposal | None:
         return None
 
 
-def observed(state: State) -> Any:
+def observed(state: RegistryState) -> Any:
     return (state.subjects, state.contexts, state.configs, state.modes, state.referrers, state.applied, state.changes)
 
 
-def replay(log: list[bytes], upto: int | None = None) -> State:
-    state = State()
+def replay(log: list[bytes], upto: int | None = None) -> RegistryState:
+    state = RegistryState()
     for offset, record in enumerate(log[:upto]):
         state.apply(offset, decode(record))
     return state
 
 
-def check(state: State) -> None:
+def check(state: RegistryState) -> None:
     """What holds in every state."""
     for subject, entries in state.subjects.items():
         context = state.contexts[context_of(subject)]
@@ -94,7 +94,7 @@ def check(state: State) -> None:
 @given(steps)
 def test_writers_that_lag_behind_each_other_leave_one_consistent_state(script: list[Any]) -> None:
     log: list[bytes] = []
-    writers = [State() for _ in range(WRITERS)]
+    writers = [RegistryState() for _ in range(WRITERS)]
     given_ids: dict[tuple[str, int], str] = {}
     for step, which, what in script:
         writer = writers[which]
@@ -136,6 +136,6 @@ def test_ids_are_dense_and_a_schema_has_one_whoever_registers_it(script: list[tu
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_passed_over(record: bytes) -> None:
-    state = State()
+    state = RegistryState()
     state.apply(0, decode(record))
     assert state.applied == 0

@@ -15,19 +15,19 @@ from headrace.spark.pipeline.failures import PipelineFailed
 from headrace.spark.pipeline.files import committed_files
 from headrace.spark.pipeline.loading import load
 from headrace.spark.pipeline.paths import paths_of
-from headrace.spark.pipeline.progress import Progress
+from headrace.spark.pipeline.progress import SinkProgress
 from headrace.spark.pipeline.run import RunOptions, run_with
 from tests.support.spark.pipelines import Silent, pipeline_settings
 from tests.support.spark.topics import Topics
 
-Run = Callable[..., list[Progress]]
+Run = Callable[..., list[SinkProgress]]
 
 
 @pytest.fixture
 def run(spark: Any, topics: Topics, tmp_path: Path) -> Iterator[Run]:
     """Run a pipeline, given as text, over what is there now."""
 
-    def once(text: str, file: str = "pipeline.yaml") -> list[Progress]:
+    def once(text: str, file: str = "pipeline.yaml") -> list[SinkProgress]:
         path = tmp_path / file
         path.write_text(textwrap.dedent(text))
         declaration = load(path)

@@ -14,7 +14,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.peer import InternalApi, Message
 from headrace.server.authentication import Authenticator
 from headrace.server.clustered.forwarding import Forwarded, Forwarder
-from headrace.server.clustered.peers import Identity, LinkedPeers
+from headrace.server.clustered.peers import LinkedPeers, PeerIdentity
 from headrace.server.context import Context, RequestInfo
 from headrace.server.dispatch import Dispatcher, Handler
 from headrace.server.handlers.peer import PeerGate, PeerHandler
@@ -59,7 +59,7 @@ class Node:
         self.work = work
         self.believed: int | None = None
         """Who is the controller, as far as this broker knows, when that is not the truth."""
-        me = Identity(broker_id=broker_id, cluster_id=cluster_id, secret=secret, epoch=lambda: cluster.epoch)
+        me = PeerIdentity(broker_id=broker_id, cluster_id=cluster_id, secret=secret, epoch=lambda: cluster.epoch)
         self.peers = LinkedPeers(me=me, network=network, find=cluster.brokers.get, rng=Random(broker_id))
         authenticator = None if users is None else Authenticator(users, 1 << 20)
         self.context = cast(Context, SimpleNamespace(active_controller=self.active_controller))

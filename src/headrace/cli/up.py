@@ -126,7 +126,7 @@ def _leave(supervisor: "Supervisor") -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class DevelopmentCluster:
     """What a cluster for development consists of."""
 
     store: str
@@ -138,7 +138,7 @@ class Plan:
 
 def _plan(
     brokers: int, kafka_port: int, http_port: int, data: Path, config: Path | None, given: Mapping[str, str]
-) -> Plan:
+) -> DevelopmentCluster:
     from headrace.net.ports import free_ports
 
     from .zookeeper import find_jars, find_java
@@ -150,7 +150,7 @@ def _plan(
     ports = [kafka_port + n for n in range(brokers)] if kafka_port else taken[1:]
     store = f"zookeeper://{HOST}:{taken[0]}{CLUSTER_PATH}"
     settings = {**_development_settings(brokers, _in_file(config)), **given}
-    return Plan(
+    return DevelopmentCluster(
         store=store,
         zookeeper=("zookeeper", "--port", str(taken[0]), "--data", str(home)),
         brokers={
@@ -185,7 +185,7 @@ def _in_file(config: Path | None) -> Mapping[str, str]:
         raise bad_input(f"--config {config}: it cannot be read: {error}") from error
 
 
-async def _run_cluster(supervisor: "Supervisor", plan: Plan, json: bool) -> None:
+async def _run_cluster(supervisor: "Supervisor", plan: DevelopmentCluster, json: bool) -> None:
     async with supervisor:
         await supervisor.start(*plan.zookeeper, name="ZooKeeper", stage=_STORE, revives=True)
         if await supervisor.all_ready():
@@ -200,7 +200,7 @@ async def _run_cluster(supervisor: "Supervisor", plan: Plan, json: bool) -> None
     _leave(supervisor)
 
 
-async def _start_brokers(supervisor: "Supervisor", plan: Plan) -> "list[Child]":
+async def _start_brokers(supervisor: "Supervisor", plan: DevelopmentCluster) -> "list[Child]":
     return [
         await supervisor.start(*arguments, name=f"broker {number}", stage=_BROKERS, revives=True)
         for number, arguments in plan.brokers.items()

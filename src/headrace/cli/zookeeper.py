@@ -82,7 +82,7 @@ def find_jars() -> list[Path]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class EnsembleMember:
     """A server as the others of its ensemble know it: its number and where it takes part in their talk."""
 
     number: int
@@ -119,7 +119,7 @@ class ZooKeeperServer(_Scoped):
     """
 
     def __init__(
-        self, data: Path, port: int = 0, *, number: int = 1, members: Sequence[Member] = (), heap_mb: int = 96
+        self, data: Path, port: int = 0, *, number: int = 1, members: Sequence[EnsembleMember] = (), heap_mb: int = 96
     ) -> None:
         self.port = port or free_ports(1)[0]
         self.address = f"{HOST}:{self.port}"
@@ -293,9 +293,11 @@ def _refuse_taken(port: int) -> None:
         probe.bind((HOST, port))
 
 
-def _members(servers: int) -> list[Member]:
+def _members(servers: int) -> list[EnsembleMember]:
     ports = free_ports(2 * servers)
-    return [Member(number=n + 1, quorum_port=ports[2 * n], election_port=ports[2 * n + 1]) for n in range(servers)]
+    return [
+        EnsembleMember(number=n + 1, quorum_port=ports[2 * n], election_port=ports[2 * n + 1]) for n in range(servers)
+    ]
 
 
 def _class_path(jars: Sequence[Path]) -> str:

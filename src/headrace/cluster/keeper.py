@@ -29,7 +29,7 @@ from headrace.net.clock import Clock, SystemClock
 
 from .kazoo_loop import Answer, LoopClient, LoopHandler, Result
 from .store import ANY_VERSION, Check, Session, StoreError
-from .znodes import MultiRead, Place, Step, explained, requests
+from .znodes import MultiRead, Step, ZooKeeperAddress, explained, requests
 
 BROKEN: Final = (
     ConnectionLoss,
@@ -63,7 +63,9 @@ Fired = Callable[[object], None]
 class Keeper:
     """One session at a time, over one connection at a time; both are numbered."""
 
-    def __init__(self, place: Place, session_timeout: float, patience: float, clock: Clock | None = None) -> None:
+    def __init__(
+        self, place: ZooKeeperAddress, session_timeout: float, patience: float, clock: Clock | None = None
+    ) -> None:
         hosts = place.hosts.count(",") + 1
         self._place = place
         self._patience = patience

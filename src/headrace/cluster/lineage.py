@@ -40,7 +40,7 @@ class Mark(NamedTuple):
         return cls(int(number), token)
 
 
-class Verdict(Enum):
+class LineageVerdict(Enum):
     """How the store and a broker's data directory compare."""
 
     TOGETHER = "together"
@@ -67,7 +67,7 @@ class Memory(Protocol):
         ...
 
     def note_lineage(self, lineage: str) -> None: ...
-    def note_verdict(self, verdict: Verdict) -> None:
+    def note_verdict(self, verdict: LineageVerdict) -> None:
         """To be told with this registration and the next, until the cluster has taken account of it."""
         ...
 
@@ -76,19 +76,19 @@ def mark_key(broker: int) -> str:
     return f"{MARKS}/{broker}"
 
 
-def compare(stored: Mark | None, remembered: tuple[Mark, ...]) -> Verdict:
+def compare(stored: Mark | None, remembered: tuple[Mark, ...]) -> LineageVerdict:
     """What a broker makes of the mark that it finds."""
     if not remembered or stored in remembered:
-        return Verdict.TOGETHER
+        return LineageVerdict.TOGETHER
     if stored is not None and stored.number > remembered[-1].number:
-        return Verdict.DIRECTORY_SET_BACK
-    return Verdict.STORE_SET_BACK
+        return LineageVerdict.DIRECTORY_SET_BACK
+    return LineageVerdict.STORE_SET_BACK
 
 
 class Marking(NamedTuple):
     """A look at the mark in the store: what to make of it, and the operation that renews it."""
 
-    verdict: Verdict
+    verdict: LineageVerdict
     renewal: Operation
 
 

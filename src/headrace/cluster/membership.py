@@ -29,7 +29,7 @@ from headrace.storage.disk import StorageError
 
 from .fenced import Deposed
 from .identity import WrongCluster, check_cluster
-from .lineage import MARK_SECONDS, Memory, Verdict, look
+from .lineage import MARK_SECONDS, LineageVerdict, Memory, look
 from .log_faults import LogKey
 from .registration import (
     CONTROLLER,
@@ -69,7 +69,7 @@ class IdInUse(Exception):
     """Another broker of the same number is alive."""
 
 
-class Identity(Memory, Protocol):
+class DirectoryIdentity(Memory, Protocol):
     """What a broker's data directory knows, and says with each registration."""
 
     @property
@@ -83,7 +83,7 @@ class Identity(Memory, Protocol):
     def saw_set_back(self) -> bool: ...
 
 
-class Member(Protocol):
+class MembershipListener(Protocol):
     """What being a member means to the rest of the broker."""
 
     def registered(self, epoch: int) -> None:
@@ -114,10 +114,10 @@ class Membership:
         self,
         store: SharedStore,
         registration: Registration,
-        member: Member,
+        member: MembershipListener,
         *,
         cluster_id: str,
-        memory: Identity,
+        memory: DirectoryIdentity,
         rng: Random,
     ) -> None:
         self._store = store
@@ -233,7 +233,7 @@ class Membership:
 
     async def _commit_registration(self, key: str, before: Versioned | None) -> None:
         marking = await look(self._store, self._id, self._memory, self._rng)
-        if marking.verdict is not Verdict.TOGETHER:
+        if marking.verdict is not LineageVerdict.TOGETHER:
             self._heed(marking.verdict)
         memory = self._memory
         self.registration = replace(
@@ -249,10 +249,10 @@ class Membership:
         await self._store.commit([*operations, marking.renewal])
         memory.settle_mark()
 
-    def _heed(self, verdict: Verdict) -> None:
+    def _heed(self, verdict: LineageVerdict) -> None:
         """Written down before the new mark can be in the store, which would tell nothing of it any more."""
         self._memory.note_verdict(verdict)
-        if verdict is Verdict.STORE_SET_BACK:
+        if verdict is LineageVerdict.STORE_SET_BACK:
             log.error("the metadata store is older than what this broker has seen of it; was it put back from a copy?")
             self._member.store_set_back()
         else:
@@ -289,7 +289,7 @@ class Membership:
             async with self._marking:
                 try:
                     marking = await look(self._store, self._id, self._memory, self._rng)
-                    if marking.verdict is Verdict.TOGETHER:
+                    if marking.verdict is LineageVerdict.TOGETHER:
                         await self._store.commit([marking.renewal])
                         self._memory.settle_mark()
                 except (Conflict, StoreError, StorageError) as error:
@@ -360,7 +360,7 @@ class Membership:
         """
         async with self._marking:
             marking = await look(self._store, self._id, self._memory, self._rng)
-            if marking.verdict is not Verdict.TOGETHER:
+            if marking.verdict is not LineageVerdict.TOGETHER:
                 self._ended.set()  # and registering anew, this broker heeds it
                 return
             try:
@@ -375,7 +375,7 @@ class Membership:
     def _register_after_set_back(self) -> None:
         """Say so to the controller, with a new registration."""
         self._newest_epoch = 0
-        self._heed(Verdict.STORE_SET_BACK)
+        self._heed(LineageVerdict.STORE_SET_BACK)
         self._ended.set()
 
     async def _resign(self) -> None:

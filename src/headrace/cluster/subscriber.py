@@ -28,7 +28,7 @@ class _BegunAnewError(Exception):
     """What is being taken up does not count any more."""
 
 
-class Listener(Protocol):
+class MetadataListener(Protocol):
     """Who acts on what has changed."""
 
     def apply_topic(self, topic: Topic, changed: Iterable[int] | None = None) -> None:
@@ -55,7 +55,7 @@ class Listener(Protocol):
 class Subscriber:
     """This broker's place in the feed, and its image as of there."""
 
-    def __init__(self, image: ClusterImage, listener: Listener) -> None:
+    def __init__(self, image: ClusterImage, listener: MetadataListener) -> None:
         self._image = image
         self._image.is_whole = False
         self._listener = listener

@@ -53,14 +53,14 @@ SCHEME: Final = "zookeeper://"
 _EPHEMERAL: Final = 1
 
 
-class Place(NamedTuple):
+class ZooKeeperAddress(NamedTuple):
     """Where the cluster's state is: servers, and the path below which its keys are ('' for the top)."""
 
     hosts: str
     root: str
 
 
-def parse_url(url: str) -> Place:
+def parse_url(url: str) -> ZooKeeperAddress:
     """The parts of `zookeeper://host:port,host:port/path`; `StoreError` says what is wrong with it."""
     hosts, slash, path = url.removeprefix(SCHEME).partition("/")
     try:
@@ -75,7 +75,7 @@ def parse_url(url: str) -> Place:
             raise ValueError(f"'{slash}{path}' is no path")
     except ValueError as error:
         raise StoreError(f"'{url}' is no place of a store: {error}; write zookeeper://HOST:2181/PATH") from error
-    return Place(hosts, root)
+    return ZooKeeperAddress(hosts, root)
 
 
 class Node(NamedTuple):

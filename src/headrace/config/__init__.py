@@ -14,7 +14,7 @@ from .setting import ConfigError, Setting, Source, Type, Value, render
 from .topic import TOPIC_SETTINGS, topic_setting, validate_topic_overrides
 from .values import (
     BrokerConfig,
-    Found,
+    FoundValue,
     broker_setting,
     effective_topic,
     scaled,
@@ -30,7 +30,7 @@ __all__ = [
     "BrokerConfig",
     "Change",
     "ConfigError",
-    "Found",
+    "FoundValue",
     "Listener",
     "Operation",
     "Setting",

@@ -21,7 +21,7 @@ _REMEMBERED: Final = 10_000
 T = TypeVar("T")
 
 
-class Found(NamedTuple):
+class FoundValue(NamedTuple):
     """One place where a setting has a value, and the value as it is written there."""
 
     name: str
@@ -110,28 +110,28 @@ class BrokerConfig:
         value: T = found
         return value
 
-    def trace(self, name: str) -> list[Found]:
+    def trace(self, name: str) -> list[FoundValue]:
         """Every place where the broker setting has a value, the one in force first."""
         return list(self._trace(BROKER_SETTINGS[name]))
 
-    def trace_topic(self, name: str, overrides: Mapping[str, str]) -> list[Found]:
+    def trace_topic(self, name: str, overrides: Mapping[str, str]) -> list[FoundValue]:
         """Every place where the topic setting has a value, the one in force first."""
         setting = TOPIC_SETTINGS[name]
-        found = [Found(name, overrides[name], Source.DYNAMIC_TOPIC)] if name in overrides else []
+        found = [FoundValue(name, overrides[name], Source.DYNAMIC_TOPIC)] if name in overrides else []
         if setting.broker_name is not None:
             return found + self.trace(setting.broker_name)
-        return [*found, Found(name, setting.default or "", Source.DEFAULT)]
+        return [*found, FoundValue(name, setting.default or "", Source.DEFAULT)]
 
-    def _trace(self, setting: Setting) -> Iterator[Found]:
+    def _trace(self, setting: Setting) -> Iterator[FoundValue]:
         for source, values in self._dynamic:
             if setting.name in values:
-                yield Found(setting.name, values[setting.name], source)
+                yield FoundValue(setting.name, values[setting.name], source)
         for name, factor in ((setting.name, 1), *setting.fallbacks):
             if name in self.given:
-                yield Found(name, self.given[name], Source.STATIC_BROKER, factor)
+                yield FoundValue(name, self.given[name], Source.STATIC_BROKER, factor)
         default = _SYNC_EACH.get(setting.name, setting.default) if self.lone else setting.default
         if default is not None:
-            yield Found(setting.name, default, Source.DEFAULT)
+            yield FoundValue(setting.name, default, Source.DEFAULT)
 
     def _renew(self) -> None:
         self._remembered: dict[Hashable, Any] = {}

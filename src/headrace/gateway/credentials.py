@@ -30,7 +30,7 @@ _CHALLENGE: Final = (
 _LONGEST: Final = 16 * 1024
 
 
-class Identity(NamedTuple):
+class Caller(NamedTuple):
     """Who calls: `principal` names the user, `account` or `token` proves it."""
 
     principal: str = ""
@@ -38,7 +38,7 @@ class Identity(NamedTuple):
     token: str | None = None
 
 
-ANYBODY: Final = Identity()
+ANYBODY: Final = Caller()
 
 
 def unauthorized(detail: str) -> Problem:
@@ -46,7 +46,7 @@ def unauthorized(detail: str) -> Problem:
     return Problem(401, detail, code="unauthenticated", headers=_CHALLENGE)
 
 
-def identify(request: Request, settings: Settings) -> Identity:
+def identify(request: Request, settings: Settings) -> Caller:
     """Who a request comes from; `Problem` 401 when brokers want to know and it does not say."""
     if settings.mechanism is None:
         return ANYBODY
@@ -60,10 +60,10 @@ def identify(request: Request, settings: Settings) -> Identity:
     account = settings.certificates.get(name) if name else None
     if account is None:
         raise unauthorized("say who you are: basic or bearer credentials, which are handed to the brokers")
-    return Identity(account.username, account)
+    return Caller(account.username, account)
 
 
-def _from_header(header: bytes) -> Identity:
+def _from_header(header: bytes) -> Caller:
     scheme, _, value = header.partition(b" ")
     if len(header) > _LONGEST:
         raise unauthorized("these credentials are too long")
@@ -71,18 +71,18 @@ def _from_header(header: bytes) -> Identity:
         return _basic(value.strip())
     if scheme.lower() == b"bearer":
         token = value.strip().decode("latin-1")
-        return Identity(_subject(token), token=token)
+        return Caller(_subject(token), token=token)
     raise unauthorized("credentials are basic or bearer")
 
 
-def _basic(value: bytes) -> Identity:
+def _basic(value: bytes) -> Caller:
     try:
         name, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
     except ValueError:
         raise unauthorized("these basic credentials are not base64 of UTF-8") from None
     if not colon or not name or "\0" in name + password:
         raise unauthorized("basic credentials are a name, a colon and a password")
-    return Identity(name, Account(username=name, password=password))
+    return Caller(name, Account(username=name, password=password))
 
 
 def _subject(token: str) -> str:
@@ -95,7 +95,7 @@ def _subject(token: str) -> str:
         return f"token:{hashlib.sha256(token.encode()).hexdigest()}"
 
 
-def connection_settings(settings: Settings, identity: Identity) -> ConnectionSettings:
+def connection_settings(settings: Settings, identity: Caller) -> ConnectionSettings:
     """How connections of a user are made."""
     exchange = mechanism = None
     if settings.mechanism is not None and identity != ANYBODY:
@@ -117,7 +117,7 @@ class Clients:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._clients: OrderedDict[Identity, Client] = OrderedDict()
+        self._clients: OrderedDict[Caller, Client] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
         self._anybody: Client | None = None
 
@@ -132,9 +132,9 @@ class Clients:
         account = self.settings.own
         if self.settings.mechanism is None or account is None:
             return self._anybody or self._anonymous()
-        return self.get(Identity(account.username, account))
+        return self.get(Caller(account.username, account))
 
-    def get(self, identity: Identity) -> Client:
+    def get(self, identity: Caller) -> Client:
         client = self._clients.get(identity)
         if client is None:
             client = self._made(identity)
@@ -154,7 +154,7 @@ class Clients:
         self._anybody = self._made(ANYBODY)
         return self._anybody
 
-    def _made(self, identity: Identity) -> Client:
+    def _made(self, identity: Caller) -> Client:
         settings = self.settings
         return Client(
             settings.bootstrap,

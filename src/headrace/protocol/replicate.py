@@ -5,8 +5,8 @@ between two brokers has a session, and each message holds only what has changed:
 are acknowledgements), an answer brings only partitions that have something to say. Entries are of fixed size, so that
 neither side decodes them one field at a time.
 
-    request   session i64 | number i32 | broker epoch i64 | wait ms i32 | max bytes i32 | count i32 | Position*
-    answer    code i16 | count i32 | Progress* | the records of each, in that order
+    request   session i64 | number i32 | broker epoch i64 | wait ms i32 | max bytes i32 | count i32 | FetchPosition*
+    answer    code i16 | count i32 | PartitionProgress* | the records of each, in that order
 
 Requests of a session are numbered from 0. One that is not the next, as when the link was made anew, is answered with
 FETCH_SESSION_ID_NOT_FOUND, and the follower begins another session with all its positions.
@@ -27,7 +27,7 @@ _PROGRESS: Final = Struct(">16siiqhqqqiqi")
 WITHDRAWN: Final = -1
 
 
-class Position(NamedTuple):
+class FetchPosition(NamedTuple):
     """From where a follower wants to go on."""
 
     topic_id: bytes
@@ -39,7 +39,7 @@ class Position(NamedTuple):
     """Where its own log begins."""
 
 
-class Progress(NamedTuple):
+class PartitionProgress(NamedTuple):
     """What a leader has to say of a partition. `diverging_end` is -1 unless the follower's log has to be cut."""
 
     topic_id: bytes
@@ -67,7 +67,7 @@ class Asked(NamedTuple):
     """The follower's registration: acknowledgements of an earlier one do not let it into an ISR."""
     max_wait_ms: int
     max_bytes: int
-    positions: list[Position]
+    positions: list[FetchPosition]
 
 
 def encode_positions(asked: Asked) -> bytearray:
@@ -87,11 +87,11 @@ def decode_positions(body: memoryview) -> Asked:
     entries = body[_REQUEST.size :]
     if len(entries) != count * _POSITION.size:
         raise ProtocolViolation(f"{len(entries)} bytes of positions where {count} are announced")
-    positions = [Position._make(values) for values in _POSITION.iter_unpack(entries)]
+    positions = [FetchPosition._make(values) for values in _POSITION.iter_unpack(entries)]
     return Asked(session, number, broker_epoch, max_wait_ms, max_bytes, positions)
 
 
-def encode_progress(entries: Iterable[Progress]) -> bytearray:
+def encode_progress(entries: Iterable[PartitionProgress]) -> bytearray:
     """The head of an answer; the records follow it."""
     out = bytearray(_ANSWER.size)
     count = 0
@@ -107,7 +107,7 @@ def encode_refusal(code: int) -> bytearray:
     return bytearray(_ANSWER.pack(code, 0))
 
 
-def decode_progress(body: memoryview) -> list[tuple[Progress, memoryview]]:
+def decode_progress(body: memoryview) -> list[tuple[PartitionProgress, memoryview]]:
     """An answer: what each partition has to say, and its records; `CodedError` where the whole was refused."""
     if len(body) < _ANSWER.size:
         raise ProtocolViolation("a replication answer that ends too early")
@@ -117,8 +117,8 @@ def decode_progress(body: memoryview) -> list[tuple[Progress, memoryview]]:
     start = _ANSWER.size + count * _PROGRESS.size
     if count < 0 or start > len(body):
         raise ProtocolViolation(f"a replication answer of {len(body)} bytes cannot have {count} partitions")
-    entries = [Progress._make(values) for values in _PROGRESS.iter_unpack(body[_ANSWER.size : start])]
-    found: list[tuple[Progress, memoryview]] = []
+    entries = [PartitionProgress._make(values) for values in _PROGRESS.iter_unpack(body[_ANSWER.size : start])]
+    found: list[tuple[PartitionProgress, memoryview]] = []
     for entry in entries:
         end = start + entry.size
         if entry.size < 0 or end > len(body):

@@ -4,7 +4,7 @@ from typing import Any
 
 from headrace.schema_log.names import beside, context_of
 from headrace.schema_log.records import Json, Schema
-from headrace.schema_log.state import State, Version
+from headrace.schema_log.state import RegistryState, Version
 
 from .parsing import guid
 
@@ -50,14 +50,14 @@ def config_written(config: Json) -> dict[str, Any]:
     return found
 
 
-def referrers(state: State, entry: Version, *, deleted: bool) -> list[int]:
+def referrers(state: RegistryState, entry: Version, *, deleted: bool) -> list[int]:
     """The ids of schemas that refer to a version."""
     places = state.referrers.get((entry.subject, entry.version), ())
     entries = [state.subjects[subject][number] for subject, number in places]
     return sorted({e.id for e in entries if deleted or not e.deleted})
 
 
-def uses(state: State, context: str, schema_id: int, *, deleted: bool) -> list[Version]:
+def uses(state: RegistryState, context: str, schema_id: int, *, deleted: bool) -> list[Version]:
     """The versions that have an id."""
     places = state.context(context).uses.get(schema_id, ())
     entries = [state.subjects[subject][number] for subject, number in sorted(places)]
@@ -72,7 +72,7 @@ def qualified(entry: Version) -> list[dict[str, Any]]:
     ]
 
 
-def context_for(state: State, subject: str | None, schema_id: int) -> str:
+def context_for(state: RegistryState, subject: str | None, schema_id: int) -> str:
     """Where an id is to be looked for: the context of the subject that is named, else the default one; where that
     context does not have it, the first that has it under a subject of that plain name."""
     if not subject:

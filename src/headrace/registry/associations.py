@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from headrace.schema_log.names import normalized
 from headrace.schema_log.records import Associate, Dissociate, Json, Proposal
-from headrace.schema_log.state import State, resource_key, subject_key
+from headrace.schema_log.state import RegistryState, resource_key, subject_key
 
 from .decisions import proposal
 from .errors import RegistryError
@@ -45,7 +45,7 @@ def _link(value: Any) -> dict[str, Any]:
     return {"subject": value["subject"], "associationType": kind, "lifecycle": lifecycle, "frozen": frozen}
 
 
-def associate(state: State, resource: str, links: Sequence[Json]) -> Proposal | None:
+def associate(state: RegistryState, resource: str, links: Sequence[Json]) -> Proposal | None:
     """A proposal to link; None where everything is linked so already."""
     known = state.associations.get(resource, {})
     for link in links:
@@ -62,7 +62,7 @@ def associate(state: State, resource: str, links: Sequence[Json]) -> Proposal | 
     return proposal(state, reads, Associate(resource=resource, links=tuple(links)))
 
 
-def dissociate(state: State, resource: str, kinds: Sequence[str]) -> Proposal | None:
+def dissociate(state: RegistryState, resource: str, kinds: Sequence[str]) -> Proposal | None:
     """A proposal to unlink; None where nothing is linked."""
     known = state.associations.get(resource, {})
     if not known or (kinds and not known.keys() & set(kinds)):
@@ -70,7 +70,7 @@ def dissociate(state: State, resource: str, kinds: Sequence[str]) -> Proposal | 
     return proposal(state, [resource_key(resource)], Dissociate(resource=resource, kinds=tuple(kinds)))
 
 
-def found(state: State, namespace: str, name: str, resource_type: str, kinds: Sequence[str]) -> list[Json]:
+def found(state: RegistryState, namespace: str, name: str, resource_type: str, kinds: Sequence[str]) -> list[Json]:
     """The links of resources of a name; `-` stands for any namespace."""
     return [
         link

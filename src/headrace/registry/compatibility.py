@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.schema_log.records import Schema
-from headrace.schema_log.state import State, Version
+from headrace.schema_log.state import RegistryState, Version
 
 from .errors import InvalidSchemaError
 from .parsing import Parser
@@ -42,7 +42,7 @@ def held_against(versions: Sequence[Version], level: str, group: str | None, sch
 
 
 def objections(
-    parser: Parser, state: State, schema: Schema, parsed: Parsed, earlier: Sequence[Version], level: str
+    parser: Parser, state: RegistryState, schema: Schema, parsed: Parsed, earlier: Sequence[Version], level: str
 ) -> list[str]:
     """Why the schema is refused at this level; empty if it is not. The first version objected to is told about."""
     for version in earlier:
@@ -53,7 +53,9 @@ def objections(
     return []
 
 
-def _against(parser: Parser, state: State, schema: Schema, parsed: Parsed, version: Version, level: Level) -> list[str]:
+def _against(
+    parser: Parser, state: RegistryState, schema: Schema, parsed: Parsed, version: Version, level: Level
+) -> list[str]:
     if not (level.backward or level.forward):
         return []
     if version.schema.type != schema.type:

@@ -8,7 +8,15 @@ from typing import Any, Final
 
 from headrace.schema_log.names import EVERYTHING, beside, context_of, is_valid, join, scopes
 from headrace.schema_log.records import Change, Delete, Json, Proposal, Reference, Register, Schema, SetConfig, SetMode
-from headrace.schema_log.state import State, Version, config_key, context_key, mode_key, referrers_key, subject_key
+from headrace.schema_log.state import (
+    RegistryState,
+    Version,
+    config_key,
+    context_key,
+    mode_key,
+    referrers_key,
+    subject_key,
+)
 
 from . import errors
 from .compatibility import DEFAULT_LEVEL, LEVELS, held_against, objections
@@ -21,7 +29,7 @@ MOST_SCHEMA: Final = 900_000
 _LATEST: Final = -1
 
 
-def config_in_scope(state: State, subject: str) -> dict[str, Any]:
+def config_in_scope(state: RegistryState, subject: str) -> dict[str, Any]:
     """The settings that hold for a subject: each from the nearest scope that has it."""
     found: dict[str, Any] = {"compatibilityLevel": DEFAULT_LEVEL}
     for scope in reversed(scopes(subject)):
@@ -29,14 +37,14 @@ def config_in_scope(state: State, subject: str) -> dict[str, Any]:
     return found
 
 
-def mode_in_scope(state: State, subject: str) -> str:
+def mode_in_scope(state: RegistryState, subject: str) -> str:
     """The mode that holds for a subject. READONLY_OVERRIDE over everything is what it says."""
     if state.modes.get(EVERYTHING) == "READONLY_OVERRIDE":
         return "READONLY_OVERRIDE"
     return next((state.modes[scope] for scope in scopes(subject) if scope in state.modes), "READWRITE")
 
 
-def find_version(state: State, subject: str, version: int, *, deleted: bool = False) -> Version:
+def find_version(state: RegistryState, subject: str, version: int, *, deleted: bool = False) -> Version:
     """A version by its number, or the latest for -1; else the error that says which of the two is missing."""
     versions = state.versions(subject, deleted=deleted)
     if version == _LATEST and versions:
@@ -47,7 +55,9 @@ def find_version(state: State, subject: str, version: int, *, deleted: bool = Fa
     raise errors.version_not_found(version) if versions else errors.subject_not_found(subject)
 
 
-def look_up(state: State, parser: Parser, subject: str, posted: Posted, *, normalize: bool, deleted: bool) -> Version:
+def look_up(
+    state: RegistryState, parser: Parser, subject: str, posted: Posted, *, normalize: bool, deleted: bool
+) -> Version:
     """The version of a subject that is this schema."""
     if not state.versions(subject, deleted=True):
         raise errors.subject_not_found(subject)
@@ -60,7 +70,9 @@ def look_up(state: State, parser: Parser, subject: str, posted: Posted, *, norma
     return found
 
 
-def register(state: State, parser: Parser, subject: str, posted: Posted, *, normalize: bool) -> Version | Proposal:
+def register(
+    state: RegistryState, parser: Parser, subject: str, posted: Posted, *, normalize: bool
+) -> Version | Proposal:
     """The version that is this schema already, or a proposal to make it the next one."""
     if not is_valid(subject):
         raise errors.invalid_subject(subject)
@@ -89,7 +101,7 @@ def register(state: State, parser: Parser, subject: str, posted: Posted, *, norm
 
 
 def test(
-    state: State, parser: Parser, subject: str, posted: Posted, version: int | None, *, normalize: bool
+    state: RegistryState, parser: Parser, subject: str, posted: Posted, version: int | None, *, normalize: bool
 ) -> list[str]:
     """What the subject's level objects to in a schema, against one version or against all that count."""
     config = config_in_scope(state, subject)
@@ -107,7 +119,7 @@ def test(
     return _objections(parser, state, schema, parsed, earlier, level)
 
 
-def delete_version(state: State, subject: str, version: int, *, permanent: bool) -> tuple[int, Proposal]:
+def delete_version(state: RegistryState, subject: str, version: int, *, permanent: bool) -> tuple[int, Proposal]:
     """The number of the version that goes, and the proposal."""
     if not state.versions(subject, deleted=True):
         raise errors.subject_not_found(subject)
@@ -122,7 +134,7 @@ def delete_version(state: State, subject: str, version: int, *, permanent: bool)
     return entry.version, _deletion(state, subject, change)
 
 
-def delete_subject(state: State, subject: str, *, permanent: bool) -> tuple[list[int], Proposal]:
+def delete_subject(state: RegistryState, subject: str, *, permanent: bool) -> tuple[list[int], Proposal]:
     """The numbers of the versions that go, and the proposal."""
     everything = state.versions(subject, deleted=True)
     if not everything:
@@ -140,7 +152,7 @@ def delete_subject(state: State, subject: str, *, permanent: bool) -> tuple[list
     return numbers, _deletion(state, subject, change)
 
 
-def set_config(state: State, scope: str, update: Json) -> tuple[Json, Proposal]:
+def set_config(state: RegistryState, scope: str, update: Json) -> tuple[Json, Proposal]:
     """The settings of a scope with an update laid over them: what is null is removed."""
     _check_settings(state, scope)
     level = update.get("compatibilityLevel")
@@ -151,7 +163,7 @@ def set_config(state: State, scope: str, update: Json) -> tuple[Json, Proposal]:
     return merged, proposal(state, reads, SetConfig(scope=scope, config=merged))
 
 
-def delete_config(state: State, scope: str) -> tuple[Json, Proposal]:
+def delete_config(state: RegistryState, scope: str) -> tuple[Json, Proposal]:
     """The settings that go, and the proposal."""
     _check_settings(state, scope)
     config = state.configs.get(scope)
@@ -161,7 +173,7 @@ def delete_config(state: State, scope: str) -> tuple[Json, Proposal]:
     return gone, proposal(state, [config_key(scope)], SetConfig(scope=scope, config=None))
 
 
-def set_mode(state: State, scope: str, mode: str, *, force: bool) -> Proposal:
+def set_mode(state: RegistryState, scope: str, mode: str, *, force: bool) -> Proposal:
     """A scope's new mode. IMPORT would mix ids with those given here, so it needs an empty scope, or force."""
     if mode not in MODES:
         raise errors.invalid_mode(mode)
@@ -173,7 +185,7 @@ def set_mode(state: State, scope: str, mode: str, *, force: bool) -> Proposal:
     return proposal(state, reads, SetMode(scope=scope, mode=mode))
 
 
-def delete_mode(state: State, scope: str) -> tuple[str, Proposal]:
+def delete_mode(state: RegistryState, scope: str) -> tuple[str, Proposal]:
     """The mode that goes, and the proposal."""
     mode = state.modes.get(scope)
     if mode is None:
@@ -183,7 +195,9 @@ def delete_mode(state: State, scope: str) -> tuple[str, Proposal]:
     return mode, proposal(state, [mode_key(scope)], SetMode(scope=scope, mode=None))
 
 
-def _prepared(state: State, parser: Parser, subject: str, posted: Posted, normalize: bool) -> tuple[Schema, Any]:
+def _prepared(
+    state: RegistryState, parser: Parser, subject: str, posted: Posted, normalize: bool
+) -> tuple[Schema, Any]:
     try:
         return parser.prepare(state, subject, posted, normalize=normalize)
     except InvalidSchemaError as error:
@@ -191,7 +205,7 @@ def _prepared(state: State, parser: Parser, subject: str, posted: Posted, normal
 
 
 def _objections(
-    parser: Parser, state: State, schema: Schema, parsed: Any, earlier: Sequence[Version], level: str
+    parser: Parser, state: RegistryState, schema: Schema, parsed: Any, earlier: Sequence[Version], level: str
 ) -> list[str]:
     try:
         return objections(parser, state, schema, parsed, earlier, level)
@@ -221,30 +235,30 @@ def _check_mode(subject: str, mode: str, posted: Posted) -> None:
         raise errors.not_permitted(f"{where} is not in read-write mode")
 
 
-def _check_import(state: State, subject: str, posted: Posted, schema: Schema) -> None:
+def _check_import(state: RegistryState, subject: str, posted: Posted, schema: Schema) -> None:
     held = state.context(context_of(subject)).by_id.get(posted.id or 0)
     if held is not None and held.key != schema.key:
         raise errors.id_does_not_match(posted.id or 0)
 
 
-def _check_number(state: State, subject: str, posted: Posted) -> None:
+def _check_number(state: RegistryState, subject: str, posted: Posted) -> None:
     following = max(state.subjects.get(subject, {}), default=0) + 1
     if posted.version not in (None, following):
         raise errors.invalid_schema("Version is not one more than previous version")
 
 
-def _check_writable(state: State, subject: str) -> None:
+def _check_writable(state: RegistryState, subject: str) -> None:
     if mode_in_scope(state, subject).startswith("READONLY"):
         raise errors.not_permitted(f"Subject {subject} in context {context_of(subject)} is in read-only mode")
 
 
-def _check_settings(state: State, scope: str) -> None:
+def _check_settings(state: RegistryState, scope: str) -> None:
     if mode_in_scope(state, scope).startswith("READONLY"):
         raise errors.not_permitted(f"Subject {scope or 'null'} in context {context_of(scope)} is in read-only mode")
 
 
 def _check_unreferred(
-    state: State, entries: Sequence[Version], *, permanent: bool, beside_subject: str | None = None
+    state: RegistryState, entries: Sequence[Version], *, permanent: bool, beside_subject: str | None = None
 ) -> None:
     for entry in entries:
         for subject, version in state.referrers.get((entry.subject, entry.version), ()):
@@ -257,17 +271,17 @@ def _settings(subject: str) -> list[str]:
     return [key for scope in scopes(subject) for key in (config_key(scope), mode_key(scope))]
 
 
-def _deletion(state: State, subject: str, change: Delete) -> Proposal:
+def _deletion(state: RegistryState, subject: str, change: Delete) -> Proposal:
     reads = [subject_key(subject), referrers_key(subject), *(mode_key(scope) for scope in scopes(subject))]
     return proposal(state, reads, change)
 
 
-def proposal(state: State, reads: Sequence[str], change: Change) -> Proposal:
+def proposal(state: RegistryState, reads: Sequence[str], change: Change) -> Proposal:
     """A change, with what the decision for it rests on."""
     return Proposal(basis=state.applied, reads=tuple(dict.fromkeys(reads)), change=change)
 
 
-def _in_scope(state: State, scope: str) -> list[str]:
+def _in_scope(state: RegistryState, scope: str) -> list[str]:
     if scope in state.subjects:
         return [scope]
     context = context_of(scope)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from headrace.schema_log.names import beside, context_of
 from headrace.schema_log.records import Json, Reference, Schema
-from headrace.schema_log.state import State, Version
+from headrace.schema_log.state import RegistryState, Version
 
 from .errors import InvalidSchemaError
 from .schemas.avro import Avro
@@ -48,7 +48,7 @@ class Parser:
         self.types = types or all_types()
         self._parsed: OrderedDict[tuple[str, str], Parsed] = OrderedDict()
 
-    def prepare(self, state: State, subject: str, posted: Posted, *, normalize: bool) -> tuple[Schema, Parsed]:
+    def prepare(self, state: RegistryState, subject: str, posted: Posted, *, normalize: bool) -> tuple[Schema, Parsed]:
         """A posted schema as it would be registered."""
         kind = self.types.get(posted.type)
         if kind is None:
@@ -68,7 +68,7 @@ class Parser:
         )
         return schema, parsed
 
-    def parsed(self, state: State, subject: str, schema: Schema) -> Parsed:
+    def parsed(self, state: RegistryState, subject: str, schema: Schema) -> Parsed:
         """A registered schema."""
         key = (context_of(subject), schema.key)
         found = self._parsed.get(key)
@@ -79,7 +79,7 @@ class Parser:
                 self._parsed.popitem(last=False)
         return found
 
-    def shown(self, state: State, subject: str, schema: Schema, form: str) -> str:
+    def shown(self, state: RegistryState, subject: str, schema: Schema, form: str) -> str:
         """A registered schema's text in a form that is asked for by name."""
         if not form:
             return schema.text
@@ -99,7 +99,7 @@ def guid(schema: Schema) -> str:
     return f"{k[:8]}-{k[8:12]}-{k[12:16]}-{k[16:20]}-{k[20:32]}"
 
 
-def dependencies_of(state: State, subject: str, references: Sequence[Reference]) -> list[Dependency]:
+def dependencies_of(state: RegistryState, subject: str, references: Sequence[Reference]) -> list[Dependency]:
     """What references stand for, also by way of others, each before those that refer to it."""
     found: dict[str, Dependency] = {}
     visiting: set[tuple[str, int]] = set()
@@ -124,7 +124,7 @@ def _guarded(kind: SchemaType, text: str, dependencies: Sequence[Dependency]) ->
         raise InvalidSchemaError("nested too deeply") from error
 
 
-def _settled(state: State, parent: str, reference: Reference) -> Reference:
+def _settled(state: RegistryState, parent: str, reference: Reference) -> Reference:
     """A reference with the number of the version it means."""
     if reference.version != -1:
         return reference
@@ -134,7 +134,7 @@ def _settled(state: State, parent: str, reference: Reference) -> Reference:
     return Reference(name=reference.name, subject=reference.subject, version=versions[-1].version)
 
 
-def _referenced(state: State, parent: str, reference: Reference) -> Version:
+def _referenced(state: RegistryState, parent: str, reference: Reference) -> Version:
     entry = state.subjects.get(beside(parent, reference.subject), {}).get(reference.version)
     if entry is None:
         where = f"version {reference.version} of subject {reference.subject!r}"

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from headrace.schema_log.records import NewerFormatError, Proposal, decode, encode
-from headrace.schema_log.state import Outcome, State
+from headrace.schema_log.state import Outcome, RegistryState
 
 from . import errors
 from .errors import RegistryError
@@ -26,7 +26,7 @@ PATIENCE_SECONDS: Final = 30.0
 """How long a change may take to be decided, and a fresh gateway to read the log."""
 
 _T = TypeVar("_T")
-Decide = Callable[[State], tuple[_T, Proposal | None]]
+Decide = Callable[[RegistryState], tuple[_T, Proposal | None]]
 """What a request comes to in a state: its answer, and what must be proposed for it, if anything."""
 
 
@@ -60,7 +60,7 @@ class Registry:
         patience: float = PATIENCE_SECONDS,
         new_key: Callable[[], bytes] = lambda: uuid.uuid4().bytes,
     ) -> None:
-        self.state = State()
+        self.state = RegistryState()
         self.parser = parser or Parser()
         self._log = schemas
         self._patience = patience
@@ -83,7 +83,7 @@ class Registry:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def read(self, question: Callable[[State], _T]) -> _T:
+    async def read(self, question: Callable[[RegistryState], _T]) -> _T:
         """The answer to a question. A "not found" is only given after looking at all that was decided before it."""
         await self._ready()
         try:

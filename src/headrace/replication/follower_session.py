@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.fetch import FetchedPartition, Range
-from headrace.protocol.replicate import WITHDRAWN, Position, Progress
+from headrace.protocol.replicate import WITHDRAWN, FetchPosition, PartitionProgress
 
 from .followers import ProposeIsr
 from .partition import Partition
@@ -21,7 +21,7 @@ from .throttle import Throttle, is_named
 
 Key: TypeAlias = tuple[bytes, int]
 """A partition by the id of its topic and its index."""
-Answer: TypeAlias = tuple[Progress, Range | None]
+Answer: TypeAlias = tuple[PartitionProgress, Range | None]
 
 
 class Holder(Protocol):
@@ -47,7 +47,7 @@ class FollowerSession:
         self._broker_epoch = -1
         self._holder = holder
         self._now = now
-        self._asking: dict[Key, Position] = {}
+        self._asking: dict[Key, FetchPosition] = {}
         self._ready: dict[Key, None] = {}
         self._moved: dict[Key, None] = {}
         """Partitions whose high watermark the follower does not know."""
@@ -72,7 +72,7 @@ class FollowerSession:
         """Whether there is anything that the follower should not wait for."""
         return bool(self._ready) or self._is_urgent
 
-    def take(self, positions: list[Position], broker_epoch: int) -> None:
+    def take(self, positions: list[FetchPosition], broker_epoch: int) -> None:
         """The follower has come so far."""
         self._broker_epoch = broker_epoch
         self._heard_at = self._now()
@@ -100,7 +100,7 @@ class FollowerSession:
     def _propose(self, partition: Partition) -> ProposeIsr:
         return lambda isr: self._holder.propose_isr(partition, isr)
 
-    def _settle(self, position: Position) -> None:
+    def _settle(self, position: FetchPosition) -> None:
         """Let the acknowledgement count at once, and keep only what has an answer in `ready`."""
         key = (position.topic_id, position.partition)
         if key not in self._asking:
@@ -134,7 +134,7 @@ class FollowerSession:
         self._watch(key, partition)
         return partition
 
-    def _is_early(self, partition: Partition, position: Position) -> bool:
+    def _is_early(self, partition: Partition, position: FetchPosition) -> bool:
         """Whether the follower has heard before this broker that it leads the partition, or who its replicas are."""
         if partition.leader_epoch != position.leader_epoch:
             return partition.leader_epoch < position.leader_epoch
@@ -260,7 +260,7 @@ class FollowerSession:
         named = is_named(partition.rules.throttled_leaders, partition.index, partition.state.leader)
         return throttle if named else None
 
-    def _answer(self, key: Key, position: Position, max_bytes: int) -> Answer:
+    def _answer(self, key: Key, position: FetchPosition, max_bytes: int) -> Answer:
         start = -1
         try:
             partition = self._holder.partition_by_id(*key)
@@ -268,13 +268,13 @@ class FollowerSession:
             found = partition.read_for_follower(self.broker, position, max_bytes)
         except CodedError as error:
             answered = (position.leader_epoch, position.offset, error.code.value)
-            return Progress(*key, *answered, -1, start, -1, -1, -1, 0), None
+            return PartitionProgress(*key, *answered, -1, start, -1, -1, -1, 0), None
         return _progress(position, found, partition.log.log_end_offset), found.records
 
 
-def _progress(position: Position, found: FetchedPartition, log_end_offset: int) -> Progress:
+def _progress(position: FetchPosition, found: FetchedPartition, log_end_offset: int) -> PartitionProgress:
     epoch, end = found.diverging or (-1, -1)
-    return Progress(
+    return PartitionProgress(
         position.topic_id,
         position.partition,
         position.leader_epoch,
@@ -289,7 +289,7 @@ def _progress(position: Position, found: FetchedPartition, log_end_offset: int) 
     )
 
 
-def _news_of(key: Key, partition: Partition) -> Progress:
+def _news_of(key: Key, partition: Partition) -> PartitionProgress:
     log = partition.log
     told = (partition.high_watermark, log.log_start_offset, log.log_end_offset)
-    return Progress(*key, partition.leader_epoch, -1, ErrorCode.none.value, *told, -1, -1, 0)
+    return PartitionProgress(*key, partition.leader_epoch, -1, ErrorCode.none.value, *told, -1, -1, 0)

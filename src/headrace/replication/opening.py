@@ -15,7 +15,7 @@ from headrace.net.clock import Clock
 from headrace.storage.checkpoints import Partition as Key
 from headrace.storage.log import LogState
 from headrace.storage.manager import ClosedLog
-from headrace.storage.recovery import Progress
+from headrace.storage.recovery import RecoveryProgress
 
 REPORT_SECONDS: Final = 5.0
 
@@ -44,7 +44,7 @@ class Openings:
         self._at_once = at_once
         self._opened = opened
         self._waiting: deque[ClosedLog] = deque()
-        self._running: dict[Key, Progress] = {}
+        self._running: dict[Key, RecoveryProgress] = {}
         self._futures: dict[asyncio.Future[LogState], None] = {}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -103,7 +103,7 @@ class Openings:
     def _start_some(self) -> None:
         while self._waiting and len(self._running) < self._at_once():
             closed = self._waiting.popleft()
-            progress = self._running[closed.key] = Progress()
+            progress = self._running[closed.key] = RecoveryProgress()
             future = asyncio.ensure_future(self._run(lambda c=closed, p=progress: c.open(p)))  # type: ignore[misc]
             self._futures[future] = None
             future.add_done_callback(lambda ended, c=closed: self._ended(c, ended))  # type: ignore[misc]

@@ -20,7 +20,7 @@ from headrace.protocol.batch import HEADER_SIZE, BatchHeader, read_header
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.fetch import EpochEnd, FetchedPartition
 from headrace.protocol.records import encode_marker
-from headrace.protocol.replicate import Position, Progress
+from headrace.protocol.replicate import FetchPosition, PartitionProgress
 from headrace.storage.flusher import Flusher
 from headrace.storage.log import Appended, Health, Log, Origin
 from headrace.storage.settings import LogSettings
@@ -459,7 +459,7 @@ class Partition:
     # Followers
 
     def acknowledge(
-        self, broker: int, broker_epoch: int, position: Position, *, now: float, propose: ProposeIsr
+        self, broker: int, broker_epoch: int, position: FetchPosition, *, now: float, propose: ProposeIsr
     ) -> bool:
         """A follower holds all before its position, so that more may be committed; True where its log diverges."""
         follower = self._follower(broker)
@@ -506,13 +506,13 @@ class Partition:
             raise CodedError(ErrorCode.unknown_leader_epoch, f"broker {broker} holds no replica here")
         return follower
 
-    def _parting(self, position: Position) -> EpochEnd | None:
+    def _parting(self, position: FetchPosition) -> EpochEnd | None:
         """Where a follower's log parts from this one. One that knows no epoch is empty: it can only begin too late."""
         if position.last_fetched_epoch < 0 and position.offset > self.log.log_end_offset:
             return EpochEnd(self.leader_epoch, self.log.log_end_offset)
         return diverging_at(self.log, position.offset, position.last_fetched_epoch, ErrorCode.unknown_leader_epoch)
 
-    def read_for_follower(self, broker: int, position: Position, max_bytes: int) -> FetchedPartition:
+    def read_for_follower(self, broker: int, position: FetchPosition, max_bytes: int) -> FetchedPartition:
         """What comes from a follower's position on, to the end of the log.
 
         One that this leader has not heard of yet is refused, so that it tells its position again: a position that
@@ -575,7 +575,7 @@ class Partition:
         """Whether everything in the log can be acknowledged."""
         return not self.is_durable or self.log.synced_offset >= self.log.log_end_offset
 
-    def append_fetched(self, records: memoryview, leader: Progress) -> None:
+    def append_fetched(self, records: memoryview, leader: PartitionProgress) -> None:
         """Take what the leader sent for the end of this log."""
         log = self.log
         if len(records):

@@ -20,7 +20,14 @@ import structlog
 
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.fetch import EpochEnd
-from headrace.protocol.replicate import WITHDRAWN, Asked, Position, Progress, decode_progress, encode_positions
+from headrace.protocol.replicate import (
+    WITHDRAWN,
+    Asked,
+    FetchPosition,
+    PartitionProgress,
+    decode_progress,
+    encode_positions,
+)
 from headrace.storage.disk import StorageError
 
 from .partition import Partition
@@ -128,7 +135,7 @@ class ReplicaFetchState:
 
     def request(self, max_wait_ms: int, max_bytes: int) -> bytearray:
         """What to tell the leader now."""
-        positions = [Position(*key, WITHDRAWN, -1, -1, -1) for key in self._withdrawn]
+        positions = [FetchPosition(*key, WITHDRAWN, -1, -1, -1) for key in self._withdrawn]
         lane = self._slow_lane
         for key in self._to_tell:
             if lane is not None and lane.is_asking(key):
@@ -159,7 +166,7 @@ class ReplicaFetchState:
                 self._again_later(key, partition)
         return taken
 
-    def _take_one(self, key: Key, partition: Partition, progress: Progress, records: memoryview) -> None:
+    def _take_one(self, key: Key, partition: Partition, progress: PartitionProgress, records: memoryview) -> None:
         if progress.code:
             self._refused(key, partition, progress)
         elif progress.diverging_end >= 0:
@@ -186,7 +193,7 @@ class ReplicaFetchState:
         else:
             self._caught_up.discard(key)
 
-    def _refused(self, key: Key, partition: Partition, progress: Progress) -> None:
+    def _refused(self, key: Key, partition: Partition, progress: PartitionProgress) -> None:
         if progress.code == ErrorCode.offset_out_of_range.value and progress.log_start_offset >= 0:
             end = partition.log.log_end_offset
             if end < progress.log_start_offset:
@@ -199,7 +206,7 @@ class ReplicaFetchState:
         self._later(RETRY_SECONDS, lambda: self._tell(key, partition))
 
 
-def _position(key: Key, partition: Partition) -> Position | None:
+def _position(key: Key, partition: Partition) -> FetchPosition | None:
     """Where a replica goes on; None while it cannot: it is told again when its records are settled."""
     if not partition.may_acknowledge:
         return None
@@ -208,10 +215,10 @@ def _position(key: Key, partition: Partition) -> Position | None:
     except CodedError as error:
         log.error("a replica's position cannot be read", log=partition.log.name, reason=str(error))
         return None
-    return Position(*key, partition.leader_epoch, end, epoch, partition.log.stored_start_offset)
+    return FetchPosition(*key, partition.leader_epoch, end, epoch, partition.log.stored_start_offset)
 
 
-def _is_meant(partition: Partition, progress: Progress) -> bool:
+def _is_meant(partition: Partition, progress: PartitionProgress) -> bool:
     """Whether an answer is to what this replica is now: same epoch, same end. Others came too late to mean anything."""
     if partition.is_leader or progress.leader_epoch != partition.leader_epoch:
         return False

@@ -77,7 +77,7 @@ def context_key(context: str) -> str:
     return f"a:{context}"
 
 
-class State:
+class RegistryState:
     """What is registered. Only `apply` changes it."""
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ UNKNOWN_FRAME_LIMIT: Final = 512 * 1024
 _LENGTH: Final = Struct(">i")
 
 
-class State(Enum):
+class AuthenticationState(Enum):
     """How far a connection has come."""
 
     NEW = auto()
@@ -40,9 +40,9 @@ class State(Enum):
     KNOWN = auto()
 
 
-_ADMITTED: Final[dict[State, frozenset[int]]] = {
-    State.NEW: frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, InternalApi.HELLO}),
-    State.CHOSEN: frozenset({ApiKey.SASL_AUTHENTICATE}),
+_ADMITTED: Final[dict[AuthenticationState, frozenset[int]]] = {
+    AuthenticationState.NEW: frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, InternalApi.HELLO}),
+    AuthenticationState.CHOSEN: frozenset({ApiKey.SASL_AUTHENTICATE}),
 }
 
 
@@ -52,13 +52,13 @@ class Authenticator:
     def __init__(self, users: Mapping[str, str], frame_limit: int) -> None:
         self._users = users
         self._frame_limit = frame_limit
-        self._states: dict[Connection, State] = {}
+        self._states: dict[Connection, AuthenticationState] = {}
 
     def open(self, connection: Connection) -> None:
         """A connection was accepted."""
         connection.is_known = False
         connection.set_frame_limit(UNKNOWN_FRAME_LIMIT)
-        self._states[connection] = State.NEW
+        self._states[connection] = AuthenticationState.NEW
 
     def close(self, connection: Connection) -> None:
         self._states.pop(connection, None)
@@ -69,13 +69,13 @@ class Authenticator:
             raise ProtocolViolation(f"API {api_key} before the client has authenticated")
 
     def takes_bare_token(self, connection: Connection) -> bool:
-        return self._states.get(connection) is State.CHOSEN_BARE
+        return self._states.get(connection) is AuthenticationState.CHOSEN_BARE
 
     def handshake(self, connection: Connection, mechanism: str, version: int) -> dict[str, Any]:
         """The answer to SaslHandshake."""
         if mechanism != PLAIN:
             return {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": [PLAIN]}
-        self._states[connection] = State.CHOSEN_BARE if version == 0 else State.CHOSEN
+        self._states[connection] = AuthenticationState.CHOSEN_BARE if version == 0 else AuthenticationState.CHOSEN
         return {"error_code": ErrorCode.none, "mechanisms": [PLAIN]}
 
     def authenticate(self, connection: Connection, token: bytes) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from headrace.protocol.errors import CodedError, ErrorCode, RecordsRefused
 from headrace.protocol.records import Record, decode_records
 from headrace.schema_log.names import DEFAULT_CONTEXT
 from headrace.schema_log.records import NewerFormatError, decode
-from headrace.schema_log.state import State
+from headrace.schema_log.state import RegistryState
 
 FRESH_SECONDS: Final = 5.0
 MOST_AWAITED: Final = 1000
@@ -56,7 +56,7 @@ class SchemaBook:
     def __init__(self, read: Read, clock: Clock) -> None:
         self._read = read
         self._clock = clock
-        self._state = State()
+        self._state = RegistryState()
         self._position = 0
         self._rounds = 0
         """How often the topic was read to its end."""
@@ -118,7 +118,7 @@ class SchemaBook:
 
     def _begin_again(self) -> None:
         """The topic is shorter than what was read of it: it is another one."""
-        self._state = State()
+        self._state = RegistryState()
         self._position = 0
 
     def _objection(self, subject: str, schema_id: int | None, field: str, unknown: set[Unknown]) -> str | None:

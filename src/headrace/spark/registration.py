@@ -57,7 +57,7 @@ class WorkerReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class WorkerFinding:
     """Something that keeps workers of a role (`driver`, `server`, `executor`) from using the source."""
 
     role: str
@@ -85,7 +85,7 @@ def register(spark: Any, *, check: bool = True) -> None:
     _register(spark, DefaultSource)
 
 
-def message_of(findings: Iterable[Finding]) -> str:
+def message_of(findings: Iterable[WorkerFinding]) -> str:
     """All that is wrong, each once, and what to do about it."""
     found = list(dict.fromkeys(findings))
     remedies = [_REMEDIES[role] for role in dict.fromkeys(one.role for one in found)]
@@ -97,7 +97,7 @@ def message_of(findings: Iterable[Finding]) -> str:
     return "\n".join(lines)
 
 
-def judge(role: str, one: WorkerReport, version: str) -> Finding | None:
+def judge(role: str, one: WorkerReport, version: str) -> WorkerFinding | None:
     """What keeps a worker from working together with this version of the package."""
     if one.missing:
         trouble = _lack(one)
@@ -107,7 +107,7 @@ def judge(role: str, one: WorkerReport, version: str) -> Finding | None:
         trouble = f"headrace {one.version} there, {version} here"
     else:
         return None
-    return Finding(role, f"{_where(role)} on {one.host} ({one.executable}, Python {one.python}): {trouble}")
+    return WorkerFinding(role, f"{_where(role)} on {one.host} ({one.executable}, Python {one.python}): {trouble}")
 
 
 def _lack(one: WorkerReport) -> str:
@@ -174,7 +174,7 @@ def _register(spark: Any, source: type) -> None:
         context.pythonExec = for_executors
 
 
-def _check_planner(spark: Any, role: str) -> list[Finding]:
+def _check_planner(spark: Any, role: str) -> list[WorkerFinding]:
     with _pickled_by_value():
         from . import worker_probe
 
@@ -186,7 +186,7 @@ def _check_planner(spark: Any, role: str) -> list[Finding]:
     return _judged(role, [field.metadata[worker_probe.REPORT]])
 
 
-def _check_executors(spark: Any, tasks: int) -> list[Finding]:
+def _check_executors(spark: Any, tasks: int) -> list[WorkerFinding]:
     from pyspark.sql.functions import udf
 
     with _pickled_by_value():
@@ -200,16 +200,16 @@ def _check_executors(spark: Any, tasks: int) -> list[Finding]:
     return _judged("executor", [row[worker_probe.REPORT] for row in rows])
 
 
-def _judged(role: str, reports: Iterable[str]) -> list[Finding]:
+def _judged(role: str, reports: Iterable[str]) -> list[WorkerFinding]:
     judged = [judge(role, WorkerReport(**json.loads(text)), headrace.__version__) for text in dict.fromkeys(reports)]
     return [one for one in judged if one is not None]
 
 
-def _failed(role: str, error: Exception) -> Finding:
+def _failed(role: str, error: Exception) -> WorkerFinding:
     from .pipeline.failures import cause_of  # workers load this module too, and have no use for pipelines
 
     here = f"{sys.executable}, Python {platform.python_version()}"
-    return Finding(role, f"{_where(role)}: {cause_of(error)} (here: {here})")
+    return WorkerFinding(role, f"{_where(role)}: {cause_of(error)} (here: {here})")
 
 
 @contextmanager

@@ -55,7 +55,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SegmentToClean:
     """A segment to be cleaned, as it was when the plan was made."""
 
     segment: Segment
@@ -66,14 +66,14 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class CompactionPlan:
     """What one cleaning reads and where it may write. The worker uses nothing but this."""
 
     disk: Disk
     directory: str
     settings: LogSettings
     now_ms: int
-    sources: Sequence[Source]
+    sources: Sequence[SegmentToClean]
     first_dirty_offset: int
     producers: Producers
     aborted: Sequence[AbortedTransaction]
@@ -84,13 +84,13 @@ class Plan:
 class Rewritten:
     """Segments that wait to take the place of others."""
 
-    plan: Plan
-    groups: Sequence[tuple[Sequence[Source], Segment]]
+    plan: CompactionPlan
+    groups: Sequence[tuple[Sequence[SegmentToClean], Segment]]
     clean_offset: int
     """Everything below it is clean once they have."""
 
 
-def plan(disk: Disk, log: Log, *, now_ms: int, last_stable_offset: int) -> Plan | None:
+def plan(disk: Disk, log: Log, *, now_ms: int, last_stable_offset: int) -> CompactionPlan | None:
     """What should be cleaned in a log now; None when it is clean enough."""
     settings = log.settings
     if not settings.compacts or log.offline is not None:
@@ -102,12 +102,14 @@ def plan(disk: Disk, log: Log, *, now_ms: int, last_stable_offset: int) -> Plan 
         segments.append(segment)
     if not _is_worthwhile(segments, log.first_dirty_offset, settings, now_ms):
         return None
-    return Plan(
+    return CompactionPlan(
         disk=disk,
         directory=log.directory,
         settings=settings,
         now_ms=now_ms,
-        sources=[Source(segment, segment.open(), segment.size, log.first_open_after(segment)) for segment in segments],
+        sources=[
+            SegmentToClean(segment, segment.open(), segment.size, log.first_open_after(segment)) for segment in segments
+        ],
         first_dirty_offset=log.first_dirty_offset,
         producers=log.producers().copy(),
         aborted=log.aborted_between(segments[0].base_offset, segments[-1].next_offset),
@@ -126,7 +128,7 @@ def _is_worthwhile(segments: list[Segment], first_dirty: int, settings: LogSetti
     return dirty_bytes >= settings.min_cleanable_dirty_ratio * sum(segment.size for segment in segments)
 
 
-def rewrite(plan: Plan, most_keys: int = DEDUPE_BYTES // BYTES_PER_KEY) -> Rewritten:
+def rewrite(plan: CompactionPlan, most_keys: int = DEDUPE_BYTES // BYTES_PER_KEY) -> Rewritten:
     """On a worker: write the cleaned segments beside the old ones.
 
     The dirty part is cleaned as far as its keys fit into memory, the rest by the next cleaning. `BadBatch`, and nothing
@@ -135,7 +137,7 @@ def rewrite(plan: Plan, most_keys: int = DEDUPE_BYTES // BYTES_PER_KEY) -> Rewri
     latest, clean_offset = _map_keys(plan, most_keys)
     sources = [source for source in plan.sources if source.segment.base_offset < clean_offset]
     rewriting = _Rewriting(plan, latest, clean_offset, Transactions(plan.aborted))
-    groups: list[tuple[Sequence[Source], Segment]] = []
+    groups: list[tuple[Sequence[SegmentToClean], Segment]] = []
     rewritten = Rewritten(plan=plan, groups=groups, clean_offset=clean_offset)
     try:
         for group in _group(sources, plan.settings):
@@ -148,7 +150,7 @@ def rewrite(plan: Plan, most_keys: int = DEDUPE_BYTES // BYTES_PER_KEY) -> Rewri
     return rewritten
 
 
-def _map_keys(plan: Plan, most_keys: int) -> tuple[dict[bytes, int], int]:
+def _map_keys(plan: CompactionPlan, most_keys: int) -> tuple[dict[bytes, int], int]:
     """The latest offset of each key in the dirty part, and the first offset for which there was no room."""
     latest: dict[bytes, int] = {}
     transactions = Transactions(plan.aborted)
@@ -185,7 +187,7 @@ def _digest(key: bytes) -> bytes:
     return key if len(key) < _DIGEST_SIZE else blake2b(key, digest_size=_DIGEST_SIZE).digest()
 
 
-def _records(source: Source, header: BatchHeader, batch: bytes) -> Iterator[Record]:
+def _records(source: SegmentToClean, header: BatchHeader, batch: bytes) -> Iterator[Record]:
     """The records of a batch one by one; `_Unreadable` where they are not what the header promises.
 
     `BadBatch` where others might read what we cannot: to go on would bring back what was deleted after it.
@@ -201,7 +203,7 @@ def _records(source: Source, header: BatchHeader, batch: bytes) -> Iterator[Reco
         raise _Unreadable from error
 
 
-def _is_readable(source: Source, header: BatchHeader, batch: bytes) -> bool:
+def _is_readable(source: SegmentToClean, header: BatchHeader, batch: bytes) -> bool:
     """Whether all records of a batch can be read. One that cannot stays as it is: no reader gets any of it."""
     try:
         for _ in _records(source, header, batch):
@@ -215,15 +217,15 @@ class _Unreadable(Exception):
     """The records of a batch are not what its header promises, though its checksum is right."""
 
 
-def _batches(source: Source) -> Iterator[tuple[BatchHeader, bytes]]:
+def _batches(source: SegmentToClean) -> Iterator[tuple[BatchHeader, bytes]]:
     file = source.file
     for position, header in scan(file, 0, source.size, floor=source.segment.base_offset, checked_from=0):
         yield header, file.pread(header.size, position)
 
 
-def _group(sources: Sequence[Source], settings: LogSettings) -> Iterator[list[Source]]:
+def _group(sources: Sequence[SegmentToClean], settings: LogSettings) -> Iterator[list[SegmentToClean]]:
     """Neighbours that fit one segment are merged, as their cleaned remains would leave many small files."""
-    group: list[Source] = []
+    group: list[SegmentToClean] = []
     size = 0
     for source in sources:
         base = group[0].segment.base_offset if group else source.segment.base_offset
@@ -269,14 +271,14 @@ class Transactions:
 
 @dataclass(frozen=True, slots=True)
 class _Rewriting:
-    plan: Plan
+    plan: CompactionPlan
     latest: dict[bytes, int]
     clean_offset: int
     """Where the map ends: records from here on stay."""
     transactions: Transactions
 
 
-def _new_segment(plan: Plan, group: Sequence[Source]) -> Segment:
+def _new_segment(plan: CompactionPlan, group: Sequence[SegmentToClean]) -> Segment:
     first = group[0].segment
     return Segment(
         plan.disk,
@@ -289,7 +291,7 @@ def _new_segment(plan: Plan, group: Sequence[Source]) -> Segment:
     )
 
 
-def _rewrite_group(rewriting: _Rewriting, group: Sequence[Source], cleaned: Segment) -> None:
+def _rewrite_group(rewriting: _Rewriting, group: Sequence[SegmentToClean], cleaned: Segment) -> None:
     plan = rewriting.plan
     path = cleaned.path + CLEANED_SUFFIX
     plan.disk.unlink(path)
@@ -308,7 +310,7 @@ def _rewrite_group(rewriting: _Rewriting, group: Sequence[Source], cleaned: Segm
 
 
 def _clean_batch(
-    rewriting: _Rewriting, source: Source, header: BatchHeader, batch: bytes, aborted: AbortedIndex
+    rewriting: _Rewriting, source: SegmentToClean, header: BatchHeader, batch: bytes, aborted: AbortedIndex
 ) -> tuple[BatchHeader, bytes] | None:
     """What stays of a batch; None when nothing does."""
     plan = rewriting.plan
@@ -361,7 +363,7 @@ def _clean_marker(
     return None if horizon < plan.now_ms else (header, batch)
 
 
-def _with_horizon(plan: Plan, header: BatchHeader) -> BatchHeader:
+def _with_horizon(plan: CompactionPlan, header: BatchHeader) -> BatchHeader:
     return header._replace(
         attributes=header.attributes | DELETE_HORIZON_BIT,
         base_timestamp=plan.now_ms + plan.settings.delete_retention_ms,
@@ -376,7 +378,7 @@ def _stays(record: Record, rewriting: _Rewriting, horizon: int | None) -> bool:
     return record.value is not None or horizon is None or rewriting.plan.now_ms <= horizon
 
 
-def _emptied(plan: Plan, header: BatchHeader) -> tuple[BatchHeader, bytes] | None:
+def _emptied(plan: CompactionPlan, header: BatchHeader) -> tuple[BatchHeader, bytes] | None:
     known = plan.producers.get(header.producer_id)
     if header.producer_id == NO_PRODUCER or known is None or known.last_offset != header.last_offset:
         return None

@@ -16,7 +16,7 @@ from .checkpoints import PARTITION_METADATA, CheckpointFile, Partition
 from .disk import DirectoryLocked, Disk, Lock, StorageError, parent_of
 from .log import Health, Log, LogState
 from .open_files import UNLIMITED, OpenFiles
-from .recovery import Expected, Progress, open_log, sync_found
+from .recovery import Expected, RecoveryProgress, open_log, sync_found
 from .segment import LOG_SUFFIX
 from .settings import LogSettings
 from .synced_logs import SyncedLogs
@@ -54,7 +54,7 @@ class ClosedLog:
         """Whether nothing of it has to be read."""
         return self.is_new or self.expected.clean
 
-    def open(self, progress: Progress | None = None) -> LogState:
+    def open(self, progress: RecoveryProgress | None = None) -> LogState:
         """What the log is, after whatever happened to it. To be told of progress is to be on a thread: then what was
         found is also synced, where readers see only what is."""
         state = open_log(self.disk, self.clock, self.directory, self.settings, self.expected, progress)

@@ -65,7 +65,7 @@ class Expected:
         return max(self.recovery_point, self.high_watermark, self.log_start_offset)
 
 
-class Progress:
+class RecoveryProgress:
     """How far a recovery has come, and whether it is to be given up: shared with the thread that is at it."""
 
     __slots__ = ("bytes", "is_cancelled")
@@ -82,7 +82,7 @@ class RecoveryCancelled(Exception):
 class _Watched:
     """A file that is read from its beginning to its end, as far as `scan` needs it."""
 
-    def __init__(self, file: File, progress: Progress) -> None:
+    def __init__(self, file: File, progress: RecoveryProgress) -> None:
         self._file = file
         self._progress = progress
         self.path = file.path
@@ -110,7 +110,7 @@ class _Recovery:
     findings: list[str] = field(default_factory=list)
     epoch_starts: list[tuple[int, int]] = field(default_factory=list)
     """Leader epochs met behind the recovery point, and where."""
-    progress: Progress = field(default_factory=Progress)
+    progress: RecoveryProgress = field(default_factory=RecoveryProgress)
     producers: Producers | None = None
     """What the producers have written up to where the tail was checked."""
     producers_from: int = 0
@@ -133,7 +133,7 @@ def open_log(
     directory: str,
     settings: LogSettings,
     expected: Expected,
-    progress: Progress | None = None,
+    progress: RecoveryProgress | None = None,
 ) -> LogState:
     """The state of the log in an existing directory, which may be empty, after whatever happened to it.
 
@@ -145,7 +145,7 @@ def open_log(
         directory=directory,
         settings=settings,
         expected=expected,
-        progress=progress or Progress(),
+        progress=progress or RecoveryProgress(),
     )
     state = _open_segments(recovery)
     _let_go(state.segments)

@@ -4,13 +4,13 @@ from headrace.registry import decisions
 from headrace.registry.parsing import Posted
 from headrace.registry.service import Registry
 from headrace.schema_log.records import Proposal
-from headrace.schema_log.state import State, Version
+from headrace.schema_log.state import RegistryState, Version
 
 
 async def register(registry: Registry, subject: str, posted: Posted) -> Version:
     """The version that a schema has or gets."""
 
-    def decide(state: State) -> tuple[Version | None, Proposal | None]:
+    def decide(state: RegistryState) -> tuple[Version | None, Proposal | None]:
         found = decisions.register(state, registry.parser, subject, posted, normalize=False)
         return (None, found) if isinstance(found, Proposal) else (found, None)
 

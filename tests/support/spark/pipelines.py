@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from headrace.spark.pipeline.model import Declaration
 from headrace.spark.pipeline.paths import PipelinePaths
-from headrace.spark.pipeline.progress import Progress
+from headrace.spark.pipeline.progress import SinkProgress
 from headrace.spark.pipeline.session import DEFAULTS, SparkTarget
 
 SILENT_SECONDS = 240.0
@@ -28,7 +28,7 @@ class Silent:
 
     def phase(self, words: str) -> None: ...
     def started(self, declaration: Declaration, paths: PipelinePaths, spark: SparkTarget) -> None: ...
-    def progress(self, sinks: Sequence[Progress]) -> None: ...
+    def progress(self, sinks: Sequence[SinkProgress]) -> None: ...
 
 
 @contextmanager

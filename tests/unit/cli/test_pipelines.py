@@ -15,7 +15,7 @@ from headrace.spark.pipeline import run as planning
 from headrace.spark.pipeline.building import BuiltGraph
 from headrace.spark.pipeline.document import InvalidPipeline
 from headrace.spark.pipeline.loading import load
-from headrace.spark.pipeline.progress import Progress
+from headrace.spark.pipeline.progress import SinkProgress
 from headrace.spark.pipeline.queries import SinkGraph
 from headrace.spark.pipeline.session import SparkTarget
 from headrace.testing import Broker
@@ -65,7 +65,7 @@ def test_check_answers_in_json(run: Run, tmp_path: Path) -> None:
     assert (answer["ok"], answer["sources"], answer["steps"]) == (True, ["lines"], ["words", "counted"])
 
 
-MOVED = Progress(sink="revenue", state="running", batch=3, rows_in=1200, rows_out=30, lag=7, latency_ms=210)
+MOVED = SinkProgress(sink="revenue", state="running", batch=3, rows_in=1200, rows_out=30, lag=7, latency_ms=210)
 
 
 def test_json_has_a_line_for_each_change(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,7 +91,7 @@ def test_lines_come_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == ("revenue: running, batch 3, in 1,200 (0/s), out 30, lag 7, took 210 ms\n")
 
 
-STARTING = Progress(sink="revenue")
+STARTING = SinkProgress(sink="revenue")
 
 
 def test_a_sink_that_starts_is_shown_before_its_first_batch_and_after_an_outage(
@@ -122,7 +122,7 @@ def test_a_terminal_shows_a_table() -> None:
     assert "1,200" in shown
 
 
-CUT_OFF = Progress(
+CUT_OFF = SinkProgress(
     sink="revenue",
     state="unreachable",
     batch=3,

@@ -11,7 +11,7 @@ import pytest
 from headrace.cluster.kazoo_loop import LoopHandler
 from headrace.cluster.keeper import Keeper
 from headrace.cluster.store import Session, StoreError
-from headrace.cluster.znodes import Place
+from headrace.cluster.znodes import ZooKeeperAddress
 
 SESSION_SECONDS = 1.5
 LONG = 60.0
@@ -109,7 +109,7 @@ async def bench(
     fake = FakeServer(granted)
     listening = await asyncio.start_server(fake.serve, "127.0.0.1", 0)
     host, port = listening.sockets[0].getsockname()
-    keeper = Keeper(Place(f"{host}:{port}", ""), asked, patience)
+    keeper = Keeper(ZooKeeperAddress(f"{host}:{port}", ""), asked, patience)
     try:
         keeper._patience = LONG  # to get there; the machine may be slow
         await keeper.start()

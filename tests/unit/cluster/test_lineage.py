@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from headrace.cluster.lineage import Lineage, Mark, Verdict, compare
+from headrace.cluster.lineage import Lineage, LineageVerdict, Mark, compare
 from headrace.cluster.store import StoreError
 
 ONE, TWO, OTHER_TWO, THREE = Mark(1, "a"), Mark(2, "b"), Mark(2, "x"), Mark(3, "c")
@@ -13,19 +13,19 @@ ONE, TWO, OTHER_TWO, THREE = Mark(1, "a"), Mark(2, "b"), Mark(2, "x"), Mark(3, "
 @pytest.mark.parametrize(
     ("stored", "remembered", "verdict"),
     [
-        (None, (), Verdict.TOGETHER),
-        (ONE, (), Verdict.TOGETHER),
-        (ONE, (ONE,), Verdict.TOGETHER),
-        (ONE, (ONE, TWO), Verdict.TOGETHER),
-        (TWO, (ONE, TWO), Verdict.TOGETHER),
-        (None, (ONE,), Verdict.STORE_SET_BACK),
-        (ONE, (TWO,), Verdict.STORE_SET_BACK),
-        (OTHER_TWO, (ONE, TWO), Verdict.STORE_SET_BACK),
-        (THREE, (ONE, TWO), Verdict.DIRECTORY_SET_BACK),
+        (None, (), LineageVerdict.TOGETHER),
+        (ONE, (), LineageVerdict.TOGETHER),
+        (ONE, (ONE,), LineageVerdict.TOGETHER),
+        (ONE, (ONE, TWO), LineageVerdict.TOGETHER),
+        (TWO, (ONE, TWO), LineageVerdict.TOGETHER),
+        (None, (ONE,), LineageVerdict.STORE_SET_BACK),
+        (ONE, (TWO,), LineageVerdict.STORE_SET_BACK),
+        (OTHER_TWO, (ONE, TWO), LineageVerdict.STORE_SET_BACK),
+        (THREE, (ONE, TWO), LineageVerdict.DIRECTORY_SET_BACK),
     ],
 )
 def test_the_older_mark_tells_what_was_set_back(
-    stored: Mark | None, remembered: tuple[Mark, ...], verdict: Verdict
+    stored: Mark | None, remembered: tuple[Mark, ...], verdict: LineageVerdict
 ) -> None:
     assert compare(stored, remembered) is verdict
 

@@ -28,7 +28,7 @@ from headrace.cluster.znodes import (
     Failed,
     Husk,
     Node,
-    Place,
+    ZooKeeperAddress,
     first_failure,
     parents_needed,
     parse_url,
@@ -73,13 +73,13 @@ def test_ancestors_are_named_from_the_top() -> None:
 @pytest.mark.parametrize(
     ("url", "place"),
     [
-        ("zookeeper://h:2181", Place("h:2181", "")),
-        ("zookeeper://h1:2181,h2:2182/", Place("h1:2181,h2:2182", "")),
-        ("zookeeper://h/headrace/test/", Place("h", "/headrace/test")),
-        ("zookeeper://[::1]:2181/a", Place("[::1]:2181", "/a")),
+        ("zookeeper://h:2181", ZooKeeperAddress("h:2181", "")),
+        ("zookeeper://h1:2181,h2:2182/", ZooKeeperAddress("h1:2181,h2:2182", "")),
+        ("zookeeper://h/headrace/test/", ZooKeeperAddress("h", "/headrace/test")),
+        ("zookeeper://[::1]:2181/a", ZooKeeperAddress("[::1]:2181", "/a")),
     ],
 )
-def test_urls(url: str, place: Place) -> None:
+def test_urls(url: str, place: ZooKeeperAddress) -> None:
     assert parse_url(url) == place
 
 

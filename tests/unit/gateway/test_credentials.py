@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.config import PLAIN_USERS
-from headrace.gateway.credentials import Identity, identify
+from headrace.gateway.credentials import Caller, identify
 from headrace.gateway.settings import Account, Settings
 from headrace.testing import Broker
 from headrace.web.application import Application
@@ -90,7 +90,7 @@ def request_with(headers: dict[str, str], state: dict[str, str] | None = None, m
 def test_who_calls_is_told_by_header_or_certificate() -> None:
     account = Account(username="carol", password="c")
     settings = Settings(bootstrap=(), mechanism="PLAIN", certificates={"carol.example": account})
-    assert identify(request_with({}, {"certificate": "carol.example"}), settings) == Identity("carol", account)
+    assert identify(request_with({}, {"certificate": "carol.example"}), settings) == Caller("carol", account)
     with pytest.raises(Problem):
         identify(request_with({}, {"certificate": "other.example"}), settings)
     claims = base64.urlsafe_b64encode(json.dumps({"sub": "dave"}).encode()).decode().rstrip("=")
@@ -98,7 +98,7 @@ def test_who_calls_is_told_by_header_or_certificate() -> None:
     assert identify(request_with({"Authorization": f"Bearer {token}"}), settings).principal == "sub:dave"
     opaque = identify(request_with({"Authorization": "Bearer opaque"}), settings)
     assert opaque.principal.startswith("token:")
-    assert identify(request_with({}), Settings(bootstrap=())) == Identity()
+    assert identify(request_with({}), Settings(bootstrap=())) == Caller()
 
 
 @pytest.mark.parametrize("value", ["Basic !", "Basic " + base64.b64encode(b"no-colon").decode(), "Basic Og==", "x"])

@@ -10,7 +10,7 @@ from headrace.registry.compatibility import LEVELS
 from headrace.registry.errors import RegistryError
 from headrace.registry.parsing import Parser, Posted
 from headrace.schema_log.records import Proposal
-from headrace.schema_log.state import State
+from headrace.schema_log.state import RegistryState
 from tests.support.registry import cases_avro, cases_json, cases_protobuf
 
 LIBRARY = Parser()
@@ -75,7 +75,7 @@ def avro(names: tuple[str, ...]) -> str:
 
 def accepted(level: str, *versions: tuple[str, ...]) -> list[bool]:
     """Whether each version is taken after those before it that were."""
-    state = State()
+    state = RegistryState()
     found = []
     _, proposal = decisions.set_config(state, "", {"compatibilityLevel": level})
     state.apply(0, proposal)
@@ -124,7 +124,7 @@ def test_each_level_asks_its_own_question(
 
 
 def test_a_subject_keeps_to_one_type() -> None:
-    state = State()
+    state = RegistryState()
     first = decisions.register(state, LIBRARY, "s", Posted(text=avro(V1)), normalize=False)
     assert isinstance(first, Proposal)
     state.apply(0, first)

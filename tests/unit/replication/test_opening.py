@@ -19,7 +19,7 @@ from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
 from headrace.storage.manager import LogManager
-from headrace.storage.recovery import Progress
+from headrace.storage.recovery import RecoveryProgress
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import SimulatedDisk
 from tests.support.wire import batch_of
@@ -355,7 +355,7 @@ async def test_a_checkpoint_syncs_so_that_little_is_left_to_recover() -> None:
     assert broker.replicas.partition("t", 0).log.synced_offset == 300
     again = broker.kill()
     closed = again.logs.find("t", 0, topic.id, log_settings(topic, BrokerConfig.parse({})))
-    progress = Progress()
+    progress = RecoveryProgress()
     assert closed.open(progress).log_end_offset == 303
     assert progress.bytes < 10_000
 

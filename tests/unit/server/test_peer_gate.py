@@ -14,7 +14,7 @@ from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
 from headrace.protocol.peer import InternalApi, Message, checked, decode_message, encode_message
 from headrace.security.hello import Greeting, Role
-from headrace.server.clustered.peers import Identity, greet
+from headrace.server.clustered.peers import PeerIdentity, greet
 from headrace.server.context import Context, RequestInfo
 from headrace.server.handlers.api_versions import handle_api_versions
 from headrace.testing import Broker
@@ -168,7 +168,7 @@ def test_a_greeting_that_is_none_closes_the_connection(body: bytes) -> None:
 
 def test_a_connection_is_greeted_once() -> None:
     async def play(node: Node, link: Link) -> None:
-        me = Identity(broker_id=1, cluster_id=CLUSTER, secret=SECRET, epoch=lambda: 7)
+        me = PeerIdentity(broker_id=1, cluster_id=CLUSTER, secret=SECRET, epoch=lambda: 7)
         await greet(link, me, 2, Random(1))
         assert (await say(link, {"a": 1}, InternalApi.FEED)).values == {"from": 2, "a": 1}
         assert await is_closed_by(link, InternalApi.HELLO)
@@ -178,7 +178,7 @@ def test_a_connection_is_greeted_once() -> None:
 
 def test_what_brokers_ask_must_be_sound_too() -> None:
     async def play(node: Node, link: Link) -> None:
-        me = Identity(broker_id=1, cluster_id=CLUSTER, secret=SECRET, epoch=lambda: 7)
+        me = PeerIdentity(broker_id=1, cluster_id=CLUSTER, secret=SECRET, epoch=lambda: 7)
         await greet(link, me, 2, Random(1))
         assert await is_closed_by(link, InternalApi.FEED, b"\0\0\0\3nul")
 
@@ -187,7 +187,7 @@ def test_what_brokers_ask_must_be_sound_too() -> None:
 
 def test_an_impostor_is_found_out_by_who_asks() -> None:
     async def play(node: Node, link: Link) -> None:
-        me = Identity(broker_id=1, cluster_id=CLUSTER, secret=b"the real one", epoch=lambda: 7)
+        me = PeerIdentity(broker_id=1, cluster_id=CLUSTER, secret=b"the real one", epoch=lambda: 7)
         with pytest.raises(ProtocolViolation, match="secret"):
             await greet(link, me, 2, Random(1))
 

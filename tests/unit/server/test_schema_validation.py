@@ -28,7 +28,7 @@ from headrace.registry.parsing import Parser, Posted
 from headrace.registry.service import Registry
 from headrace.registry.topic_log import TopicLog
 from headrace.schema_log.records import TOPIC, Proposal, encode
-from headrace.schema_log.state import State
+from headrace.schema_log.state import RegistryState
 from headrace.server.registry_reader import RegistryReader, slice_of
 from headrace.server.schema_book import SchemaBook, Slice, named_schemas
 from headrace.testing import Broker
@@ -44,7 +44,7 @@ def framed(schema_id: int, rest: bytes = b"x") -> bytes:
 
 def registrations(*subjects: str) -> list[bytes]:
     """A log in which each subject has a schema of its own: ids count from 1."""
-    state = State()
+    state = RegistryState()
     log = []
     for number, subject in enumerate(subjects):
         text = f'{{"type":"enum","name":"E","symbols":["A"],"default":"A","doc":"{number}"}}'

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.client.columnar.model import TopicPartition
 from headrace.client.errors import ClientError
-from headrace.spark.source.group_progress import Progress
+from headrace.spark.source.group_progress import GroupProgress
 from headrace.spark.source.offsets import Offsets
 from tests.support.spark.logs import FakeClock
 
@@ -28,7 +28,7 @@ class Group:
 
 def test_each_point_is_committed_once() -> None:
     group = Group()
-    progress = Progress("g", group.commit)
+    progress = GroupProgress("g", group.commit)
     for offset in (3, 3, 3, 5, 5):
         progress.finished({A: offset})
     assert group.commits == [("g", {A: 3}), ("g", {A: 5})]
@@ -36,7 +36,7 @@ def test_each_point_is_committed_once() -> None:
 
 def test_nothing_is_committed_where_nothing_is_read() -> None:
     group = Group()
-    Progress("g", group.commit).finished({})
+    GroupProgress("g", group.commit).finished({})
     assert group.tries == 0
 
 
@@ -45,7 +45,7 @@ def test_a_commit_that_fails_does_not_fail_the_query_and_is_tried_again_later(
 ) -> None:
     group, clock = Group(), FakeClock()
     group.error = ClientError("group 'g' has members")
-    progress = Progress("g", group.commit, clock)
+    progress = GroupProgress("g", group.commit, clock)
     with caplog.at_level(logging.WARNING):
         for _ in range(50):
             progress.finished({A: 3})

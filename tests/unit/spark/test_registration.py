@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import headrace.spark
-from headrace.spark.registration import Finding, WorkerReport, judge, message_of
+from headrace.spark.registration import WorkerFinding, WorkerReport, judge, message_of
 from headrace.spark.worker_probe import REQUIRED, report
 
 SPARK = Path(headrace.spark.__file__).parent
@@ -27,7 +27,7 @@ def test_a_worker_with_the_same_version_is_fine() -> None:
 
 def test_a_worker_that_lacks_modules_names_them_with_its_host_and_python() -> None:
     found = judge("executor", replace(GOOD, version=None, missing=["headrace", "numba"]), "1.2.0")
-    assert found == Finding(
+    assert found == WorkerFinding(
         "executor", "executor on node-7 (/usr/bin/python3, Python 3.11.2): no module headrace, numba"
     )
 
@@ -53,7 +53,9 @@ def test_a_worker_with_another_version_or_a_broken_installation_is_told_of() -> 
 
 
 def test_the_message_says_each_thing_once_and_what_to_do_for_those_concerned() -> None:
-    message = message_of([Finding("executor", "a"), Finding("executor", "b"), Finding("executor", "a")])
+    message = message_of(
+        [WorkerFinding("executor", "a"), WorkerFinding("executor", "b"), WorkerFinding("executor", "a")]
+    )
     assert message.splitlines()[1:3] == ["- a", "- b"]
     assert "spark.archives" in message
     assert "Spark Connect" not in message

@@ -13,6 +13,7 @@ from headrace.spark.sink.commit import (
     CommitError,
     Copy,
     Decision,
+    DecisionState,
     Drop,
     Duty,
     End,
@@ -25,7 +26,6 @@ from headrace.spark.sink.commit import (
     Prepared,
     Record,
     Report,
-    State,
     Steps,
     TakeOver,
     Verdict,
@@ -47,10 +47,10 @@ ONE = Prepared("r2", 0, "s-1", 10, 3)
 TWO = Prepared("r2", 1, "t-1", 11, 3)
 OLD = Prepared("r1", 0, "s-1", 5, 0)
 REPORTS = [Report("q", "r2", 7, (Part(ONE),)), Report("q", "r2", 7, (Part(TWO),))]
-DECIDED = Decision(batch=7, run="r1", state=State.COMMITTING, transactions=(OLD,))
+DECIDED = Decision(batch=7, run="r1", state=DecisionState.COMMITTING, transactions=(OLD,))
 
 
-def decision(batch: int, state: State = State.COMMITTED) -> Decision:
+def decision(batch: int, state: DecisionState = DecisionState.COMMITTED) -> Decision:
     return Decision(batch=batch, run="r1", state=state)
 
 
@@ -70,10 +70,10 @@ def played(steps: Steps, *answers: object) -> list[object]:
     [
         (None, Duty.WRITE),
         (decision(6), Duty.WRITE),
-        (decision(6, State.COMMITTING), Duty.WRITE),
+        (decision(6, DecisionState.COMMITTING), Duty.WRITE),
         (decision(7), Duty.SKIP),
         (DECIDED, Duty.SKIP),
-        (decision(7, State.REVOKED), Duty.WRITE),
+        (decision(7, DecisionState.REVOKED), Duty.WRITE),
     ],
 )
 def test_a_task_writes_unless_its_batch_is_decided(last: Decision | None, expected: Duty) -> None:
@@ -103,13 +103,13 @@ def test_a_batch_is_committed_whole_or_not_at_all(outcomes: list[Outcome], expec
 
 def test_a_batch_is_decided_before_it_is_committed() -> None:
     last = decision(6)
-    committing = Decision(batch=7, run="r2", state=State.COMMITTING, transactions=(ONE, TWO))
+    committing = Decision(batch=7, run="r2", state=DecisionState.COMMITTING, transactions=(ONE, TWO))
     assert played(commit_steps(7, REPORTS), last, [OPEN, OPEN], None, [COMMITTED, COMMITTED], None) == [
         TakeOver("r2"),
         Inspect([ONE, TWO]),
         Record(committing),
         End((ONE, TWO), commit=True),
-        Record(committing.ended(State.COMMITTED)),
+        Record(committing.ended(DecisionState.COMMITTED)),
         None,
     ]
 
@@ -120,7 +120,7 @@ def test_a_run_that_died_between_decision_and_commit_is_finished_by_the_next() -
         TakeOver("r2"),
         Inspect((OLD,)),
         End((OLD,), commit=True),
-        Record(DECIDED.ended(State.COMMITTED)),
+        Record(DECIDED.ended(DecisionState.COMMITTED)),
         End([], commit=False),
         None,
     ]
@@ -136,7 +136,7 @@ def test_a_batch_that_was_written_again_although_decided_is_aborted() -> None:
 
 def test_a_decision_whose_transactions_are_all_lost_is_revoked_and_the_batch_written_anew() -> None:
     steps = commit_steps(7, [Report("q", "r2", 7, found_decided=True)])
-    assert played(steps, DECIDED, [LOST], [LOST])[-1] == Record(DECIDED.ended(State.REVOKED))
+    assert played(steps, DECIDED, [LOST], [LOST])[-1] == Record(DECIDED.ended(DecisionState.REVOKED))
     assert steps.send(None) == End([], commit=False)
     with pytest.raises(CommitError, match="start the query again"):
         steps.send([])
@@ -154,7 +154,7 @@ def test_a_transaction_that_ended_too_early_is_copied_before_the_batch_is_decide
     copy, later = Part(TWO._replace(suffix="u-1"), lost.ranges), Part(ONE._replace(suffix="v-1"), ())
     steps = commit_steps(7, [Report("q", "r2", 7, (kept, lost))])
     inspected = [Inspect([ONE, copy.prepared]), Copy(7, kept), Inspect([copy.prepared, later.prepared])]
-    decided = Decision(batch=7, run="r2", state=State.COMMITTING, transactions=(copy.prepared, later.prepared))
+    decided = Decision(batch=7, run="r2", state=DecisionState.COMMITTING, transactions=(copy.prepared, later.prepared))
     answers = [None, [OPEN, LOST], (copy,), [LOST, OPEN], (later,), [OPEN, OPEN]]
     assert played(steps, *answers)[2:] == [Copy(7, lost), *inspected, Record(decided)]
 
@@ -175,10 +175,10 @@ def test_a_torn_batch_stops_the_query_and_says_what_is_missing() -> None:
 
 
 def test_a_torn_batch_is_written_again_where_that_is_wanted() -> None:
-    torn = Decision(batch=7, run="r1", state=State.COMMITTING, transactions=(OLD, OLD._replace(partition=1)))
+    torn = Decision(batch=7, run="r1", state=DecisionState.COMMITTING, transactions=(OLD, OLD._replace(partition=1)))
     steps = commit_steps(7, [Report("q", "r2", 7, found_decided=True)], rewrite_torn=True)
     commands = played(steps, torn, [COMMITTED, LOST], [COMMITTED, LOST])
-    assert commands[-1] == Record(torn.ended(State.REVOKED))
+    assert commands[-1] == Record(torn.ended(DecisionState.REVOKED))
 
 
 def test_an_empty_batch_decides_nothing() -> None:
@@ -186,7 +186,7 @@ def test_an_empty_batch_decides_nothing() -> None:
 
 
 def test_an_abort_spares_what_was_decided() -> None:
-    mine = Decision(batch=7, run="r2", state=State.COMMITTING, transactions=(ONE,))
+    mine = Decision(batch=7, run="r2", state=DecisionState.COMMITTING, transactions=(ONE,))
     commands = played(abort_steps(REPORTS), ("r2", mine), mine, [LOST], [transactional_id("q", "r2", "s-1")])
     assert commands == [Look(), TakeOver("r2"), End([TWO], commit=False), ListOpen(), None]
 
@@ -217,7 +217,7 @@ def test_an_abort_leaves_the_journal_to_a_run_that_took_it() -> None:
 
 
 def test_a_decision_is_read_as_it_was_written() -> None:
-    written = Decision(batch=7, run="r2", state=State.COMMITTING, transactions=(ONE, TWO))
+    written = Decision(batch=7, run="r2", state=DecisionState.COMMITTING, transactions=(ONE, TWO))
     assert decision_of(json.loads(json.dumps(written.fields()))) == written
 
 

@@ -14,10 +14,10 @@ from headrace.spark.sink.commit import (
     PREFIX,
     CommitError,
     Decision,
+    DecisionState,
     Part,
     Prepared,
     Report,
-    State,
     suffix_of,
     transactional_id,
 )
@@ -79,7 +79,7 @@ def test_batches_become_visible_one_after_the_other(cluster: Cluster, coordinato
     for batch in range(3):
         one.commit(batch, written(coordinator, "r1", batch))
         assert states(coordinator, "r1") == {COMMITTED}
-    assert journal(cluster).look() == ("r1", Decision(batch=2, run="r1", state=State.COMMITTED))
+    assert journal(cluster).look() == ("r1", Decision(batch=2, run="r1", state=DecisionState.COMMITTED))
 
 
 def test_batches_of_a_run_may_be_committed_by_processes_that_take_turns(
@@ -90,7 +90,7 @@ def test_batches_of_a_run_may_be_committed_by_processes_that_take_turns(
     for batch in range(6):
         processes[batch % 2].commit(batch, written(coordinator, "r1", batch))
         assert states(coordinator, "r1") == {COMMITTED}
-    assert journal(cluster).look() == ("r1", Decision(batch=5, run="r1", state=State.COMMITTED))
+    assert journal(cluster).look() == ("r1", Decision(batch=5, run="r1", state=DecisionState.COMMITTED))
 
 
 def test_a_driver_that_died_after_its_decision_is_followed_by_one_that_commits(

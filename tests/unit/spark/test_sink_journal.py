@@ -12,7 +12,7 @@ from headrace.client.columnar.cluster import Cluster
 from headrace.client.columnar.fenced import Entry
 from headrace.client.columnar.prepared import describe_transactions
 from headrace.spark.sink import journal as sink_journal
-from headrace.spark.sink.commit import PREFIX, CommitError, Decision, Prepared, State
+from headrace.spark.sink.commit import PREFIX, CommitError, Decision, DecisionState, Prepared
 from headrace.spark.sink.journal import JournalState, TopicJournal, require_journal
 from headrace.testing import Broker
 from tests.support.process import wait_for
@@ -46,8 +46,8 @@ def query() -> str:
     return f"q{next(_queries)}"
 
 
-def decision(batch: int, run: str, state: State = State.COMMITTED) -> Decision:
-    transactions = (Prepared(run, 0, "0-0", 7, 1),) if state is State.COMMITTING else ()
+def decision(batch: int, run: str, state: DecisionState = DecisionState.COMMITTED) -> Decision:
+    transactions = (Prepared(run, 0, "0-0", 7, 1),) if state is DecisionState.COMMITTING else ()
     return Decision(batch=batch, run=run, state=state, transactions=transactions)
 
 
@@ -64,7 +64,7 @@ def test_a_driver_whose_fence_has_expired_still_decides_nothing(cluster: Cluster
     decided = decision(7, "r2")
     new.record(decided)
     with pytest.raises(CommitError, match="started a second time"):
-        old.record(decision(7, "r1", State.COMMITTING))
+        old.record(decision(7, "r1", DecisionState.COMMITTING))
     assert new.look() == ("r2", decided)
     assert TopicJournal(cluster, TOPIC, query).look() == ("r2", decided)
     new.record(decision(8, "r2"))
@@ -151,10 +151,10 @@ def first_version(batch: int) -> list[Entry]:
 
 def test_a_decision_of_an_earlier_version_is_the_last_word_until_there_is_a_claim() -> None:
     entries = first_version(3)
-    assert journal(entries).look() == ("r1", decision(3, "r1", State.COMMITTING))
-    assert journal(entries).take_over("r2") == decision(3, "r1", State.COMMITTING)
+    assert journal(entries).look() == ("r1", decision(3, "r1", DecisionState.COMMITTING))
+    assert journal(entries).take_over("r2") == decision(3, "r1", DecisionState.COMMITTING)
     entries.append(first_version(4)[1]._replace(offset=entries[-1].offset + 1))
-    assert journal(entries).look() == ("r2", decision(3, "r1", State.COMMITTING))
+    assert journal(entries).look() == ("r2", decision(3, "r1", DecisionState.COMMITTING))
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b'{"version":1}', b'{"version":3}', b"\xff"])

@@ -17,7 +17,7 @@ from headrace.spark.sink import slots as sink_slots
 from headrace.spark.sink.commit import CommitError, Part, Report, id_prefix, transactional_id
 from headrace.spark.sink.driver import SinkDriver
 from headrace.spark.sink.journal import TopicJournal, require_journal
-from headrace.spark.sink.parts import Origin, PartsWriter
+from headrace.spark.sink.parts import PartOrigin, PartsWriter
 from headrace.testing import Broker
 from tests.support.process import wait_for
 from tests.support.spark.logs import FakeClock
@@ -90,8 +90,8 @@ def committed(topics: Topics, topic: str) -> list[bytes]:
     return [row["value"] for row in rows_of(topics, topic)]
 
 
-def origin(query: str, partition: int = 0) -> Origin:
-    return Origin(query, RUN, 0, partition, reuses_ids=True)
+def origin(query: str, partition: int = 0) -> PartOrigin:
+    return PartOrigin(query, RUN, 0, partition, reuses_ids=True)
 
 
 def report(query: str, parts: tuple[Part, ...]) -> Report:

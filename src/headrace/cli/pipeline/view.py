@@ -13,7 +13,7 @@ from ..console import note, say, say_json
 if TYPE_CHECKING:
     from headrace.spark.pipeline.model import Declaration
     from headrace.spark.pipeline.paths import PipelinePaths
-    from headrace.spark.pipeline.progress import Progress
+    from headrace.spark.pipeline.progress import SinkProgress
     from headrace.spark.pipeline.session import SparkTarget
 
 LINE_SECONDS: Final = 5.0
@@ -28,8 +28,8 @@ class View(Protocol):
 
     def phase(self, words: str) -> None: ...
     def started(self, declaration: "Declaration", paths: "PipelinePaths", spark: "SparkTarget") -> None: ...
-    def progress(self, sinks: "Sequence[Progress]") -> None: ...
-    def ended(self, sinks: "Sequence[Progress]") -> None: ...
+    def progress(self, sinks: "Sequence[SinkProgress]") -> None: ...
+    def ended(self, sinks: "Sequence[SinkProgress]") -> None: ...
     def failed(self, message: str) -> None: ...
 
 
@@ -45,7 +45,7 @@ def view_for(json: bool) -> Iterator[View]:
         yield LineView()
 
 
-def cells(sink: "Progress") -> tuple[str, ...]:
+def cells(sink: "SinkProgress") -> tuple[str, ...]:
     """A sink as a row of the table."""
     return (
         sink.sink,
@@ -61,7 +61,7 @@ def cells(sink: "Progress") -> tuple[str, ...]:
     )
 
 
-def line(sink: "Progress", now: float | None = None) -> str:
+def line(sink: "SinkProgress", now: float | None = None) -> str:
     """A sink as a line; `now` is the time by which its last progress is judged."""
     if sink.state == "starting" and sink.batch is None:
         return f"{sink.sink}: starting, no batch is done yet{f', restarts {sink.restarts}' if sink.restarts else ''}"
@@ -77,14 +77,14 @@ def line(sink: "Progress", now: float | None = None) -> str:
     return f"{sink.sink}: {', '.join(parts)}"
 
 
-def condition(sink: "Progress") -> str | None:
+def condition(sink: "SinkProgress") -> str | None:
     """What keeps a sink from running, and since when."""
     if sink.problem is None:
         return None
     return f"{_CONDITIONS.get(sink.state, sink.state)} since {_clock_time(sink.since)} ({_one_line(sink.problem)})"
 
 
-def is_stale(sink: "Progress", now: float | None) -> bool:
+def is_stale(sink: "SinkProgress", now: float | None) -> bool:
     """Whether a sink that runs has not been heard of for longer than an idle one would be silent."""
     if now is None or sink.last_progress is None or sink.state != "running":
         return False
@@ -100,7 +100,7 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _steady(sink: "Progress") -> "Progress":
+def _steady(sink: "SinkProgress") -> "SinkProgress":
     """A sink without what changes while nothing happens."""
     return replace(sink, last_progress=None)
 
@@ -113,7 +113,7 @@ class JsonView:
     """One JSON document a line; a sink's line whenever it has changed."""
 
     def __init__(self) -> None:
-        self._shown: dict[str, Progress] = {}
+        self._shown: dict[str, SinkProgress] = {}
 
     def phase(self, words: str) -> None:
         say_json({"event": "phase", "phase": words})
@@ -130,13 +130,13 @@ class JsonView:
             }
         )
 
-    def progress(self, sinks: "Sequence[Progress]") -> None:
+    def progress(self, sinks: "Sequence[SinkProgress]") -> None:
         for sink in sinks:
             if self._shown.get(sink.sink) != _steady(sink):
                 self._shown[sink.sink] = _steady(sink)
                 say_json({"event": "progress", "time": round(time.time(), 3), **asdict(sink)})
 
-    def ended(self, sinks: "Sequence[Progress]") -> None:
+    def ended(self, sinks: "Sequence[SinkProgress]") -> None:
         say_json({"event": "ended", "sinks": [asdict(sink) for sink in sinks]})
 
     def failed(self, message: str) -> None:
@@ -153,7 +153,7 @@ class LineView:
         self._clock = clock
         self._time = time_of_day
         self._next = clock()
-        self._shown: dict[str, tuple[Progress, bool]] = {}
+        self._shown: dict[str, tuple[SinkProgress, bool]] = {}
 
     def phase(self, words: str) -> None:
         note(words)
@@ -161,7 +161,7 @@ class LineView:
     def started(self, declaration: "Declaration", paths: "PipelinePaths", spark: "SparkTarget") -> None:
         note(_opening(declaration, paths, spark))
 
-    def progress(self, sinks: "Sequence[Progress]") -> None:
+    def progress(self, sinks: "Sequence[SinkProgress]") -> None:
         if self._clock() < self._next:
             return
         self._next = self._clock() + LINE_SECONDS
@@ -172,7 +172,7 @@ class LineView:
                 self._shown[sink.sink] = shown
                 say(line(sink, now))
 
-    def ended(self, sinks: "Sequence[Progress]") -> None:
+    def ended(self, sinks: "Sequence[SinkProgress]") -> None:
         for sink in sinks:
             say(line(sink))
 
@@ -195,10 +195,10 @@ class LiveView:
     def started(self, declaration: "Declaration", paths: "PipelinePaths", spark: "SparkTarget") -> None:
         self._title = _opening(declaration, paths, spark)
 
-    def progress(self, sinks: "Sequence[Progress]") -> None:
+    def progress(self, sinks: "Sequence[SinkProgress]") -> None:
         self._live.update(self._table(sinks), refresh=True)
 
-    def ended(self, sinks: "Sequence[Progress]") -> None:
+    def ended(self, sinks: "Sequence[SinkProgress]") -> None:
         self._title = ""
         self._live.update(self._table(sinks), refresh=True)
 
@@ -206,7 +206,7 @@ class LiveView:
         self._live.stop()
         note(f"headrace: {message}")
 
-    def _table(self, sinks: "Sequence[Progress]") -> Any:
+    def _table(self, sinks: "Sequence[SinkProgress]") -> Any:
         from rich import box
         from rich.table import Table
         from rich.text import Text

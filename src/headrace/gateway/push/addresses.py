@@ -55,7 +55,7 @@ def parse_callback(url: str) -> Callback:
     return Callback(parts.scheme == "https", parts.hostname, port or _PORTS[parts.scheme], target)
 
 
-class Rules:
+class AddressRules:
     """What is allowed beside public addresses: addresses and networks (`10.0.0.0/8`), and names (`hooks.internal`)."""
 
     def __init__(self, allow: Iterable[str] = ()) -> None:

@@ -34,7 +34,7 @@ from headrace.protocol.topic_partition import TopicPartition
 from ..publishing import now_ms
 from ..records import joined, shown
 from .filters import matches
-from .model import Progress, Subscription, pause_ms
+from .model import DeliveryProgress, Subscription, pause_ms
 from .sending import Post, Result, Sender
 from .signing import sign
 
@@ -57,14 +57,14 @@ class Delivery:
         self,
         client: Client,
         subscription: Subscription,
-        recall: Callable[[], Progress],
+        recall: Callable[[], DeliveryProgress],
         sender: Callable[[], Sender],
         *,
         owner: str,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.subscription = subscription
-        self.progress = Progress()
+        self.progress = DeliveryProgress()
         self.is_dirty = False
         """Whether progress has changed since it was last written down."""
         self._client = client

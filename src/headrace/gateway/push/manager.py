@@ -15,9 +15,9 @@ from headrace.protocol.errors import CodedError
 
 from ..credentials import Clients
 from ..publishing import now_ms
-from .addresses import Rules
+from .addresses import AddressRules
 from .delivery import Delivery
-from .model import Progress, Subscription
+from .model import DeliveryProgress, Subscription
 from .sending import Sender
 from .store import Store
 
@@ -30,7 +30,7 @@ class Manager:
     """Follows the store while it `runs`."""
 
     def __init__(self, clients: Clients) -> None:
-        self.rules = Rules(clients.settings.push_allow)
+        self.rules = AddressRules(clients.settings.push_allow)
         self.store = Store(clients.own, self._changed)
         self._clients = clients
         self._name = clients.settings.advertise or f"{socket.gethostname()}-{os.getpid()}"
@@ -49,12 +49,12 @@ class Manager:
                 self._end(name)
             await asyncio.gather(*tasks, *self._ending, return_exceptions=True)
 
-    def progress(self, name: str) -> Progress:
+    def progress(self, name: str) -> DeliveryProgress:
         """How a subscription does: what is known here where it is delivered here, what was written down elsewhere."""
         held = self._deliveries.get(name)
         if held is not None and held[0].is_owner:
             return held[0].progress
-        return self.store.progress.get(name, Progress())
+        return self.store.progress.get(name, DeliveryProgress())
 
     def _changed(self, name: str) -> None:
         subscription = self.store.subscriptions.get(name)
@@ -69,7 +69,7 @@ class Manager:
         delivery = Delivery(
             self._clients.own(),
             subscription,
-            lambda: self.store.progress.get(subscription.id, Progress()),
+            lambda: self.store.progress.get(subscription.id, DeliveryProgress()),
             lambda: Sender(self.rules),
             owner=self._name,
         )

@@ -132,7 +132,7 @@ class Subscription:
 
 
 @dataclass(slots=True, kw_only=True)
-class Progress:
+class DeliveryProgress:
     """How deliveries go; kept by whoever delivers, and written down for the others from time to time."""
 
     owner: str = ""
@@ -149,7 +149,7 @@ class Progress:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> "Progress":
+    def decode(cls, data: bytes) -> "DeliveryProgress":
         known = {each.name for each in fields(cls)}
         return cls(**{name: value for name, value in json.loads(data).items() if name in known})
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol
 
 import httptools
 
-from .addresses import Callback, Refused, Rules, parse_callback
+from .addresses import AddressRules, Callback, Refused, parse_callback
 
 _LARGEST_ANSWER: Final = 64 * 1024
 _CHUNK: Final = 16 * 1024
@@ -41,7 +41,7 @@ class _Connection(NamedTuple):
 class Sender:
     """Posts for one worker, over one connection that is kept as long as the other side keeps it."""
 
-    def __init__(self, rules: Rules, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, rules: AddressRules, tls: ssl.SSLContext | None = None) -> None:
         self._rules = rules
         self._tls = tls
         self._kept: tuple[Callback, _Connection] | None = None

@@ -22,7 +22,7 @@ from headrace.protocol.topic_partition import TopicPartition
 
 from ..publishing import now_ms
 from ..topic_routes import wait_until_known
-from .model import Progress, Subscription
+from .model import DeliveryProgress, Subscription
 
 log = structlog.get_logger(__name__)
 
@@ -40,7 +40,7 @@ class Store:
 
     def __init__(self, client: Callable[[], Client], on_change: Callable[[str], None]) -> None:
         self.subscriptions: dict[str, Subscription] = {}
-        self.progress: dict[str, Progress] = {}
+        self.progress: dict[str, DeliveryProgress] = {}
         self._client = client
         self._on_change = on_change
         self._position = 0
@@ -85,7 +85,7 @@ class Store:
                 if value is None:
                     self.progress.pop(name, None)
                 else:
-                    self.progress[name] = Progress.decode(value)
+                    self.progress[name] = DeliveryProgress.decode(value)
         except (ValueError, TypeError) as error:
             log.warning("a record is no subscription", offset=record.offset, reason=str(error))
 
@@ -128,7 +128,7 @@ class Store:
         await self._write(_PROGRESS + name.encode(), None)
         await self._write(_SUBSCRIPTION + name.encode(), None)
 
-    async def note(self, name: str, progress: Progress) -> None:
+    async def note(self, name: str, progress: DeliveryProgress) -> None:
         """Write down how a subscription does; nobody waits for it."""
         record = Record(0, now_ms(), _PROGRESS + name.encode(), progress.encode())
         await self._client().producer.send(TOPIC, 0, (record,))

@@ -4,7 +4,7 @@ from urllib.parse import parse_qsl
 
 from headrace.schema_log.names import normalized
 from headrace.schema_log.records import Json
-from headrace.schema_log.state import State
+from headrace.schema_log.state import RegistryState
 from headrace.web.messages import Answer, Request
 from headrace.web.routes import Query
 from headrace.web.shapes import Text
@@ -44,7 +44,7 @@ class Associations(Handlers):
         namespace, name, query = request.params["namespace"], request.params["name"], request.query
         kinds = _kinds(request)
 
-        def listed(state: State) -> list[Json]:
+        def listed(state: RegistryState) -> list[Json]:
             return page(associations.found(state, namespace, name, query["resourceType"], kinds), query)
 
         return answered(await self.registry.read(listed))

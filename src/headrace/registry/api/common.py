@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from headrace.schema_log.names import EVERYTHING, context_of, join, normalized, split
 from headrace.schema_log.records import Proposal
-from headrace.schema_log.state import State, Version
+from headrace.schema_log.state import RegistryState, Version
 from headrace.web.messages import Answer, Request, Stream, json_answer
 from headrace.web.problem import Problem
 from headrace.web.routes import Body, Handler, Query, Reply
@@ -63,7 +63,7 @@ class Handlers:
     async def registered(self, subject: str, posted: Posted, *, normalize: bool) -> Version:
         """The version that a schema has or gets."""
 
-        def decide(state: State) -> tuple[Version | None, Proposal | None]:
+        def decide(state: RegistryState) -> tuple[Version | None, Proposal | None]:
             found = decisions.register(state, self.registry.parser, subject, posted, normalize=normalize)
             return (None, found) if isinstance(found, Proposal) else (found, None)
 
@@ -139,7 +139,7 @@ def id_of(request: Request) -> int:
     return int(text)
 
 
-def by_id(state: State, schema_id: int, subject: str) -> Version:
+def by_id(state: RegistryState, schema_id: int, subject: str) -> Version:
     context = answers.context_for(state, subject, schema_id)
     entries = answers.uses(state, context, schema_id, deleted=True)
     if not entries:
@@ -156,7 +156,7 @@ def has_prefix(subject: str, prefix: str) -> bool:
     return subject.startswith(join(context, name)) and context_of(subject) == context
 
 
-def is_wanted(state: State, subject: str, query: Any) -> bool:
+def is_wanted(state: RegistryState, subject: str, query: Any) -> bool:
     live = bool(state.versions(subject))
     return not live if query["deletedOnly"] else live or query["deleted"]
 

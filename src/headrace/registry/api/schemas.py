@@ -5,7 +5,7 @@ from typing import Any
 
 from headrace import __version__
 from headrace.schema_log.names import DEFAULT_CONTEXT, context_of, split
-from headrace.schema_log.state import State, Version
+from headrace.schema_log.state import RegistryState, Version
 from headrace.web.messages import Answer, Request
 from headrace.web.routes import Query
 from headrace.web.shapes import Text
@@ -47,7 +47,7 @@ class Schemas(Handlers):
     async def list_schemas(self, request: Request) -> Answer:
         query = request.query
 
-        def listed(state: State) -> list[dict[str, Any]]:
+        def listed(state: RegistryState) -> list[dict[str, Any]]:
             found: list[Version] = []
             for subject in sorted(state.subjects):
                 if has_prefix(subject, query["subjectPrefix"]):
@@ -63,7 +63,7 @@ class Schemas(Handlers):
     async def get_schema(self, request: Request) -> Answer:
         schema_id, query = id_of(request), request.query
 
-        def found(state: State) -> dict[str, Any]:
+        def found(state: RegistryState) -> dict[str, Any]:
             entry = by_id(state, schema_id, query["subject"])
             answer = answers.described(entry.schema, self.text(entry, query["format"]))
             answer["guid"] = guid(entry.schema)
@@ -92,7 +92,7 @@ class Schemas(Handlers):
     async def _uses(self, request: Request) -> list[Version]:
         schema_id, query = id_of(request), request.query
 
-        def found(state: State) -> list[Version]:
+        def found(state: RegistryState) -> list[Version]:
             entry = by_id(state, schema_id, query["subject"])
             entries = answers.uses(state, context_of(entry.subject), schema_id, deleted=query["deleted"])
             name = split(query["subject"])[1]
@@ -103,7 +103,7 @@ class Schemas(Handlers):
     async def get_by_guid(self, request: Request) -> Answer:
         wanted, form = request.params["guid"], request.query["format"]
 
-        def found(state: State) -> Version:
+        def found(state: RegistryState) -> Version:
             for name, context in state.contexts.items():
                 for schema_id, schema in context.by_id.items():
                     if guid(schema) == wanted:
@@ -116,7 +116,7 @@ class Schemas(Handlers):
     async def ids_of_guid(self, request: Request) -> Answer:
         wanted = request.params["guid"]
 
-        def found(state: State) -> list[dict[str, Any]]:
+        def found(state: RegistryState) -> list[dict[str, Any]]:
             return [
                 {"context": name, "id": schema_id}
                 for name, context in state.contexts.items()
@@ -129,7 +129,7 @@ class Schemas(Handlers):
     async def list_contexts(self, request: Request) -> Answer:
         query = request.query
 
-        def found(state: State) -> list[str]:
+        def found(state: RegistryState) -> list[str]:
             names = {DEFAULT_CONTEXT, *state.contexts}
             return page(sorted(n for n in names if n.startswith(query["contextPrefix"])), query)
 

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from headrace.schema_log.names import EVERYTHING
-from headrace.schema_log.state import State
+from headrace.schema_log.state import RegistryState
 from headrace.web.messages import Answer, Request
 
 from .. import answers, decisions, errors
@@ -47,7 +47,7 @@ class Settings(Handlers):
     async def get_config(self, request: Request) -> Answer:
         scope, default = scope_of(request), request.query["defaultToGlobal"]
 
-        def found(state: State) -> dict[str, Any]:
+        def found(state: RegistryState) -> dict[str, Any]:
             if default or scope == EVERYTHING:
                 return decisions.config_in_scope(state, scope)
             if scope not in state.configs:
@@ -75,7 +75,7 @@ class Settings(Handlers):
     async def get_mode(self, request: Request) -> Answer:
         scope, default = scope_of(request), request.query["defaultToGlobal"]
 
-        def found(state: State) -> str:
+        def found(state: RegistryState) -> str:
             if not default and scope != EVERYTHING and scope not in state.modes:
                 raise errors.mode_not_set(scope)
             return decisions.mode_in_scope(state, scope) if default else state.modes.get(scope, "READWRITE")

@@ -3,7 +3,7 @@
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from headrace.schema_log.state import State, Version
+from headrace.schema_log.state import RegistryState, Version
 from headrace.web.messages import Answer, Request
 from headrace.web.routes import Query
 from headrace.web.shapes import Text
@@ -63,7 +63,7 @@ class Subjects(Handlers):
     async def list_subjects(self, request: Request) -> Answer:
         prefix, query = request.query["subjectPrefix"], request.query
 
-        def listed(state: State) -> list[str]:
+        def listed(state: RegistryState) -> list[str]:
             found = sorted(s for s in state.subjects if has_prefix(s, prefix) and is_wanted(state, s, query))
             return page(found, query)
 
@@ -73,7 +73,7 @@ class Subjects(Handlers):
         subject, posted = subject_of(request), decisions.posted_of(await read_body(request))
         query = request.query
 
-        def found(state: State) -> Version:
+        def found(state: RegistryState) -> Version:
             return decisions.look_up(
                 state, self.registry.parser, subject, posted, normalize=query["normalize"], deleted=query["deleted"]
             )
@@ -94,7 +94,7 @@ class Subjects(Handlers):
         values = [value for name, value in pairs if name == "value"]
         wanted = {unquote(name): unquote(value) for name, value in zip(names, values, strict=False)}
 
-        def found(state: State) -> Version:
+        def found(state: RegistryState) -> Version:
             versions = state.versions(subject, deleted=query["deleted"])
             if not versions:
                 raise errors.subject_not_found(subject)
@@ -109,7 +109,7 @@ class Subjects(Handlers):
     async def list_versions(self, request: Request) -> Answer:
         subject, query = subject_of(request), request.query
 
-        def listed(state: State) -> list[int]:
+        def listed(state: RegistryState) -> list[int]:
             with_deleted = query["deleted"] or query["deletedOnly"]
             if not state.versions(subject, deleted=with_deleted):
                 raise errors.subject_not_found(subject)
@@ -149,7 +149,7 @@ class Subjects(Handlers):
     async def referenced_by(self, request: Request) -> Answer:
         subject, number, query = subject_of(request), number_of(request), request.query
 
-        def listed(state: State) -> list[int]:
+        def listed(state: RegistryState) -> list[int]:
             entry = decisions.find_version(state, subject, number, deleted=True)
             return page(answers.referrers(state, entry, deleted=query["deleted"]), query)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from headrace.protocol.patterns import PatternError, pattern
 
 from ..errors import InvalidSchemaError
-from .json_schema import Documents, JsonModel, Place, inside
+from .json_schema import Documents, JsonModel, SchemaLocation, inside
 from .json_shape import Shape, shape_of
 from .model import Difference
 
@@ -53,7 +53,7 @@ class Comparison:
         other._left = self._left
         return other
 
-    def compare(self, original: Place | None, update: Place | None, path: str) -> list[Difference]:
+    def compare(self, original: SchemaLocation | None, update: SchemaLocation | None, path: str) -> list[Difference]:
         if update is None:
             return []
         if original is None:
@@ -65,7 +65,7 @@ class Comparison:
         after = shape_of(update, self._documents[1])
         return self._once(before, after, path)
 
-    def compatible(self, original: Place, update: Place) -> bool:
+    def compatible(self, original: SchemaLocation, update: SchemaLocation) -> bool:
         return not self.compare(original, update, "")
 
     def _once(self, before: Shape, after: Shape, path: str) -> list[Difference]:
@@ -137,7 +137,7 @@ def _criteria_allow(before: Shape, after: Shape) -> bool:
     return (was_one and (is_one or after.kind == "oneOf")) or (is_one and before.kind == "allOf")
 
 
-def _distinct(parts: Sequence[Place]) -> list[Place]:
+def _distinct(parts: Sequence[SchemaLocation]) -> list[SchemaLocation]:
     return list({json.dumps(part.value, sort_keys=True): part for part in parts}.values())
 
 
@@ -310,7 +310,7 @@ def _is_open(shape: Shape, additional: str, unevaluated: str) -> bool:
     return _says_nothing(shape.keywords.get(unevaluated, True))
 
 
-def _cover(shape: Shape, name: str) -> Place | None:
+def _cover(shape: Shape, name: str) -> SchemaLocation | None:
     """The schema that a property nobody named must fit; None where every such property is refused."""
     for expression, schema in _map(shape, "patternProperties").items():
         if _matches(expression, name):
@@ -318,7 +318,7 @@ def _cover(shape: Shape, name: str) -> Place | None:
     return _rest(shape, "additionalProperties", "unevaluatedProperties")
 
 
-def _rest(shape: Shape, additional: str, unevaluated: str) -> Place | None:
+def _rest(shape: Shape, additional: str, unevaluated: str) -> SchemaLocation | None:
     schema = shape.keywords.get(additional, True)
     if isinstance(schema, dict):
         return inside(shape.place, schema)
@@ -398,14 +398,14 @@ def _arrays(comparison: Comparison, before: Shape, after: Shape, path: str) -> I
         yield Difference(kind="UNIQUE_ITEMS_ADDED", path=_under(path, "uniqueItems"))
 
 
-def _every_item(shape: Shape) -> Place | None:
+def _every_item(shape: Shape) -> SchemaLocation | None:
     items = shape.keywords.get("items")
     if isinstance(items, (dict, bool)) and "prefixItems" not in shape.keywords:
         return inside(shape.place, items)
     return None
 
 
-def _positions(shape: Shape) -> list[Place]:
+def _positions(shape: Shape) -> list[SchemaLocation]:
     items = shape.keywords.get("prefixItems", shape.keywords.get("items"))
     return [inside(shape.place, item) for item in items] if isinstance(items, list) else []
 
@@ -416,7 +416,7 @@ def _further(shape: Shape) -> Any:
     return shape.keywords.get(keyword, True)
 
 
-def _further_cover(shape: Shape) -> Place | None:
+def _further_cover(shape: Shape) -> SchemaLocation | None:
     further = _further(shape)
     if isinstance(further, dict):
         return inside(shape.place, further)
@@ -440,7 +440,7 @@ def _items_by_position(comparison: Comparison, before: Shape, after: Shape, path
         yield from _item_added(comparison, before, new, _under(path, "items", str(i)))
 
 
-def _item_removed(comparison: Comparison, old: Place, after: Shape, path: str) -> Iterator[Difference]:
+def _item_removed(comparison: Comparison, old: SchemaLocation, after: Shape, path: str) -> Iterator[Difference]:
     if _takes_any_further(after):
         return
     cover = _further_cover(after)
@@ -453,7 +453,7 @@ def _item_removed(comparison: Comparison, old: Place, after: Shape, path: str) -
         yield Difference(kind="ITEM_REMOVED_FROM_CLOSED_CONTENT_MODEL", path=path)
 
 
-def _item_added(comparison: Comparison, before: Shape, new: Place, path: str) -> Iterator[Difference]:
+def _item_added(comparison: Comparison, before: Shape, new: SchemaLocation, path: str) -> Iterator[Difference]:
     if _takes_any_further(before):
         if not _says_nothing(new.value):
             yield Difference(kind="ITEM_ADDED_TO_OPEN_CONTENT_MODEL", path=path)

@@ -29,7 +29,7 @@ _IN_PLACE: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SchemaLocation:
     """A schema inside a document: what `$ref` in it is relative to."""
 
     value: Any
@@ -41,17 +41,17 @@ class Documents:
     """Schemas by the addresses they can be referred to: their own ids, anchors, and the names of references."""
 
     def __init__(self) -> None:
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, SchemaLocation] = {}
 
-    def add(self, name: str, value: Any) -> Place:
+    def add(self, name: str, value: Any) -> SchemaLocation:
         draft = _draft(value)
-        root = Place(value=value, base=_base(name, value), draft=draft)
+        root = SchemaLocation(value=value, base=_base(name, value), draft=draft)
         self._places.setdefault(name, root)
         for place in _walk(root):
             self._note(place)
         return root
 
-    def resolve(self, place: Place, reference: str) -> Place:
+    def resolve(self, place: SchemaLocation, reference: str) -> SchemaLocation:
         """What a `$ref` stands for; InvalidSchemaError if nothing does."""
         for address in (urljoin(place.base, reference), reference):
             document, fragment = urldefrag(address)
@@ -63,7 +63,7 @@ class Documents:
                 return _descend(root, fragment, reference)
         raise InvalidSchemaError(f"unresolved $ref {reference!r}")
 
-    def _note(self, place: Place) -> None:
+    def _note(self, place: SchemaLocation) -> None:
         if not isinstance(place.value, dict):
             return
         self._places.setdefault(place.base, place)
@@ -78,7 +78,7 @@ class Documents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonModel:
-    root: Place
+    root: SchemaLocation
     documents: Documents
 
 
@@ -134,9 +134,9 @@ def is_newer(draft: str) -> bool:
     return any(year in draft for year in _NEWER)
 
 
-def inside(place: Place, value: Any) -> Place:
+def inside(place: SchemaLocation, value: Any) -> SchemaLocation:
     """A schema that stands in another."""
-    return Place(value=value, base=_base(place.base, value), draft=place.draft)
+    return SchemaLocation(value=value, base=_base(place.base, value), draft=place.draft)
 
 
 def _draft(value: Any) -> str:
@@ -151,7 +151,7 @@ def _base(base: str, value: Any) -> str:
     return urldefrag(urljoin(base, own))[0]
 
 
-def _walk(root: Place) -> Iterator[Place]:
+def _walk(root: SchemaLocation) -> Iterator[SchemaLocation]:
     waiting = [root]
     while waiting:
         place = waiting.pop()
@@ -174,7 +174,7 @@ def _subschemas(value: Mapping[str, Any]) -> Iterator[Any]:
             yield value[keyword]
 
 
-def _descend(root: Place, pointer: str, reference: str) -> Place:
+def _descend(root: SchemaLocation, pointer: str, reference: str) -> SchemaLocation:
     place = root
     for part in pointer.split("/")[1:]:
         key = unquote(part).replace("~1", "/").replace("~0", "~")
@@ -188,7 +188,7 @@ def _descend(root: Place, pointer: str, reference: str) -> Place:
     return place
 
 
-def _check_reference(documents: Documents, place: Place) -> None:
+def _check_reference(documents: Documents, place: SchemaLocation) -> None:
     reference = place.value.get("$ref") if isinstance(place.value, dict) else None
     if isinstance(reference, str) and urldefrag(reference)[0].rstrip("#") != place.draft:
         documents.resolve(place, reference)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .json_schema import Documents, Place, inside, is_newer
+from .json_schema import Documents, SchemaLocation, inside, is_newer
 
 _STRING: Final = {"minLength", "maxLength", "pattern", "format"}
 _NUMBER: Final = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
@@ -47,8 +47,8 @@ class Shape:
     conditional, or one of allOf, anyOf and oneOf with their `parts`."""
 
     kind: str
-    place: Place
-    parts: tuple[Place, ...] = ()
+    place: SchemaLocation
+    parts: tuple[SchemaLocation, ...] = ()
     is_integer: bool = False
 
     @property
@@ -61,21 +61,21 @@ class Shape:
         return self.kind in CRITERIA
 
 
-def shape_of(place: Place, documents: Documents) -> Shape:
+def shape_of(place: SchemaLocation, documents: Documents) -> Shape:
     """What a schema says, with references followed."""
     seen: set[int] = set()
     while isinstance(place.value, dict) and "$ref" in place.value and id(place.value) not in seen:
         seen.add(id(place.value))
         beside = {k: v for k, v in place.value.items() if k != "$ref"}
         target = documents.resolve(place, place.value["$ref"])
-        if is_newer(place.draft) and _statements(Place(value=beside, base=place.base, draft=place.draft)):
-            rest = Place(value=beside, base=place.base, draft=place.draft)
+        if is_newer(place.draft) and _statements(SchemaLocation(value=beside, base=place.base, draft=place.draft)):
+            rest = SchemaLocation(value=beside, base=place.base, draft=place.draft)
             return Shape(kind="allOf", place=place, parts=(target, rest))
         place = target
     return _sorted(place)
 
 
-def _sorted(place: Place) -> Shape:
+def _sorted(place: SchemaLocation) -> Shape:
     if isinstance(place.value, bool):
         return Shape(kind="empty" if place.value else "false", place=place)
     statements = _statements(place)
@@ -86,7 +86,7 @@ def _sorted(place: Place) -> Shape:
     return Shape(kind="allOf", place=place, parts=tuple(_alone(statement) for statement in statements))
 
 
-def _alone(shape: Shape) -> Place:
+def _alone(shape: Shape) -> SchemaLocation:
     """A statement as a schema of its own, with only the keywords that belong to it."""
     value = shape.keywords
     if shape.kind in ("enum", "const", "not", *CRITERIA):
@@ -96,10 +96,10 @@ def _alone(shape: Shape) -> Place:
     else:
         others = {"enum", "const", "not", "if", "then", "else", *CRITERIA}
         kept = {k: v for k, v in value.items() if k not in others}
-    return Place(value=kept, base=shape.place.base, draft=shape.place.draft)
+    return SchemaLocation(value=kept, base=shape.place.base, draft=shape.place.draft)
 
 
-def _statements(place: Place) -> list[Shape]:
+def _statements(place: SchemaLocation) -> list[Shape]:
     value = place.value
     found = [Shape(kind=kind, place=place) for kind in ("enum", "const", "not") if kind in value]
     if "if" in value and ("then" in value or "else" in value):
@@ -112,7 +112,7 @@ def _statements(place: Place) -> list[Shape]:
     return [*found, typed] if typed is not None else found
 
 
-def _typed(place: Place) -> Shape | None:
+def _typed(place: SchemaLocation) -> Shape | None:
     kind = place.value.get("type")
     if isinstance(kind, list):
         if len(kind) == 1:
@@ -128,7 +128,7 @@ def _typed(place: Place) -> Shape | None:
     return None
 
 
-def _of_type(place: Place, kind: str) -> Shape:
+def _of_type(place: SchemaLocation, kind: str) -> Shape:
     if kind == "integer":
         return Shape(kind="number", place=place, is_integer=True)
     return Shape(kind=kind, place=place)

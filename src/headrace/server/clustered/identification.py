@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import structlog
 
-from headrace.cluster.lineage import Mark, Verdict
+from headrace.cluster.lineage import LineageVerdict, Mark
 from headrace.cluster.log_faults import LogKey
 from headrace.cluster.registration import DataLoss
 from headrace.storage.disk import Disk, StorageError
@@ -74,10 +74,10 @@ class Identification:
             self.lineage = lineage
             self._write_if_possible()
 
-    def note_verdict(self, verdict: Verdict) -> None:
-        if verdict is Verdict.STORE_SET_BACK:
+    def note_verdict(self, verdict: LineageVerdict) -> None:
+        if verdict is LineageVerdict.STORE_SET_BACK:
             self.saw_set_back = True
-        elif verdict is Verdict.DIRECTORY_SET_BACK:
+        elif verdict is LineageVerdict.DIRECTORY_SET_BACK:
             self.loss = DataLoss.EVERYTHING
         self._write()
 

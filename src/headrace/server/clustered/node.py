@@ -33,7 +33,7 @@ from .controller import ClusterController
 from .forwarding import Forwarded, Forwarder
 from .identification import Identification
 from .member import ClusterMember, MemberParts
-from .peers import Identity, LinkedPeers
+from .peers import LinkedPeers, PeerIdentity
 
 REPLICATE_SECONDS: Final = 10.0
 FOLLOWERS_SECONDS: Final = 0.5
@@ -78,7 +78,7 @@ class Clustered:
         self._image = image
         self._replicas = replicas
         self._node = node
-        self._me = Identity(
+        self._me = PeerIdentity(
             broker_id=self._node.id, cluster_id=image.cluster_id, secret=secret, epoch=lambda: self.member.epoch
         )
         self.peers = LinkedPeers(me=self._me, network=world.network, find=self._find, rng=world.rng)
@@ -201,7 +201,7 @@ class PeerService:
     """Serves what only brokers ask."""
 
     def __init__(
-        self, me: Identity, rng: Random, member: ClusterMember, replicas: ReplicaManager, sending: Throttle
+        self, me: PeerIdentity, rng: Random, member: ClusterMember, replicas: ReplicaManager, sending: Throttle
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._me = me

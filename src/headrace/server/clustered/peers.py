@@ -43,7 +43,7 @@ Find = Callable[[int], BrokerNode | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class PeerIdentity:
     """Who this broker is, and how it can show that."""
 
     broker_id: int
@@ -56,7 +56,7 @@ class Identity:
 class LinkedPeers:
     """The other brokers, by their ids. Implements `headrace.net.peers.Peers`."""
 
-    def __init__(self, *, me: Identity, network: Network, find: Find, rng: Random) -> None:
+    def __init__(self, *, me: PeerIdentity, network: Network, find: Find, rng: Random) -> None:
         self._me = me
         self._network = network
         self._find = find
@@ -180,7 +180,7 @@ class LinkedPeers:
 class _Lane:
     """One link to one broker, made again when it is lost."""
 
-    def __init__(self, broker_id: int, me: Identity, network: Network, find: Find, rng: Random) -> None:
+    def __init__(self, broker_id: int, me: PeerIdentity, network: Network, find: Find, rng: Random) -> None:
         self.in_use = 0
         """Requests that wait for the link or on it."""
         self._broker_id = broker_id
@@ -268,7 +268,7 @@ class _Lane:
         return link
 
 
-async def greet(link: Link, me: Identity, broker_id: int, rng: Random) -> None:
+async def greet(link: Link, me: PeerIdentity, broker_id: int, rng: Random) -> None:
     """Show the broker at the other end who we are, and see that it is the one we want.
 
     Raises `CodedError` when it refuses us, `ProtocolViolation` when we refuse it.

@@ -9,7 +9,7 @@ from headrace.config import (
     OWN_GROUP_SETTINGS,
     TOPIC_SETTINGS,
     BrokerConfig,
-    Found,
+    FoundValue,
     Setting,
     Source,
     Value,
@@ -77,8 +77,8 @@ def _from_broker(config: BrokerConfig, setting: Setting) -> Value:
     return value[0] if isinstance(value, tuple) else value
 
 
-def _trace_group(config: BrokerConfig, setting: Setting, given: Mapping[str, str]) -> list[Found]:
-    own = [Found(setting.name, given[setting.name], Source.DYNAMIC_GROUP)] if setting.name in given else []
+def _trace_group(config: BrokerConfig, setting: Setting, given: Mapping[str, str]) -> list[FoundValue]:
+    own = [FoundValue(setting.name, given[setting.name], Source.DYNAMIC_GROUP)] if setting.name in given else []
     return own + config.trace(setting.broker_name or "")
 
 
@@ -90,7 +90,7 @@ def describe_given(
         _describe(
             BROKER_SETTINGS[name],
             BROKER_SETTINGS[name].parse(text),
-            [Found(name, text, Source.DYNAMIC_DEFAULT_BROKER)],
+            [FoundValue(name, text, Source.DYNAMIC_DEFAULT_BROKER)],
             synonyms=synonyms,
             documentation=documentation,
             read_only=False,
@@ -102,7 +102,7 @@ def describe_given(
 def _describe(
     setting: Setting,
     value: Value,
-    found: Sequence[Found],
+    found: Sequence[FoundValue],
     *,
     synonyms: bool,
     documentation: bool,
@@ -120,5 +120,5 @@ def _describe(
     }
 
 
-def _synonym(setting: Setting, found: Found) -> dict[str, Any]:
+def _synonym(setting: Setting, found: FoundValue) -> dict[str, Any]:
     return {"name": found.name, "value": None if setting.sensitive else found.text, "source": found.source}

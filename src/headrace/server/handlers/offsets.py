@@ -45,7 +45,7 @@ DEBUGGING_REPLICA: Final = -2
 FIRST_WITH_NOT_AVAILABLE: Final = 5
 
 
-class Place(IntEnum):
+class OffsetSpec(IntEnum):
     """Times that stand for a place in the log."""
 
     LATEST = -1
@@ -57,16 +57,16 @@ class Place(IntEnum):
 
 
 _SINCE: Final = {
-    Place.LATEST: 1,
-    Place.EARLIEST: 1,
-    Place.MAX_TIMESTAMP: 7,
-    Place.EARLIEST_LOCAL: 8,
-    Place.LATEST_TIERED: 9,
-    Place.EARLIEST_PENDING_UPLOAD: 11,
+    OffsetSpec.LATEST: 1,
+    OffsetSpec.EARLIEST: 1,
+    OffsetSpec.MAX_TIMESTAMP: 7,
+    OffsetSpec.EARLIEST_LOCAL: 8,
+    OffsetSpec.LATEST_TIERED: 9,
+    OffsetSpec.EARLIEST_PENDING_UPLOAD: 11,
 }
 
 
-class Found(NamedTuple):
+class FoundOffset(NamedTuple):
     """What a time stands for in a log."""
 
     timestamp: int = UNKNOWN
@@ -83,7 +83,7 @@ async def handle_list_offsets(ctx: Context, request: Any, info: RequestInfo) -> 
         if (name, asked.partition_index) in repeated:
             raise CodedError(ErrorCode.invalid_request)
         partition = ctx.replicas.partition(name, asked.partition_index)
-        if request.replica_id == DEBUGGING_REPLICA and asked.timestamp == Place.LATEST:
+        if request.replica_id == DEBUGGING_REPLICA and asked.timestamp == OffsetSpec.LATEST:
             return _own_end(partition)._asdict()
         partition.check_leads()
         partition.check_epoch(getattr(asked, "current_leader_epoch", UNKNOWN))
@@ -105,10 +105,10 @@ def _listed(name: str, asked: Any, answer: Callable[[str, Any], dict[str, Any]])
     try:
         return {"partition_index": asked.partition_index, "error_code": ErrorCode.none, **answer(name, asked)}
     except CodedError as error:
-        return {"partition_index": asked.partition_index, "error_code": error.code, **Found()._asdict()}
+        return {"partition_index": asked.partition_index, "error_code": error.code, **FoundOffset()._asdict()}
 
 
-def _find(partition: Partition, timestamp: int, committed_only: bool, version: int) -> Found:
+def _find(partition: Partition, timestamp: int, committed_only: bool, version: int) -> FoundOffset:
     log = partition.log
     end = partition.last_stable_offset if committed_only else partition.high_watermark
     if timestamp < 0:
@@ -116,14 +116,14 @@ def _find(partition: Partition, timestamp: int, committed_only: bool, version: i
     found = log.offset_for_timestamp(timestamp, end)
     if found is None and not partition.knows_high_watermark and log.offset_for_timestamp(timestamp, log.log_end_offset):
         raise _not_available(version)  # what there is may have been shown by the leader before
-    return Found() if found is None else Found(found.timestamp, found.offset, found.leader_epoch)
+    return FoundOffset() if found is None else FoundOffset(found.timestamp, found.offset, found.leader_epoch)
 
 
-def _own_end(partition: Partition) -> Found:
+def _own_end(partition: Partition) -> FoundOffset:
     """How far the log of this very replica reaches."""
     if not partition.may_lead:
         raise CodedError(ErrorCode.kafka_storage_error, "the log cannot be read, or has lost what it held")
-    return Found(UNKNOWN, partition.log.log_end_offset, partition.log.last_record_epoch())
+    return FoundOffset(UNKNOWN, partition.log.log_end_offset, partition.log.last_record_epoch())
 
 
 def _not_available(version: int) -> CodedError:
@@ -131,21 +131,21 @@ def _not_available(version: int) -> CodedError:
     return CodedError(ErrorCode.offset_not_available if is_new else ErrorCode.leader_not_available)
 
 
-def _find_place(partition: Partition, timestamp: int, end: int, version: int) -> Found:
+def _find_place(partition: Partition, timestamp: int, end: int, version: int) -> FoundOffset:
     log = partition.log
-    since = _SINCE.get(Place(timestamp)) if timestamp >= min(Place) else None
+    since = _SINCE.get(OffsetSpec(timestamp)) if timestamp >= min(OffsetSpec) else None
     if since is None or version < since:
         raise CodedError(ErrorCode.unsupported_version, f"the time {timestamp} has no meaning in v{version}")
-    if timestamp == Place.LATEST:
+    if timestamp == OffsetSpec.LATEST:
         if not partition.knows_high_watermark:
             raise _not_available(version)
-        return Found(UNKNOWN, end, partition.leader_epoch)
-    if timestamp in (Place.EARLIEST, Place.EARLIEST_LOCAL):
-        return Found(UNKNOWN, log.log_start_offset, log.epoch_at(log.log_start_offset))
-    if timestamp == Place.MAX_TIMESTAMP:
+        return FoundOffset(UNKNOWN, end, partition.leader_epoch)
+    if timestamp in (OffsetSpec.EARLIEST, OffsetSpec.EARLIEST_LOCAL):
+        return FoundOffset(UNKNOWN, log.log_start_offset, log.epoch_at(log.log_start_offset))
+    if timestamp == OffsetSpec.MAX_TIMESTAMP:
         found = log.offset_of_max_timestamp(end)
-        return Found() if found is None else Found(found.timestamp, found.offset, found.leader_epoch)
-    return Found()
+        return FoundOffset() if found is None else FoundOffset(found.timestamp, found.offset, found.leader_epoch)
+    return FoundOffset()
 
 
 async def handle_offset_for_leader_epoch(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from headrace.protocol.peer import InternalApi, Message, decode_message, encode_
 from headrace.security.hello import NONCE_BYTES, Greeting, Role
 
 from ..authentication import Authenticator
-from ..clustered.peers import Identity
+from ..clustered.peers import PeerIdentity
 from ..connection import Connection, Parts, Slot
 
 LONGEST_HELLO: Final = 4096
@@ -41,7 +41,7 @@ class PeerGate:
 
     def __init__(
         self,
-        me: Identity,
+        me: PeerIdentity,
         rng: Random,
         handlers: Mapping[int, PeerHandler],
         authenticator: Authenticator | None = None,

@@ -13,7 +13,7 @@ from headrace.registry.schemas.avro import AvroModel
 from .assemble import Assembler
 from .avro_columns import model_of
 from .avro_loop import CUT_SHORT, LEFT_OVER, NO_SUCH_BRANCH, NOT_UTF8, OUT_OF_RANGE, TOO_DEEP, decode
-from .avro_plan import UNRESOLVED, Plan, plan_of
+from .avro_plan import UNRESOLVED, AvroPlan, plan_of
 from .column_buffers import COUNT, grown, new_buffers
 from .errors import OptionError
 from .payload import Decoded, Payload
@@ -44,7 +44,7 @@ class AvroCodec:
         _ = self._plan
 
     @cached_property
-    def _plan(self) -> Plan:
+    def _plan(self) -> AvroPlan:
         reader = _reader(self._schema)
         return plan_of(reader, self._writer or reader)
 
@@ -78,7 +78,7 @@ def _reader(text: str) -> AvroModel:
         raise OptionError(f"schema: not a valid Avro schema: {error}") from error
 
 
-def _error(plan: Plan, fault: int, place: int) -> str:
+def _error(plan: AvroPlan, fault: int, place: int) -> str:
     if fault <= UNRESOLVED:
         return plan.reasons[UNRESOLVED - fault]
     return f"{_FAULTS[fault]}, at byte {place}"

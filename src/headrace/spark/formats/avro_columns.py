@@ -50,11 +50,11 @@ _WIDENED: Final[dict[frozenset[str], t.DataType]] = {
     frozenset({"float", "double"}): t.DoubleType(),
 }
 
-__all__ = ["Place", "columns_of", "is_default_of", "logical_type", "model_of", "resolved", "takes_no_bytes"]
+__all__ = ["AvroColumn", "columns_of", "is_default_of", "logical_type", "model_of", "resolved", "takes_no_bytes"]
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class AvroColumn:
     """One place of a schema and the column for its values.
 
     `parts` are a record's fields, an array's or map's item, or the branches of a union. A union of one type and null
@@ -64,7 +64,7 @@ class Place:
     schema: Node
     column: layout.Node
     spark_type: t.DataType
-    parts: "list[Place]" = field(default_factory=list)
+    parts: "list[AvroColumn]" = field(default_factory=list)
     has_members: bool = False
     """Whether it is a union whose column is a struct with a member per branch."""
 
@@ -97,7 +97,7 @@ def takes_no_bytes(node: Node, names: Names, inside: tuple[str, ...] = ()) -> bo
     return node.kind == "null" or (isinstance(node, Fixed) and node.size == 0)
 
 
-def columns_of(model: AvroModel) -> tuple[Layout, Place]:
+def columns_of(model: AvroModel) -> tuple[Layout, AvroColumn]:
     """The columns of a schema, whose top level must be a record; OptionError where it cannot become columns."""
     if not isinstance(resolved(model.root, model.names), Record):
         raise OptionError("schema: the Avro schema must be a record at its top level")
@@ -111,7 +111,7 @@ class _Columns:
         self._names = names
         self._inside: list[str] = []
 
-    def place(self, schema: Node, scope: int, parent: layout.Node | None, path: str) -> Place:
+    def place(self, schema: Node, scope: int, parent: layout.Node | None, path: str) -> AvroColumn:
         schema = resolved(schema, self._names)
         if isinstance(schema, Union):
             return self._union(schema, scope, parent, path)
@@ -123,13 +123,13 @@ class _Columns:
 
     def _scalar(
         self, schema: Node, spark_type: t.DataType, form: Form, scope: int, parent: layout.Node | None
-    ) -> Place:
+    ) -> AvroColumn:
         column = self.layout.add(form, scope, arrow_type(spark_type), parent)
         if isinstance(schema, Enum):
             column.name_them(dict(enumerate(schema.symbols)))
-        return Place(schema, column, spark_type)
+        return AvroColumn(schema, column, spark_type)
 
-    def _record(self, schema: Record, scope: int, parent: layout.Node | None, path: str) -> Place:
+    def _record(self, schema: Record, scope: int, parent: layout.Node | None, path: str) -> AvroColumn:
         name = schema.name
         if name in self._inside:
             raise OptionError(f"schema: {path} is a {name} inside a {name}; recursive records cannot become columns")
@@ -140,7 +140,7 @@ class _Columns:
         fields = [t.StructField(one.name, part.spark_type) for one, part in zip(schema.fields, parts, strict=True)]
         return _whole(schema, column, t.StructType(fields), parts)
 
-    def _items(self, schema: Items, scope: int, parent: layout.Node | None, path: str) -> Place:
+    def _items(self, schema: Items, scope: int, parent: layout.Node | None, path: str) -> AvroColumn:
         is_map = schema.kind == "map"
         column = self.layout.add(Form.MAP if is_map else Form.LIST, scope, parent=parent)
         if is_map:
@@ -151,7 +151,7 @@ class _Columns:
         whole = t.MapType(t.StringType(), item.spark_type) if is_map else t.ArrayType(item.spark_type)
         return _whole(schema, column, whole, [item])
 
-    def _union(self, schema: Union, scope: int, parent: layout.Node | None, path: str) -> Place:
+    def _union(self, schema: Union, scope: int, parent: layout.Node | None, path: str) -> AvroColumn:
         branches = [resolved(branch, self._names) for branch in schema.branches]
         rest = [branch for branch in branches if branch.kind != "null"]
         wide = _WIDENED.get(frozenset(branch.kind for branch in rest)) if len(rest) == 2 else None
@@ -163,16 +163,18 @@ class _Columns:
             shared = self.place(rest[0], scope, parent, path)
         else:
             shared = self._scalar(schema, t.NullType(), Form.NOTHING, scope, parent)
-        parts = [Place(branch, shared.column, shared.spark_type, shared.parts) for branch in branches]
-        return Place(schema, shared.column, shared.spark_type, parts)
+        parts = [AvroColumn(branch, shared.column, shared.spark_type, shared.parts) for branch in branches]
+        return AvroColumn(schema, shared.column, shared.spark_type, parts)
 
-    def _members(self, schema: Union, branches: list[Node], scope: int, parent: layout.Node | None, path: str) -> Place:
+    def _members(
+        self, schema: Union, branches: list[Node], scope: int, parent: layout.Node | None, path: str
+    ) -> AvroColumn:
         column = self.layout.add(Form.STRUCT, scope, parent=parent)
-        parts: list[Place] = []
+        parts: list[AvroColumn] = []
         fields: list[t.StructField] = []
         for branch in branches:
             if branch.kind == "null":
-                parts.append(Place(branch, column, t.NullType()))
+                parts.append(AvroColumn(branch, column, t.NullType()))
                 continue
             name = f"member{len(fields)}"
             parts.append(self.place(branch, scope, column, f"{path}.{name}"))
@@ -183,10 +185,10 @@ class _Columns:
         return place
 
 
-def _whole(schema: Node, column: layout.Node, spark_type: t.DataType, parts: list[Place]) -> Place:
+def _whole(schema: Node, column: layout.Node, spark_type: t.DataType, parts: list[AvroColumn]) -> AvroColumn:
     column.children += [part.column for part in parts]
     column.type = arrow_type(spark_type)
-    return Place(schema, column, spark_type, parts)
+    return AvroColumn(schema, column, spark_type, parts)
 
 
 def _scalar_type(schema: Node, path: str) -> tuple[t.DataType, Form]:

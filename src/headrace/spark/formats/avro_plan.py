@@ -21,7 +21,7 @@ from pyspark.sql import types as t
 from headrace.registry.schemas.avro import AvroModel, Enum, Field, Fixed, Items, Named, Node, Record, Union
 from headrace.registry.schemas.avro_compat import PROMOTIONS
 
-from .avro_columns import Place, columns_of, is_default_of, logical_type, resolved, takes_no_bytes
+from .avro_columns import AvroColumn, columns_of, is_default_of, logical_type, resolved, takes_no_bytes
 from .layout import Form, Layout
 from .layout import Node as Column
 
@@ -52,7 +52,7 @@ _MOST_MILLIS: Final = (2**63 - 1) // 1000
 _MOST_CALLS: Final = 1000
 
 
-class Plan(NamedTuple):
+class AvroPlan(NamedTuple):
     """What the loop needs to know of a pair of schemas."""
 
     spark_type: t.DataType
@@ -67,14 +67,14 @@ class Plan(NamedTuple):
     """How many arrays and calls may be inside of each other."""
 
 
-def plan_of(reader: AvroModel, writer: AvroModel) -> Plan:
+def plan_of(reader: AvroModel, writer: AvroModel) -> AvroPlan:
     """How to read what the writer wrote; OptionError where the reader's schema cannot become columns."""
     layout, root = columns_of(reader)
     program = _Program(reader, writer)
     program.value(writer.root, root, "value")
     program.emit(END)
     program.add_called()
-    return Plan(
+    return AvroPlan(
         spark_type=root.spark_type,
         layout=layout,
         steps=np.array(program.steps, np.int64),
@@ -93,8 +93,8 @@ class _Unresolvable(Exception):
 class _Match:
     """Which of the reader's fields takes each of the writer's, and those that none is for."""
 
-    targets: dict[str, tuple[Field, Place]]
-    absent: list[tuple[Field, Place]]
+    targets: dict[str, tuple[Field, AvroColumn]]
+    absent: list[tuple[Field, AvroColumn]]
 
 
 class _Program:
@@ -121,7 +121,7 @@ class _Program:
         self.reasons.append(reason)
         return UNRESOLVED - (len(self.reasons) - 1)
 
-    def value(self, writer: Node, place: Place, path: str) -> None:
+    def value(self, writer: Node, place: AvroColumn, path: str) -> None:
         """The steps for a value of the writer's that goes to a place of the reader's."""
         writer = resolved(writer, self._writer)
         try:
@@ -153,7 +153,7 @@ class _Program:
         for jump in jumps:
             self.steps[jump][2] = len(self.steps)
 
-    def _branch(self, writer: Node, place: Place) -> Place:
+    def _branch(self, writer: Node, place: AvroColumn) -> AvroColumn:
         """The branch of the reader's union that takes a value: of the same name, else of the same type, else the first
         that it can be promoted to.
         """
@@ -163,7 +163,7 @@ class _Program:
                     return branch
         raise _Unresolvable(f"the reader's union has no branch for {_shown(writer)}")
 
-    def _record(self, writer: Record, place: Place, path: str) -> None:
+    def _record(self, writer: Record, place: AvroColumn, path: str) -> None:
         match = self._matched(writer, place)
         self.emit(RECORD, place.column)
         for one in writer.fields:
@@ -177,7 +177,7 @@ class _Program:
                 raise _Unresolvable(f"the default of the reader's field {reader_field.name} is not of its type")
             self._constant(reader_field.default, part)
 
-    def _matched(self, writer: Record, place: Place) -> _Match:
+    def _matched(self, writer: Record, place: AvroColumn) -> _Match:
         reader = place.schema
         assert isinstance(reader, Record)
         if not _is_alike(reader, writer):
@@ -187,7 +187,7 @@ class _Program:
         written = {one.name for one in writer.fields}
         own = dict(zip((one.name for one in reader.fields), zip(reader.fields, place.parts, strict=True), strict=True))
         renamed = {alias: one.name for one in reader.fields if one.name not in written for alias in one.aliases}
-        targets: dict[str, tuple[Field, Place]] = {}
+        targets: dict[str, tuple[Field, AvroColumn]] = {}
         taken: set[str] = set()
         for one in writer.fields:
             name = renamed.get(one.name, one.name)
@@ -200,7 +200,7 @@ class _Program:
                 raise _Unresolvable(f"the writer has no field {one.name}, and the reader's has no default")
         return _Match(targets, absent)
 
-    def _items(self, writer: Items, place: Place, path: str) -> None:
+    def _items(self, writer: Items, place: AvroColumn, path: str) -> None:
         if takes_no_bytes(writer.of, self._writer) and writer.kind == "array":
             raise _Unresolvable("the writer's items take no bytes, so nothing bounds how many there are")
         column, (item,) = place.column, place.parts
@@ -221,7 +221,7 @@ class _Program:
         self.steps[start][3] = len(self.steps)
         self._depth -= 1
 
-    def _scalar(self, writer: Node, place: Place) -> None:
+    def _scalar(self, writer: Node, place: AvroColumn) -> None:
         reader, column = place.schema, place.column
         if not (_is_alike(reader, writer) or _is_promoted(reader, writer)):
             raise _Unresolvable(f"the writer's {_shown(writer)} cannot be read as {_shown(reader)}")
@@ -302,7 +302,7 @@ class _Program:
 
         self._loop(None, NOT_OPENED, element)
 
-    def _constant(self, value: Any, place: Place) -> None:
+    def _constant(self, value: Any, place: AvroColumn) -> None:
         """The steps that put a default."""
         schema, column = place.schema, place.column
         if isinstance(schema, Union):
@@ -316,13 +316,13 @@ class _Program:
         elif schema.kind != "null":
             self._constant_scalar(value, place)
 
-    def _constant_branch(self, value: Any, place: Place) -> None:
+    def _constant_branch(self, value: Any, place: AvroColumn) -> None:
         branch = next(part for part in place.parts if is_default_of(value, part.schema, self._reader))
         if place.has_members and branch.schema.kind != "null":
             self.emit(RECORD, place.column)
         self._constant(value, branch)
 
-    def _constant_items(self, value: Any, place: Place) -> None:
+    def _constant_items(self, value: Any, place: AvroColumn) -> None:
         column, (item,) = place.column, place.parts
         self.emit(RECORD, column)
         for entry in value:
@@ -331,7 +331,7 @@ class _Program:
                 self._constant_text(column.children[0], entry.encode())
             self._constant(value[entry] if place.schema.kind == "map" else entry, item)
 
-    def _constant_scalar(self, value: Any, place: Place) -> None:
+    def _constant_scalar(self, value: Any, place: AvroColumn) -> None:
         schema, column = place.schema, place.column
         if isinstance(schema, Enum):
             self.emit(CONSTANT, column, schema.symbols.index(value))

@@ -10,7 +10,7 @@ from pyspark.sql import types as t
 from .arrow_types import all_nullable
 from .assemble import with_rows_replaced
 from .ddl import parse_schema
-from .json_plan import Plan, plan_of
+from .json_plan import JsonPlan, plan_of
 from .json_rows import Rows
 from .payload import Decoded, Payload
 
@@ -33,7 +33,7 @@ class JsonCodec:
         _ = self._plan
 
     @cached_property
-    def _plan(self) -> Plan:
+    def _plan(self) -> JsonPlan:
         return plan_of(self.spark_type)
 
     @cached_property

@@ -22,7 +22,7 @@ NAME_START, NAME_SIZE, NAME_NODE, NAME_WORDS, NAME_WIDTH = range(5)
 """Columns of `names`, a row per field: where it is in `letters`, its node, and where it is in `words`."""
 
 
-class Plan(NamedTuple):
+class JsonPlan(NamedTuple):
     """What the loop needs to know of a struct."""
 
     layout: Layout
@@ -52,13 +52,13 @@ _SIMPLE: Final = {
 }
 
 
-def plan_of(spark_type: t.StructType) -> Plan:
+def plan_of(spark_type: t.StructType) -> JsonPlan:
     """The plan of a struct."""
     planner = _Planner()
     planner.place(spark_type, ROOT_SCOPE, "value")
     names = np.array(planner.names, np.int64).reshape(-1, 4)
     letters, words, masks = (np.frombuffer(bytes(made), np.uint8) for made in planner.letters)
-    return Plan(
+    return JsonPlan(
         planner.layout, np.array(planner.places, np.int64), names, letters, words.view(np.uint64), masks.view(np.uint64)
     )
 

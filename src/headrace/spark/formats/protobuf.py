@@ -15,7 +15,7 @@ from .column_buffers import COUNT, grown, new_buffers
 from .options import FormatOptions
 from .payload import Decoded, Payload, payload_of_rows
 from .protobuf_loop import Stack, Tables, decode
-from .protobuf_plan import Plan, is_repeated, plan_of
+from .protobuf_plan import ProtobufPlan, is_repeated, plan_of
 
 _UNREADABLE: Final = "a string is not UTF-8, a time is out of range, or what the reader needs is not there"
 
@@ -33,7 +33,7 @@ class ProtobufCodec:
         _ = self._plan
 
     @cached_property
-    def _plan(self) -> Plan:
+    def _plan(self) -> ProtobufPlan:
         return plan_of(self._options, self._writer)
 
     @property

@@ -36,7 +36,7 @@ _WELL_KNOWN: Final = ("any", "duration", "empty", "field_mask", "struct", "times
 _NANOS_MESSAGES: Final = {"Timestamp": t.TimestampType(), "Duration": t.DayTimeIntervalType()}
 
 
-class Plan(NamedTuple):
+class ProtobufPlan(NamedTuple):
     """What the loop needs to know of a message type."""
 
     spark_type: t.DataType
@@ -110,7 +110,7 @@ _KINDS: Final = {
 }
 
 
-def plan_of(options: FormatOptions, writer: Descriptor | None = None) -> Plan:
+def plan_of(options: FormatOptions, writer: Descriptor | None = None) -> ProtobufPlan:
     """The plan of the message type that the options name, for messages that have the writer's version of it."""
     descriptor = reader_type(options)
     writer = writer or descriptor
@@ -123,7 +123,7 @@ def plan_of(options: FormatOptions, writer: Descriptor | None = None) -> Plan:
     messages = np.stack([ends - [len(message) for message in planner.messages], ends], axis=1).astype(np.int64)
     numbers = np.array(planner.numbers or [0], np.int64)
     message = message_factory.GetMessageClass(writer)
-    return Plan(spark_type, planner.layout, fields, messages, numbers, message, tuple(planner.refused))
+    return ProtobufPlan(spark_type, planner.layout, fields, messages, numbers, message, tuple(planner.refused))
 
 
 def reader_type(options: FormatOptions) -> Descriptor:

@@ -20,7 +20,7 @@ import inspect
 from pathlib import Path
 from typing import Any, overload
 
-from .document import InvalidPipeline, Node, Place
+from .document import DocumentNode, DocumentPosition, InvalidPipeline
 from .model import Declaration, Function
 from .reading import read_declaration
 
@@ -30,8 +30,8 @@ class Pipeline:
 
     def __init__(self, name: str, **settings: Any) -> None:
         self._place = _caller()
-        self._top = {"name": Node(name, self._place), **_nodes(settings, self._place)}
-        self._parts: dict[str, list[tuple[str, Node]]] = {"sources": [], "steps": [], "sinks": []}
+        self._top = {"name": DocumentNode(name, self._place), **_nodes(settings, self._place)}
+        self._parts: dict[str, list[tuple[str, DocumentNode]]] = {"sources": [], "steps": [], "sinks": []}
 
     def source(self, name: str, **settings: Any) -> None:
         """Declare a source, as under `sources:`."""
@@ -65,21 +65,21 @@ class Pipeline:
 
     def declaration(self, file: Path) -> Declaration:
         """The checked pipeline; InvalidPipeline with every mistake found."""
-        return read_declaration(Node(self._tree(), self._place), file)
+        return read_declaration(DocumentNode(self._tree(), self._place), file)
 
-    def _add(self, part: str, name: str, settings: dict[str, Any], place: Place) -> None:
+    def _add(self, part: str, name: str, settings: dict[str, Any], place: DocumentPosition) -> None:
         if name in dict(self._parts[part]):
             raise InvalidPipeline([f"{place}: {part.removesuffix('s')} '{name}' is declared a second time"])
-        self._parts[part].append((name, Node(_nodes(settings, place), place)))
+        self._parts[part].append((name, DocumentNode(_nodes(settings, place), place)))
 
-    def _tree(self) -> dict[str, Node]:
+    def _tree(self) -> dict[str, DocumentNode]:
         return {
             **self._top,
-            **{part: Node(dict(entries), self._place) for part, entries in self._parts.items() if entries},
+            **{part: DocumentNode(dict(entries), self._place) for part, entries in self._parts.items() if entries},
         }
 
 
-def _nodes(settings: dict[str, Any], place: Place) -> dict[str, Node]:
+def _nodes(settings: dict[str, Any], place: DocumentPosition) -> dict[str, DocumentNode]:
     return {_spelled(name): _node(value, place) for name, value in settings.items()}
 
 
@@ -88,17 +88,21 @@ def _spelled(name: str) -> str:
     return name.removesuffix("_")
 
 
-def _node(value: Any, place: Place) -> Node:
+def _node(value: Any, place: DocumentPosition) -> DocumentNode:
     if isinstance(value, dict):
-        return Node({str(name): _node(item, place) for name, item in value.items()}, place)
+        return DocumentNode({str(name): _node(item, place) for name, item in value.items()}, place)
     if isinstance(value, (list, tuple)):
-        return Node([_node(item, place) for item in value], place)
-    return Node(value, place)
+        return DocumentNode([_node(item, place) for item in value], place)
+    return DocumentNode(value, place)
 
 
-def _caller() -> Place:
+def _caller() -> DocumentPosition:
     """The line outside of this file that is being run."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
-    return Place(frame.f_code.co_filename, frame.f_lineno) if frame is not None else Place("<python>", 1)
+    return (
+        DocumentPosition(frame.f_code.co_filename, frame.f_lineno)
+        if frame is not None
+        else DocumentPosition("<python>", 1)
+    )

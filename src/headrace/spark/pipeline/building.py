@@ -11,7 +11,7 @@ from headrace.config.names import nearest
 from headrace.config.setting import ConfigError
 
 from ..sink.columns import written_columns
-from .document import Place
+from .document import DocumentPosition
 from .failures import cause_of
 from .model import Call, Declaration, Dedup, Sink, Source, Sql, Step, ToFiles, ToTopic, Watermark
 from .queries import SinkGraph
@@ -38,7 +38,7 @@ _BAD: Final = "bad"
 _UNRESOLVED: Final = re.compile(r"\[UNRESOLVED_COLUMN.*?name `(\w+)`", re.DOTALL)
 
 
-Problem = tuple[Place, str, Exception]
+Problem = tuple[DocumentPosition, str, Exception]
 """What is wrong with a pipeline: where, the mistake, and the words of whoever found it, such as Spark."""
 
 
@@ -281,7 +281,7 @@ def _counted(rows: Any, name: str) -> Any:
 
 
 @contextmanager
-def _noted(built: BuiltGraph, place: Place, name: str) -> Iterator[None]:
+def _noted(built: BuiltGraph, place: DocumentPosition, name: str) -> Iterator[None]:
     """Errors of Spark and of users' functions within the block are noted with the name and the place of a table."""
     try:
         yield

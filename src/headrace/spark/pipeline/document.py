@@ -1,7 +1,7 @@
 """What a user declared, with the place of every value, and the reading of it that finds all mistakes at once.
 
-A declaration is a tree of `Node`s, from a YAML file (`yaml_file`) or from calls in a Python one (`authoring`). A
-`Section` reads one mapping of it: each method takes a key, notes what is wrong with it in `Problems`, and goes on
+A declaration is a tree of `DocumentNode`s, from a YAML file (`yaml_file`) or from calls in a Python one (`authoring`).
+A `Section` reads one mapping of it: each method takes a key, notes what is wrong with it in `Problems`, and goes on
 with a harmless value, so that a user sees every mistake of a file in one run.
 """
 
@@ -14,7 +14,7 @@ from headrace.config.names import nearest, shown
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DocumentPosition:
     """Where something was written."""
 
     file: str
@@ -25,11 +25,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class DocumentNode:
     """A value (scalar, callable, list of nodes or mapping of names to nodes) and where it was written."""
 
     value: Any
-    place: Place
+    place: DocumentPosition
 
 
 class InvalidPipeline(Exception):
@@ -44,9 +44,9 @@ class InvalidPipeline(Exception):
 class Problems:
     """Mistakes found so far."""
 
-    found: list[tuple[Place, str]] = field(default_factory=list)
+    found: list[tuple[DocumentPosition, str]] = field(default_factory=list)
 
-    def add(self, place: Place, message: str) -> None:
+    def add(self, place: DocumentPosition, message: str) -> None:
         self.found.append((place, message))
 
     def raise_any(self) -> None:
@@ -59,11 +59,11 @@ class Problems:
 class Section:
     """One mapping of a declaration. `what` names it in messages, as in "source 'orders'"."""
 
-    def __init__(self, node: Node, what: str, problems: Problems) -> None:
+    def __init__(self, node: DocumentNode, what: str, problems: Problems) -> None:
         self.what = what
         self.place = node.place
         self.problems = problems
-        self._nodes: Mapping[str, Node] = node.value if isinstance(node.value, dict) else {}
+        self._nodes: Mapping[str, DocumentNode] = node.value if isinstance(node.value, dict) else {}
         if not isinstance(node.value, dict):
             problems.add(node.place, f"{what} must be a mapping of names to values, not {described(node.value)}")
 
@@ -76,10 +76,10 @@ class Section:
     def has(self, key: str) -> bool:
         return key in self._nodes
 
-    def node(self, key: str) -> Node | None:
+    def node(self, key: str) -> DocumentNode | None:
         return self._nodes.get(key)
 
-    def place_of(self, key: str) -> Place:
+    def place_of(self, key: str) -> DocumentPosition:
         """Where a key stands, or else the section."""
         return self._nodes[key].place if key in self._nodes else self.place
 
@@ -155,7 +155,7 @@ class Section:
                 found[name] = self._option(name, node)
         return found
 
-    def _option(self, name: str, node: Node) -> str:
+    def _option(self, name: str, node: DocumentNode) -> str:
         if isinstance(node.value, list):
             return ",".join(self.texts(name))
         return self.text(name) or ""

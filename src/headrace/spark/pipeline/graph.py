@@ -5,7 +5,7 @@ from typing import Final
 
 from headrace.config.names import nearest
 
-from .document import Place, Problems
+from .document import DocumentPosition, Problems
 from .model import Declaration, Source, Step
 
 Table = Source | Step
@@ -68,7 +68,7 @@ def _visit(
     ordered.append(table)
 
 
-def unused(declaration: Declaration) -> list[tuple[Place, str]]:
+def unused(declaration: Declaration) -> list[tuple[DocumentPosition, str]]:
     """Tables that reach no sink: no mistake, but seldom meant."""
     used = {table.name for sink in declaration.sinks for table in declaration.needed_by(sink.table)}
     return [

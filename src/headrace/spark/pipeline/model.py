@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .document import Place
+from .document import DocumentPosition
 
 Function = Callable[..., Any]
 
@@ -27,7 +27,7 @@ class Source:
     """
 
     name: str
-    place: Place
+    place: DocumentPosition
     options: Mapping[str, str]
     watermark: Watermark | None = None
     metadata: tuple[str, ...] | None = None
@@ -66,7 +66,7 @@ class Step:
     """A table made of other tables, its `inputs`."""
 
     name: str
-    place: Place
+    place: DocumentPosition
     work: Sql | Call | Dedup
     inputs: tuple[str, ...]
     watermark: Watermark | None = None
@@ -133,7 +133,7 @@ class Sink:
     """Where the rows of `table` go."""
 
     name: str
-    place: Place
+    place: DocumentPosition
     table: str
     output: Output
     mode: str = "append"

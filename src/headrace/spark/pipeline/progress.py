@@ -14,7 +14,7 @@ from .reach import Outage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class SinkProgress:
     """Where a sink stands. Rows are counted since the start of this run; `lag` is None where it is not known.
 
     `state` is starting, running, unreachable (no broker answers), restarting, stopped or failed. `problem` tells why
@@ -39,7 +39,7 @@ class Progress:
     problem: str | None = None
     since: str | None = None
 
-    def after(self, report: Mapping[str, Any]) -> "Progress":
+    def after(self, report: Mapping[str, Any]) -> "SinkProgress":
         """This, with one more report of a batch taken in."""
         state = report.get("stateOperators") or []
         rows_in = _sum(report, "rows")
@@ -61,21 +61,21 @@ class Progress:
             since=None,
         )
 
-    def now(self, state: str) -> "Progress":
+    def now(self, state: str) -> "SinkProgress":
         """This, in another state; what does not run has no speed."""
         speed = self.rows_per_second if state == "running" else 0.0
         return replace(self, state=state, rows_per_second=speed, problem=None, since=None)
 
-    def behind_by(self, lag: int) -> "Progress":
+    def behind_by(self, lag: int) -> "SinkProgress":
         """This, as far behind as is known now."""
         return replace(self, lag=lag)
 
-    def cut_off(self, outage: Outage) -> "Progress":
+    def cut_off(self, outage: Outage) -> "SinkProgress":
         """This, while no broker answers: how far behind it is, nobody knows."""
         since = moment(outage.since)
         return replace(self.now("unreachable"), lag=None, problem=outage.message, since=since)
 
-    def to_restart(self, problem: str, since: float) -> "Progress":
+    def to_restart(self, problem: str, since: float) -> "SinkProgress":
         """This, after a failure, until it has started again."""
         return replace(self.now("restarting"), lag=None, problem=problem, since=moment(since))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
-from .document import Place
+from .document import DocumentPosition
 from .model import Declaration, Dedup, Sink, Source, Step, ToFiles, Trigger
 
 _LONGEST_NAME: Final = 120
@@ -42,7 +42,7 @@ class SinkGraph:
         return self.sinks[0].trigger
 
     @property
-    def place(self) -> Place:
+    def place(self) -> DocumentPosition:
         return min((sink.place for sink in self.sinks), key=lambda place: (place.file, place.line))
 
     @property
@@ -87,7 +87,7 @@ def _shared(declaration: Declaration, one: Sink, other: Sink) -> list[Source | S
     return [table for table in declaration.needed_by(one.table) if table.name in others]
 
 
-def disagreements(declaration: Declaration, graphs: Sequence[SinkGraph]) -> list[tuple[Place, str]]:
+def disagreements(declaration: Declaration, graphs: Sequence[SinkGraph]) -> list[tuple[DocumentPosition, str]]:
     """Sinks that share a table with a watermark and are no one query: each leaves out late rows by its own watermark,
     so one may have a row that the other one has not.
     """

@@ -6,7 +6,7 @@ from typing import Final
 
 from headrace.config.names import shown
 
-from .document import Node, Problems, Section
+from .document import DocumentNode, Problems, Section
 from .graph import Tables, in_order
 from .model import Declaration, Source, Trigger
 from .sinks import read_sink
@@ -30,7 +30,7 @@ _FILES: Final = ("schema", "descriptorFile")
 _TOPICS: Final = {"topic": "subscribe", "topics": "subscribe", "pattern": "subscribePattern"}
 
 
-def read_declaration(tree: Node, file: Path, problems: Problems | None = None) -> Declaration:
+def read_declaration(tree: DocumentNode, file: Path, problems: Problems | None = None) -> Declaration:
     """The pipeline that a tree declares; InvalidPipeline with every mistake found, beside those noted already."""
     problems = problems or Problems()
     top = Section(tree, "the pipeline", problems)

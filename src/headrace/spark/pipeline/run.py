@@ -20,7 +20,7 @@ from .lease import Lease, held_lease, is_lease_needed
 from .model import Declaration, Restart, Trigger
 from .paths import PipelinePaths, only_runner, paths_of
 from .preflight import absent_topics, require_topics
-from .progress import Progress
+from .progress import SinkProgress
 from .queries import SinkGraph, graphs_of
 from .reach import PATIENCE, clients_of, reach_of
 from .running import Running, Setting, start, stop_all, watch
@@ -40,7 +40,7 @@ class View(Protocol):
     def started(self, declaration: Declaration, paths: PipelinePaths, spark: SparkTarget) -> None:
         """Every query runs."""
 
-    def progress(self, sinks: Sequence[Progress]) -> None:
+    def progress(self, sinks: Sequence[SinkProgress]) -> None:
         """Where each sink stands now; called about twice a second."""
 
 
@@ -64,7 +64,7 @@ class RunOptions:
         return Trigger(available_now=True) if self.once else None
 
 
-def run(declaration: Declaration, options: RunOptions, view: View) -> list[Progress]:
+def run(declaration: Declaration, options: RunOptions, view: View) -> list[SinkProgress]:
     """Run until a stop is asked for or nothing is left to do; the last progress of each sink.
 
     InvalidPipeline tells what Spark does not take of it. PipelineFailed tells why it could not start, or which sinks
@@ -113,7 +113,7 @@ def run_with(
     options: RunOptions,
     view: View,
     lease: Lease | None = None,
-) -> list[Progress]:
+) -> list[SinkProgress]:
     """The same in a session that is there already."""
     is_connect = options.spark.is_connect
     graphs = graphs_of(declaration, files_apart=is_connect)
@@ -157,7 +157,7 @@ def _started(spark: Any, paths: PipelinePaths) -> list[str]:
     ]
 
 
-def in_order_of(declaration: Declaration, sinks: Sequence[Progress]) -> list[Progress]:
+def in_order_of(declaration: Declaration, sinks: Sequence[SinkProgress]) -> list[SinkProgress]:
     """The progress of sinks in the order in which they are declared."""
     order = [sink.name for sink in declaration.sinks]
     return sorted(sinks, key=lambda one: order.index(one.sink))

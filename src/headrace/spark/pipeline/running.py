@@ -17,14 +17,14 @@ from .file_sink import require_own_files
 from .model import Declaration, Restart, ToFiles, Trigger
 from .outputs import outlets_of, writer_for
 from .paths import PipelinePaths
-from .progress import Progress, behind, positions_of
+from .progress import SinkProgress, behind, positions_of
 from .queries import SinkGraph
 from .reach import Outage
 from .restarts import delay_before
 
 POLL_SECONDS: Final = 0.5
 _STARTING: Final = "Initializing "
-Report = Callable[[Sequence[Progress]], None]
+Report = Callable[[Sequence[SinkProgress]], None]
 
 
 class Brokers(Protocol):
@@ -85,7 +85,7 @@ class Running:
     """Starts the query anew, from its checkpoint."""
     restart: Restart = field(default_factory=Restart)
     clock: Callable[[], float] = time.time
-    sinks: list[Progress] = field(default_factory=list)
+    sinks: list[SinkProgress] = field(default_factory=list)
     failed: int = 0
     """How often it failed since its last batch."""
     due: float | None = None
@@ -103,7 +103,7 @@ class Running:
     """Up to where its sources have read."""
 
     def __post_init__(self) -> None:
-        self.sinks = self.sinks or [Progress(sink=sink.name) for sink in self.graph.sinks]
+        self.sinks = self.sinks or [SinkProgress(sink=sink.name) for sink in self.graph.sinks]
 
     def look(self, outage: Outage | None = None) -> None:
         """Take in what happened since the last look, and decide what is to become of it."""
@@ -129,7 +129,7 @@ class Running:
             self.failed = 0
             self.is_starting = False
 
-    def ended(self) -> list[Progress]:
+    def ended(self) -> list[SinkProgress]:
         """Where the sinks stand when the query has been stopped."""
         self._take_in_reports()
         return [sink.now("stopped") for sink in self.sinks]
@@ -197,7 +197,7 @@ class Running:
         return self.sinks[0].batch
 
 
-def _restarted(sink: Progress) -> Progress:
+def _restarted(sink: SinkProgress) -> SinkProgress:
     return replace(sink.now("starting"), restarts=sink.restarts + 1)
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from headrace.config.names import nearest, shown
 
-from .document import Node, Problems, Section
+from .document import DocumentNode, Problems, Section
 from .functions import parameters
 from .graph import Tables
 from .model import Call, Dedup, Source, Sql, Step, Watermark
@@ -112,7 +112,7 @@ def _check_arguments(section: Section, taken: list[inspect.Parameter], arguments
         section.wrong("python", "its parameters must each have a name, that of the table it gets")
 
 
-def _plain(node: Node | None) -> object:
+def _plain(node: DocumentNode | None) -> object:
     """A value without its paths."""
     if node is None:
         return None

@@ -6,14 +6,14 @@ from typing import Any, Final
 
 import yaml
 
-from .document import InvalidPipeline, Node, Place, Problems
+from .document import DocumentNode, DocumentPosition, InvalidPipeline, Problems
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _BOOLEANS: Final = ("true", "false")
 """YAML 1.1 has more words for them, which are topics, countries and keys as well: on, off, yes, no."""
 
 
-def read_yaml(text: str, file: str, environment: Mapping[str, str], problems: Problems) -> Node:
+def read_yaml(text: str, file: str, environment: Mapping[str, str], problems: Problems) -> DocumentNode:
     """The whole document; InvalidPipeline if it is not YAML or names a variable that is not set.
 
     What is wrong with words that have a meaning all the same is noted in `problems`.
@@ -26,7 +26,7 @@ def read_yaml(text: str, file: str, environment: Mapping[str, str], problems: Pr
     if root is None:
         raise InvalidPipeline([f"{file}:1: the file is empty; `headrace pipeline new DIR` writes one to start from"])
     reading = _Tree(loader, file, environment, problems)
-    tree = reading.node(root, Place(file, root.start_mark.line + 1))
+    tree = reading.node(root, DocumentPosition(file, root.start_mark.line + 1))
     if reading.lacks_variables:  # Whatever else is said of a value that is not known would be a guess.
         problems.raise_any()
     return tree
@@ -48,17 +48,17 @@ class _Tree:
         self._problems = problems
         self.lacks_variables = False
 
-    def node(self, raw: yaml.Node, place: Place) -> Node:
+    def node(self, raw: yaml.Node, place: DocumentPosition) -> DocumentNode:
         if isinstance(raw, yaml.MappingNode):
-            return Node(self._mapping(raw), place)
+            return DocumentNode(self._mapping(raw), place)
         if isinstance(raw, yaml.SequenceNode):
-            return Node([self.node(item, self._place(item)) for item in raw.value], place)
-        return Node(self._scalar(raw, place), place)
+            return DocumentNode([self.node(item, self._place(item)) for item in raw.value], place)
+        return DocumentNode(self._scalar(raw, place), place)
 
-    def _mapping(self, raw: yaml.MappingNode) -> dict[str, Node]:
+    def _mapping(self, raw: yaml.MappingNode) -> dict[str, DocumentNode]:
         written = [key.value for key, _ in raw.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
         self._loader.flatten_mapping(raw)
-        found: dict[str, Node] = {}
+        found: dict[str, DocumentNode] = {}
         for key, value in raw.value:
             place = self._place(key)
             if not isinstance(key, yaml.ScalarNode):
@@ -69,7 +69,7 @@ class _Tree:
             found[key.value] = self.node(value, place)
         return found
 
-    def _scalar(self, raw: yaml.Node, place: Place) -> Any:
+    def _scalar(self, raw: yaml.Node, place: DocumentPosition) -> Any:
         value = self._loader.construct_object(raw)
         if isinstance(value, str):
             return _VARIABLE.sub(lambda found: self._variable(found, place), value)
@@ -81,7 +81,7 @@ class _Tree:
             return value if not isinstance(value, float) else raw.value
         return raw.value
 
-    def _variable(self, found: re.Match[str], place: Place) -> str:
+    def _variable(self, found: re.Match[str], place: DocumentPosition) -> str:
         name, default = found[1], found[2]
         if name in self._environment:
             return self._environment[name]
@@ -92,5 +92,5 @@ class _Tree:
             )
         return default or ""
 
-    def _place(self, raw: yaml.Node) -> Place:
-        return Place(self._file, raw.start_mark.line + 1)
+    def _place(self, raw: yaml.Node) -> DocumentPosition:
+        return DocumentPosition(self._file, raw.start_mark.line + 1)

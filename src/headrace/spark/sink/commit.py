@@ -94,7 +94,7 @@ class Report(NamedTuple):
     """Whether there was an attempt before this one."""
 
 
-class State(StrEnum):
+class DecisionState(StrEnum):
     """How far a decision is carried out."""
 
     COMMITTING = "committing"
@@ -109,10 +109,10 @@ class Decision:
 
     batch: int
     run: str
-    state: State
+    state: DecisionState
     transactions: tuple[Prepared, ...] = ()
 
-    def ended(self, state: State) -> "Decision":
+    def ended(self, state: DecisionState) -> "Decision":
         return replace(self, state=state, transactions=())
 
     def fields(self) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def decision_of(fields: Mapping[str, Any]) -> Decision:
         return Decision(
             batch=int(fields["batch"]),
             run=run,
-            state=State(fields["state"]),
+            state=DecisionState(fields["state"]),
             transactions=tuple(_prepared_of(run, entry) for entry in fields["transactions"]),
         )
     except (ValueError, KeyError, TypeError) as error:
@@ -163,7 +163,7 @@ def duty(last: Decision | None, batch: int) -> Duty:
         return Duty.WRITE
     if last.batch > batch:
         raise behind(last, batch)
-    return Duty.WRITE if last.state is State.REVOKED else Duty.SKIP
+    return Duty.WRITE if last.state is DecisionState.REVOKED else Duty.SKIP
 
 
 class Outcome(Enum):
@@ -261,12 +261,12 @@ def commit_steps(batch: int, reports: Sequence[Report], *, rewrite_torn: bool = 
     """Make the batch of these reports visible, once, whatever earlier runs did with it."""
     own = _prepared(reports)
     last = yield TakeOver(reports[0].run)
-    if last is not None and last.state is State.COMMITTING:
+    if last is not None and last.state is DecisionState.COMMITTING:
         last = yield from _carry_out(last, (yield Inspect(last.transactions)), rewrite_torn)
     if last is not None and last.batch > batch:
         yield End(own, commit=False)
         raise behind(last, batch)
-    if last is not None and last.batch == batch and last.state is State.COMMITTED:
+    if last is not None and last.batch == batch and last.state is DecisionState.COMMITTED:
         yield End(own, commit=False)
     else:
         yield from _decide(batch, reports, own, rewrite_torn)
@@ -286,12 +286,14 @@ def abort_steps(reports: Sequence[Report]) -> Steps:
     is_ours = owner == run
     if is_ours:
         last = yield TakeOver(run)
-    decided = last.transactions if last is not None and last.state is State.COMMITTING else ()
+    decided = last.transactions if last is not None and last.state is DecisionState.COMMITTING else ()
     own = [one for one in _prepared(reports) if one not in decided]
     was_decided = is_ours and last is None and Outcome.COMMITTED in (yield Inspect(own))
     outcomes = yield End(own, commit=was_decided)
     if was_decided and Outcome.LOST in outcomes:
-        raise torn(Decision(batch=reports[0].batch, run=run, state=State.COMMITTING, transactions=tuple(own)), outcomes)
+        raise torn(
+            Decision(batch=reports[0].batch, run=run, state=DecisionState.COMMITTING, transactions=tuple(own)), outcomes
+        )
     if is_ours:
         yield from sweep_steps(keep={transactional_id(query, one.run, one.suffix) for one in decided})
 
@@ -304,10 +306,10 @@ def _decide(batch: int, reports: Sequence[Report], own: Sequence[Prepared], rewr
         return
     parts = yield from _all_open(batch, [part for report in reports for part in report.parts])
     own = tuple(part.prepared for part in parts)
-    decision = Decision(batch=batch, run=reports[0].run, state=State.COMMITTING, transactions=own)
+    decision = Decision(batch=batch, run=reports[0].run, state=DecisionState.COMMITTING, transactions=own)
     yield Record(decision)
     ended = yield from _carry_out(decision, [Outcome.OPEN] * len(own), rewrite_torn)
-    if ended.state is State.REVOKED:
+    if ended.state is DecisionState.REVOKED:
         raise revoked(batch)
 
 
@@ -340,7 +342,7 @@ def _carry_out(
     found = verdict(outcomes)
     if found is Verdict.TORN and not rewrite_torn:
         raise torn(decision, outcomes)
-    ended = decision.ended(State.COMMITTED if found is Verdict.COMMIT else State.REVOKED)
+    ended = decision.ended(DecisionState.COMMITTED if found is Verdict.COMMIT else DecisionState.REVOKED)
     yield Record(ended)
     return ended
 

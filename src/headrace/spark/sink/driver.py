@@ -47,7 +47,7 @@ from .commit import (
     unfinished,
 )
 from .journal import Journal
-from .parts import Origin, copy_part
+from .parts import PartOrigin, copy_part
 
 log = logging.getLogger(__name__)
 
@@ -212,7 +212,7 @@ class SinkDriver:
     def _copy(self, batch: int, part: Part) -> tuple[Part, ...]:
         run, partition = part.prepared.run, part.prepared.partition
         log.warning("batch %d takes longer than transaction.timeout.ms: rows of task %d are copied", batch, partition)
-        origin = Origin(self._query, run, batch, partition, reuses_ids=False)
+        origin = PartOrigin(self._query, run, batch, partition, reuses_ids=False)
         return copy_part(self._cluster, origin, part)
 
     def _open_under(self, names: Sequence[str]) -> list[PreparedTransaction]:

@@ -37,7 +37,7 @@ _COPIED: Final = ["topic", "partition", "key", "value", "headers", "timestamp"]
 Clock = Callable[[], float]
 
 
-class Origin(NamedTuple):
+class PartOrigin(NamedTuple):
     """Whose rows are written: a task of a batch."""
 
     query: str
@@ -48,7 +48,7 @@ class Origin(NamedTuple):
     """Whether transactional ids are used again by later batches."""
 
 
-def leased_suffix(cluster: Cluster, origin: Origin) -> AbstractContextManager[str]:
+def leased_suffix(cluster: Cluster, origin: PartOrigin) -> AbstractContextManager[str]:
     """The end of a transactional id under which nothing is open, and which nobody else has for a while."""
     if not origin.reuses_ids:
         return nullcontext(suffix_of(uuid.uuid4().hex, origin.batch))
@@ -64,7 +64,7 @@ def leased_suffix(cluster: Cluster, origin: Origin) -> AbstractContextManager[st
 class _Open:
     """A transaction that is being written to."""
 
-    def __init__(self, cluster: Cluster, origin: Origin, topic: str | None, clock: Clock) -> None:
+    def __init__(self, cluster: Cluster, origin: PartOrigin, topic: str | None, clock: Clock) -> None:
         self._origin = origin
         self._topic = topic
         self._lease = ExitStack()
@@ -121,7 +121,7 @@ class PartsWriter:
     """Writes the rows of an attempt."""
 
     def __init__(
-        self, cluster: Cluster, origin: Origin, topic: str | None = None, clock: Clock = time.monotonic
+        self, cluster: Cluster, origin: PartOrigin, topic: str | None = None, clock: Clock = time.monotonic
     ) -> None:
         self._cluster = cluster
         self._origin = origin
@@ -191,7 +191,7 @@ class PartsWriter:
         return PreparedTransaction(name, one.producer_id, one.epoch, True)
 
 
-def copy_part(cluster: Cluster, origin: Origin, part: Part) -> tuple[Part, ...]:
+def copy_part(cluster: Cluster, origin: PartOrigin, part: Part) -> tuple[Part, ...]:
     """Write the records of a transaction that was aborted in others; `CommitError` when they are not all there."""
     return PartsWriter(cluster, origin).write_all(_records(cluster, origin.batch, part))
 

@@ -23,7 +23,7 @@ from ..formats.writing import ValueEncoder
 from .commit import Decision, Duty, Part, Report, duty
 from .journal import TopicJournal
 from .options import SinkOptions
-from .parts import Origin, PartsWriter
+from .parts import PartOrigin, PartsWriter
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
@@ -72,8 +72,8 @@ class Task:
         return Report(self.query, self.run, self.batch, parts, found_decided, self.was_retried)
 
     @property
-    def origin(self) -> Origin:
-        return Origin(self.query, self.run, self.batch, self.partition, self.reuses_ids)
+    def origin(self) -> PartOrigin:
+        return PartOrigin(self.query, self.run, self.batch, self.partition, self.reuses_ids)
 
 
 def task_of_job(job: str) -> Task:

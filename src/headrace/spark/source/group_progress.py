@@ -18,7 +18,7 @@ from .offsets import Offsets
 _PAUSE_SECONDS: Final = 30.0
 
 
-class Progress:
+class GroupProgress:
     """Commits what a query has finished to a group."""
 
     def __init__(

@@ -23,7 +23,7 @@ class Logs(Protocol):
     ) -> dict[TopicPartition, int | None]: ...
 
 
-class Found(NamedTuple):
+class AssignedPartitions(NamedTuple):
     """Partitions to read, and the identities of their topics, by which one made anew is told from the old one."""
 
     partitions: set[TopicPartition]
@@ -44,7 +44,7 @@ def assigned(logs: Logs, options: SourceOptions) -> set[TopicPartition]:
             return set(partitions)
 
 
-def still_assigned(logs: Logs, options: SourceOptions) -> Found:
+def still_assigned(logs: Logs, options: SourceOptions) -> AssignedPartitions:
     """All partitions to read that there are at the moment."""
     subscription = options.subscription
     match subscription:
@@ -57,7 +57,7 @@ def still_assigned(logs: Logs, options: SourceOptions) -> Found:
     images = _existing(logs, topics)
     there = _all(images)
     wanted = there & subscription.partitions if isinstance(subscription, Assigned) else there
-    return Found(wanted, {name: image.id for name, image in images.items()})
+    return AssignedPartitions(wanted, {name: image.id for name, image in images.items()})
 
 
 def _existing(logs: Logs, topics: Iterable[str]) -> dict[str, TopicImage]:

@@ -34,7 +34,7 @@ class Limit(NamedTuple):
     total: int
 
 
-class Step(NamedTuple):
+class RangesStep(NamedTuple):
     """The ranges from one point of a query to the next, and what was lost on the way, in words."""
 
     ranges: list[Range]
@@ -91,7 +91,7 @@ def without(offsets: Offsets, topics: Collection[str]) -> Offsets:
     return {where: offset for where, offset in offsets.items() if where.topic not in topics}
 
 
-def step(start: Offsets, end: Offsets, earliest: Offsets) -> Step:
+def step(start: Offsets, end: Offsets, earliest: Offsets) -> RangesStep:
     """What to read to come from `start` to `end`.
 
     `earliest` has the first offset of each partition that is new in `end` or whose offsets went back; a partition it
@@ -105,7 +105,7 @@ def step(start: Offsets, end: Offsets, earliest: Offsets) -> Step:
             losses.append(f"the new partition {named([where])} starts at offset {earliest[where]} instead of 0")
     begin = start | earliest
     ranges = [Range(*where, begin.get(where, stop), stop) for where, stop in sorted(end.items())]
-    return Step([wanted for wanted in ranges if wanted.start < wanted.end], losses)
+    return RangesStep([wanted for wanted in ranges if wanted.start < wanted.end], losses)
 
 
 def unsettled(start: Offsets, end: Offsets) -> set[TopicPartition]:

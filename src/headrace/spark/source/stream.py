@@ -25,7 +25,7 @@ from headrace.client.columnar.cluster import shared_cluster
 from headrace.client.columnar.model import EARLIEST, Range
 
 from ..errors import with_query_errors
-from .group_progress import Progress
+from .group_progress import GroupProgress
 from .offsets import NOT_STARTED, Offsets, SparkOffsets, from_spark, ids_from_spark, to_spark
 from .options import AtEnd, SourceOptions, Trigger
 from .planning import gathered, split
@@ -46,7 +46,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._tracker: Tracker | None = None
-        self._progress: Progress | None = None
+        self._progress: GroupProgress | None = None
 
     @with_query_errors
     def initialOffset(self) -> SparkOffsets:  # noqa: N802 - Spark's name
@@ -117,11 +117,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._tracker
 
 
-def _progress(options: SourceOptions) -> Progress | None:
+def _progress(options: SourceOptions) -> GroupProgress | None:
     if options.group is None:
         return None
     impatient = shared_cluster({**options.client, "default.api.timeout.ms": _COMMIT_MS})
-    return Progress(options.group, impatient.commit)
+    return GroupProgress(options.group, impatient.commit)
 
 
 def limited(configured: Trigger, limit: ReadLimit) -> Trigger | None:

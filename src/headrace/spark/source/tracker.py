@@ -12,7 +12,7 @@ from typing import Final
 from headrace.client.columnar.model import EARLIEST, LATEST, Range, TopicPartition
 
 from . import data_loss
-from .logs import Found, Logs, assigned, ends, ends_left, resolve, still_assigned
+from .logs import AssignedPartitions, Logs, assigned, ends, ends_left, resolve, still_assigned
 from .offsets import Offsets, TopicIds, named
 from .options import AtEnd, AtOffsets, SourceOptions, Trigger
 from .planning import (
@@ -84,7 +84,7 @@ class Tracker:
         self._sleep = sleep
         self._pace = Pace(clock, sleep)
         self._discovered = clock()
-        self._found: Found | None = None
+        self._found: AssignedPartitions | None = None
         self._anew: set[str] = set()
         self._initial: Offsets | None = None
         self._target: Offsets | None = None

@@ -11,7 +11,7 @@ from examples.orders.demo import Arrivals
 from examples.orders.expected import expected
 from examples.orders.generator import ORDERS, PAYMENTS, Message, Order, Shop, until
 from examples.orders.results import Results, checks
-from headrace.spark.pipeline.progress import Progress
+from headrace.spark.pipeline.progress import SinkProgress
 
 
 def messages(seed: int = 1, seconds: float = 600.0) -> list[Message]:
@@ -121,8 +121,8 @@ def test_a_spree_that_is_not_flagged_is_found() -> None:
     assert judged(found._replace(frauds=found.frauds[1:]), sent) == [True, True, False]
 
 
-def read(*rows: int) -> list[Progress]:
-    return [Progress(sink=str(number), rows_in=count) for number, count in enumerate(rows)]
+def read(*rows: int) -> list[SinkProgress]:
+    return [SinkProgress(sink=str(number), rows_in=count) for number, count in enumerate(rows)]
 
 
 def test_the_demo_stops_once_when_every_sink_has_read_everything() -> None:

@@ -6,9 +6,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from headrace.spark.data_source import HEADERS, RECORD
 from headrace.spark.formats.bad_records import BAD_FIELD
 from headrace.spark.pipeline.building import consumer_groups, kept_columns, source_settings
-from headrace.spark.pipeline.document import Place
+from headrace.spark.pipeline.document import DocumentPosition
 from headrace.spark.pipeline.model import Source
-from headrace.spark.pipeline.progress import Progress, lag_of
+from headrace.spark.pipeline.progress import SinkProgress, lag_of
 from headrace.spark.source.options import Trigger, parse
 
 REPORT: dict[str, Any] = {
@@ -30,8 +30,8 @@ REPORT: dict[str, Any] = {
 
 
 def test_reports_add_up() -> None:
-    progress = Progress(sink="revenue").after(REPORT).after({**REPORT, "batchId": 8})
-    assert progress == Progress(
+    progress = SinkProgress(sink="revenue").after(REPORT).after({**REPORT, "batchId": 8})
+    assert progress == SinkProgress(
         sink="revenue",
         state="running",
         batch=8,
@@ -51,20 +51,20 @@ def test_reports_add_up() -> None:
 def test_rows_out_are_told_behind_spark_connect_too() -> None:
     schema = {"type": "struct", "fields": [{"name": "rows", "type": "long", "nullable": False, "metadata": {}}]}
     report = {**REPORT, "observedMetrics": {"headrace_out_revenue": {"values": [9], "schema": schema}}}
-    assert Progress(sink="revenue").after(report).rows_out == 9
+    assert SinkProgress(sink="revenue").after(report).rows_out == 9
 
 
 def test_a_row_counts_once_however_many_sinks_it_goes_to() -> None:
-    assert Progress(sink="revenue").after(REPORT).rows_in == 70
-    assert Progress(sink="revenue").after({**REPORT, "observedMetrics": {}}).rows_in == 100
+    assert SinkProgress(sink="revenue").after(REPORT).rows_in == 70
+    assert SinkProgress(sink="revenue").after({**REPORT, "observedMetrics": {}}).rows_in == 100
 
 
 def test_a_bare_report_is_enough() -> None:
-    assert Progress(sink="x").after({"batchId": 0}) == Progress(sink="x", state="running", batch=0)
+    assert SinkProgress(sink="x").after({"batchId": 0}) == SinkProgress(sink="x", state="running", batch=0)
 
 
 def test_what_stopped_has_no_speed() -> None:
-    assert Progress(sink="x").after(REPORT).now("stopped").rows_per_second == 0.0
+    assert SinkProgress(sink="x").after(REPORT).now("stopped").rows_per_second == 0.0
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_lag_is_what_is_there_and_not_read(sources: list[dict[str, Any]], lag: i
 
 
 def source(name: str, topics: str, **options: str) -> Source:
-    return Source(name=name, place=Place("p.yaml", 1), options={"subscribe": topics, **options})
+    return Source(name=name, place=DocumentPosition("p.yaml", 1), options={"subscribe": topics, **options})
 
 
 def test_a_sink_has_one_group_for_all_its_topics() -> None:
@@ -101,7 +101,7 @@ def test_two_readers_of_a_topic_have_groups_of_their_own() -> None:
 
 
 def test_a_pattern_may_match_what_another_source_reads() -> None:
-    pattern = Source(name="all", place=Place("p.yaml", 1), options={"subscribePattern": "orders.*"})
+    pattern = Source(name="all", place=DocumentPosition("p.yaml", 1), options={"subscribePattern": "orders.*"})
     assert consumer_groups("shop", "pairs", [pattern]) == {"all": "shop-pairs"}
     assert consumer_groups("shop", "pairs", [pattern, source("eu", "orders-eu")]) == {
         "all": "shop-pairs-all",
@@ -132,7 +132,9 @@ def row(value: Any, *more: StructField) -> StructType:
 
 
 def table(read: StructType, metadata: tuple[str, ...] | None = None, **options: str) -> list[str]:
-    found = Source(name="o", place=Place("p.yaml", 1), options={"subscribe": "o", **options}, metadata=metadata)
+    found = Source(
+        name="o", place=DocumentPosition("p.yaml", 1), options={"subscribe": "o", **options}, metadata=metadata
+    )
     return kept_columns(found, read)
 
 
@@ -153,10 +155,10 @@ def test_a_value_without_fields_stands_beside_all_of_the_record_or_what_is_asked
 
 
 def test_headers_are_read_where_they_are_asked_for_or_letters_need_them() -> None:
-    asked = Source(name="o", place=Place("p.yaml", 1), options={"subscribe": "o"}, metadata=("headers",))
+    asked = Source(name="o", place=DocumentPosition("p.yaml", 1), options={"subscribe": "o"}, metadata=("headers",))
     assert parse(source_settings(asked, "b:1", "g")).with_headers
     options = {"subscribe": "o", "format": "string", "deadLetterTopic": "dead"}
-    letters = Source(name="o", place=Place("p.yaml", 1), options=options, dead_letter_topic="dead")
+    letters = Source(name="o", place=DocumentPosition("p.yaml", 1), options=options, dead_letter_topic="dead")
     settings = source_settings(letters, "b:1", "g")
     assert settings["includeHeaders"] == "true"
     assert "deadLetterTopic" not in settings

@@ -9,10 +9,10 @@ import pytest
 
 from headrace.client.columnar.model import TopicPartition
 from headrace.spark.errors import Unreachable
-from headrace.spark.pipeline.document import Place
+from headrace.spark.pipeline.document import DocumentPosition
 from headrace.spark.pipeline.failures import PipelineFailed
 from headrace.spark.pipeline.model import Restart, Sink, ToConsole
-from headrace.spark.pipeline.progress import Progress, moment
+from headrace.spark.pipeline.progress import SinkProgress, moment
 from headrace.spark.pipeline.queries import SinkGraph
 from headrace.spark.pipeline.reach import Outage
 from headrace.spark.pipeline.restarts import delay_before
@@ -59,7 +59,10 @@ class FakeQuery:
 
 def graph(*names: str) -> SinkGraph:
     return SinkGraph(
-        tuple(Sink(name=name, place=Place("p.yaml", 1), table="t", output=ToConsole()) for name in names or ("one",))
+        tuple(
+            Sink(name=name, place=DocumentPosition("p.yaml", 1), table="t", output=ToConsole())
+            for name in names or ("one",)
+        )
     )
 
 
@@ -156,7 +159,7 @@ def test_a_query_that_fails_between_two_questions_is_judged_at_the_next_look() -
     query = FakeQuery()
     one = running(query, again=ended, restart=AT_ONCE)
 
-    def fail(_sinks: Sequence[Progress]) -> None:
+    def fail(_sinks: Sequence[SinkProgress]) -> None:
         query.active, query.error = False, RuntimeError(AWAY)
 
     watch([one], threading.Event(), fail, poll=0.0)
@@ -225,7 +228,7 @@ def test_a_stop_while_a_query_waits_to_start_again_is_no_failure() -> None:
     assert [sink.state for sink in one.ended()] == ["stopped"]
 
 
-def ignore(_progress: Sequence[Progress]) -> None:
+def ignore(_progress: Sequence[SinkProgress]) -> None:
     return None
 
 
