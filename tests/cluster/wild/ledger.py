@@ -97,7 +97,7 @@ class Ledger:
         if topic is None or place[1] >= len(topic.partitions):
             return
         state, destroyed = topic.partitions[place[1]], self._destroyed[place]
-        counted = {*state.isr, *state.elr} or set(state.replicas)
+        counted = {*state.isr, *state.elr} or set(state.last_known_elr) or set(state.replicas)
         if destroyed and counted <= destroyed:
             self._history.note("loss", "info", topic=self._name(topic), partition=place[1], brokers=sorted(destroyed))
             self.lost.add(place)
