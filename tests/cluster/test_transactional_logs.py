@@ -524,7 +524,7 @@ def test_a_marker_that_comes_while_a_shard_is_read_counts() -> None:
             machine.broker.replicas.partition(OFFSETS, 0),
             SystemClock(),
             asyncio.get_running_loop(),
-            lambda _kind, _group: None,
+            machine.broker._groups.kinds,
         )
         reading = asyncio.ensure_future(shard.load())
         await asyncio.sleep(0)

@@ -19,7 +19,7 @@ from headrace.coordinator.groups.classic import (
     SyncRequest,
 )
 from headrace.coordinator.groups.classic.records import decode_group
-from headrace.coordinator.runtime.decision import Alarm, Effect, Reply, Write
+from headrace.coordinator.runtime.decision import Decision, Reply
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.testing.clock import SimulatedClock
 
@@ -55,7 +55,7 @@ class Client:
 
 
 class ClassicGroupMachine(RuleBasedStateMachine):
-    """Carries out the group's effects at once, and checks after each step what must always hold."""
+    """Lets the group's decisions take effect at once, and checks after each step what must always hold."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         self.numbers = itertools.count(1)
         self.group = self._new_group()
         self.stored: bytes | None = None
-        self.alarms: dict[Hashable, int] = {}
+        self.timers: dict[Hashable, int] = {}
         self.waiting: dict[int, tuple[Client, Callable[[Client, Mapping[str, Any]], None]]] = {}
         self.answered: set[int] = set()
         self.clients: list[Client] = []
@@ -77,19 +77,19 @@ class ClassicGroupMachine(RuleBasedStateMachine):
     def _now(self) -> int:
         return int(self.clock.monotonic() * 1000)
 
-    def _carry_out(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Write):
-                self.stored = effect.value
-        for effect in effects:
-            if isinstance(effect, Alarm):
-                if effect.at_ms is None:
-                    self.alarms.pop(effect.name, None)
-                else:
-                    assert effect.at_ms >= self._now()
-                    self.alarms[effect.name] = effect.at_ms
-            elif isinstance(effect, Reply):
-                self._answer(effect)
+    def _carry_out(self, decision: Decision) -> None:
+        assert self.group.is_stored is (self.stored is not None), "nothing is changed before its record is written"
+        for _, value in decision.records:
+            self.stored = value
+        decision.take_effect()
+        for name, at_ms in decision.timers:
+            if at_ms is None:
+                self.timers.pop(name, None)
+            else:
+                assert at_ms >= self._now()
+                self.timers[name] = at_ms
+        for reply in decision.replies:
+            self._answer(reply)
 
     def _answer(self, reply: Reply) -> None:
         assert isinstance(reply.token, int)
@@ -237,7 +237,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
         token = self._ask(client, "heartbeat", heard)
         instance = client.instance_id
-        self._carry_out(self.group.heartbeat(token, client.member_id, instance, client.generation, self._now()))
+        self._carry_out(self.group.classic_heartbeat(token, client.member_id, instance, client.generation, self._now()))
 
     @rule(turns=st.integers(1, 12))
     def everyone_goes_on(self, turns: int) -> None:
@@ -287,21 +287,21 @@ class ClassicGroupMachine(RuleBasedStateMachine):
     @rule(milliseconds=st.sampled_from([1, 1_000, 2_999, 6_000, 15_000]))
     def time_passes(self, milliseconds: int) -> None:
         end = self._now() + milliseconds
-        while self.alarms and min(self.alarms.values()) <= end:
-            self._ring_next()
+        while self.timers and min(self.timers.values()) <= end:
+            self._expire_next()
         self.clock.advance(max(end - self._now(), 0))
 
-    def _ring_next(self) -> None:
-        name = min(self.alarms, key=lambda name: self.alarms[name])
-        self.clock.advance(max(self.alarms.pop(name) - self._now(), 0))
-        self._carry_out(self.group.on_alarm(name, self._now()))
+    def _expire_next(self) -> None:
+        name = min(self.timers, key=lambda name: self.timers[name])
+        self.clock.advance(max(self.timers.pop(name) - self._now(), 0))
+        self._carry_out(self.group.on_timer(name, self._now()))
 
     @rule()
     def the_broker_restarts(self) -> None:
         for reply in self.group.resign(ErrorCode.not_coordinator):
             self._answer(reply)
         assert not self.waiting, "a request was never answered"
-        self.alarms.clear()
+        self.timers.clear()
         self.group = self._new_group()
         self.highest_generation = 0
         if self.stored is not None:
@@ -339,17 +339,17 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_wait_ends(self) -> None:
-        """A request waits only where an alarm is set that will end it."""
+        """A request waits only where a timer is set that will end it."""
         tokens = {m.join_token for m in self.group.members.by_id.values()}
         tokens |= {m.sync_token for m in self.group.members.by_id.values()}
         assert self.waiting.keys() == tokens - {None}
         if self.group.state is State.PREPARING_REBALANCE:
-            assert "join" in self.alarms
+            assert "join" in self.timers
             assert self.group._is_initial or not self.group.members.all_joined, "everyone waits, and for nobody"
         for member in self.group.members.by_id.values():
-            assert member.is_excused or ("session", member.member_id) in self.alarms
+            assert member.is_excused or ("session", member.member_id) in self.timers
             if member.sync_token is not None:
-                assert "sync" in self.alarms or ("session", self.group.members.leader) in self.alarms
+                assert "sync" in self.timers or ("session", self.group.members.leader) in self.timers
 
     @invariant()
     def what_members_were_told_is_stored(self) -> None:
@@ -365,10 +365,10 @@ class ClassicGroupMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Left alone, a group comes to rest: nobody waits, nobody is left."""
         for _ in range(1_000):
-            if not self.alarms:
+            if not self.timers:
                 break
-            self._ring_next()
-        assert not self.alarms
+            self._expire_next()
+        assert not self.timers
         assert not self.waiting
         assert self.group.is_empty
         assert not self.group.members.pending

@@ -229,7 +229,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @invariant()
     def every_member_is_watched(self) -> None:
         for member_id in self.host.group.state.members:
-            assert self.host.alarms["session", member_id] >= self.host.now_ms
+            assert self.host.timers["session", member_id] >= self.host.now_ms
 
     @invariant()
     def the_log_tells_everything(self) -> None:

@@ -207,6 +207,7 @@ class Harness:
             controller=self.controller,
             replicas=cast(Any, self.replicas),
             clock=SystemClock(),
+            scheduler=self.loop,
             append_marker=cast(Any, None),
         )
 

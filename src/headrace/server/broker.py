@@ -366,6 +366,7 @@ class Broker:
             controller=controller,
             replicas=self._replicas,
             clock=self._clock,
+            scheduler=asyncio.get_running_loop(),
             append_marker=self._replicas.append_marker,
             peers=peers,
         )

@@ -138,6 +138,7 @@ class World:
             controller=self.controller,
             replicas=self.replicas,
             clock=self.clock,
+            scheduler=self.scheduler,
             append_marker=self.replicas.append_marker,
         )
         self.replicas.verifier = Verifier(1, self.transactions, None)

@@ -119,6 +119,14 @@ def test_a_decision_that_cannot_be_written_never_happened(world: World) -> None:
     assert sync(world, joined).assignment == b"first"
 
 
+def test_a_member_whose_group_cannot_be_written_is_told_so_instead_of_waiting_to_join(world: World) -> None:
+    find(world)
+    world.disk.fail(errno.ENOSPC, kind="append", path=OFFSETS_TOPIC)
+    joining = start_join(world, version=3)
+    assert joining.done()
+    assert joining.result().error_code is ErrorCode.coordinator_not_available
+
+
 def test_a_log_that_fails_to_sync_takes_its_groups_out_of_service(world: World) -> None:
     world.topic("t")
     find(world)
@@ -259,7 +267,7 @@ def test_a_shard_with_records_that_nobody_can_read_does_not_hold_up_the_others(w
     for offset in range(8):
         assert commit(world, offset, group_id=group_in(1)) is ErrorCode.none, "it is the larger one, and loaded last"
     assert commit(world, 7, group_id=group_in(0)) is ErrorCode.none
-    world.groups.shard(group_in(0)).append([(b"\0\2\0\1\xff", b"not a group, under a name that is not text")])
+    world.groups.shard(group_in(0))._append([(b"\0\2\0\1\xff", b"not a group, under a name that is not text")])
     world.settle()
     world.kill()
     assert fetch(world, group_id=group_in(1)) == 7
@@ -274,7 +282,7 @@ def test_a_log_that_cannot_be_read_is_not_read_with_every_request(
     world.topic("t")
     find(world)
     assert commit(world, 7, group_id=group_in(0)) is ErrorCode.none
-    world.groups.shard(group_in(0)).append([(b"\0\2\0\1\xff", b"not a group, under a name that is not text")])
+    world.groups.shard(group_in(0))._append([(b"\0\2\0\1\xff", b"not a group, under a name that is not text")])
     world.settle()
     loads: list[float] = []
     load = GroupShard.load

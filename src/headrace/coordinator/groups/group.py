@@ -1,21 +1,17 @@
-"""What the coordinator asks of a group, whichever protocol its members speak.
+"""What the coordinator asks of a group, of whatever kind.
 
-A group decides and never acts: each event gives effects, which the shard that holds the group carries out. Times are
-milliseconds of the clock's monotonic time, except those that are stored, which are the time of day.
+A group decides and never acts: each event gives a `Decision`, which the shard that holds the group lets take effect.
+Times are milliseconds of the clock's monotonic time, except those that are stored, which are the time of day.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Container, Hashable, Mapping, Sequence
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
-from headrace.coordinator.runtime.decision import Effect, Reply, Write
+from headrace.coordinator.runtime.decision import Decision, Record, Reply
 from headrace.coordinator.runtime.fields import LARGEST_TEXT, Reader
 from headrace.protocol.errors import CodedError, ErrorCode
-
-
-def group_of(key: bytes) -> str:
-    """The id of the group that a record of `__consumer_offsets` belongs to, by its key."""
-    return Reader(key, 2).text()
 
 
 class GroupType(Enum):
@@ -25,93 +21,95 @@ class GroupType(Enum):
     CONSUMER = "Consumer"
 
 
-class Group(Protocol):
-    """A group of either kind."""
+class Group(ABC):
+    """A group. What only some kinds have says here what holds for the others."""
 
+    type: ClassVar[GroupType]
     group_id: str
+    protocol_type: str | None = None
+    """What its members are: `consumer`, `connect`, …; None when it never had any."""
+    successor: "Group | None" = None
+    """What the group has become by its last decision: one of another kind, which takes its place."""
 
     @property
-    def type(self) -> GroupType: ...
-
-    @property
-    def successor(self) -> "Group | None":
-        """What the group has become by its last decision: one of the other protocol, which takes its place."""
-        ...
-
-    @property
-    def protocol_type(self) -> str | None:
-        """What its members are: `consumer`, `connect`, …; None when it never had any."""
-        ...
-
-    @property
+    @abstractmethod
     def state_name(self) -> str:
         """Its state, by Kafka's name."""
-        ...
 
     @property
+    @abstractmethod
     def is_empty(self) -> bool:
         """It has no members."""
-        ...
 
     @property
+    @abstractmethod
     def is_dead(self) -> bool:
         """It was deleted."""
-        ...
 
     @property
+    @abstractmethod
     def is_blank(self) -> bool:
         """Nothing is known of it that would be missed."""
-        ...
 
+    # Records
+
+    @abstractmethod
     def replay(self, key: bytes, value: bytes | None) -> None:
         """Take a record of the log in, as it was once written."""
-        ...
 
-    def on_loaded(self, now_ms: int) -> Sequence[Effect]:
+    @abstractmethod
+    def tombstones(self) -> Sequence[Record]:
+        """The records that delete the group."""
+
+    # Events
+
+    def on_loaded(self, now_ms: int) -> Decision:
         """The log was read to its end; from now on the group is ours."""
-        ...
+        return Decision(now_ms)
 
-    def on_alarm(self, name: Hashable, now_ms: int) -> Sequence[Effect]:
-        """An alarm that the group has set rings."""
-        ...
+    def on_timer(self, name: Hashable, now_ms: int) -> Decision:  # noqa: ARG002
+        """A timer that the group has set expires."""
+        return Decision(now_ms)
 
-    def resign(self, code: ErrorCode) -> Sequence[Reply]:
+    def resign(self, code: ErrorCode) -> Sequence[Reply]:  # noqa: ARG002
         """Answer everyone who waits: the group is no longer ours."""
-        ...
+        return ()
 
-    def tombstones(self) -> Sequence[Write]:
-        """What takes the group's records out of the log."""
-        ...
+    # Checks and queries
 
+    @abstractmethod
     def check_commit(
         self, member_id: str, instance_id: str | None, generation: int, now_ms: int, *, transactional: bool = False
-    ) -> Sequence[Effect]:
-        """`CodedError` unless this member may commit; in the new protocol `generation` is the member's epoch."""
-        ...
+    ) -> Decision:
+        """`CodedError` unless this member may commit; in the consumer protocol `generation` is the member's epoch."""
 
-    def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
+    def check_fetch(self, member_id: str | None, member_epoch: int) -> None:  # noqa: B027 - anyone may
         """`CodedError` unless this member may read the group's offsets."""
-        ...
 
-    def check_offset_delete(self) -> None:
-        """`CodedError` unless single offsets may be deleted."""
-        ...
+    def check_offset_delete(self) -> None:  # noqa: B027 - they may
+        """`CodedError` unless single offsets, of topics that no member reads, may be deleted."""
 
     def check_delete(self) -> None:
         """`CodedError` unless the group may be deleted."""
-        ...
+        if not self.is_empty:
+            raise CodedError(ErrorCode.non_empty_group)
 
+    @abstractmethod
     def subscribed_topics(self) -> Container[str]:
         """The topics that members read, or may be reading."""
-        ...
 
     def offsets_idle_since(self, commit_timestamp: int) -> int | None:
         """Since when an offset that was committed at that time is of no use; None while it is."""
-        ...
+        return commit_timestamp
 
+    @abstractmethod
     def describe(self) -> Mapping[str, Any]:
         """The group in the field names of its describe API."""
-        ...
+
+
+def group_of(key: bytes) -> str:
+    """The id of the group that a record of `__consumer_offsets` belongs to, by its key."""
+    return Reader(key, 2).text()
 
 
 def check_text(group_id: str) -> None:

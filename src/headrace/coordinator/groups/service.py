@@ -8,14 +8,14 @@ about committed offsets are served by `GroupCoordinator.offsets`.
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final, TypeVar, cast
 
 import structlog
 
 from headrace.cluster.controller import Controller
 from headrace.cluster.image import BrokerNode, ClusterImage
 from headrace.cluster.metadata_writer import TopicSpec
-from headrace.coordinator.runtime.decision import Effect, Write
+from headrace.coordinator.runtime.decision import Decision
 from headrace.coordinator.runtime.runtime import Runtime
 from headrace.coordinator.runtime.timers import Scheduler
 from headrace.net.clock import Clock
@@ -25,20 +25,27 @@ from headrace.replication.opening import RunInBackground
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 
-from .classic import ClassicGroup, JoinRequest, LeavingMember, SyncRequest
-from .classic.records import CLASSIC_KEY
-from .consumer import CONSUMER_KEYS, ConsumerGroup, HeartbeatRequest, check_request
-from .consumer.resolver import Resolver
-from .consumer.target import NewTarget
+from .classic import CLASSIC, ClassicGroup, JoinRequest, LeavingMember, SyncRequest
+from .consumer import CONSUMER, ConsumerGroup, HeartbeatRequest, check_request
+from .consumer.member import JOINING
 from .group import Group, check_group_id, check_text
+from .kinds import GroupEnvironment, GroupKind, GroupKinds
 from .offsets.records import OFFSETS_TOPIC
 from .offsets.service import OffsetCoordinator
-from .settings import ConsumerSettings, GroupSettings
+from .resolver import Resolver
+from .settings import GroupSettings
 from .shard import GroupShard
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+G = TypeVar("G", bound=Group)
 Answer = Mapping[str, Any]
+Token = asyncio.Future[Answer]
+ServesClassic = ClassicGroup | ConsumerGroup
+"""The groups that members of the classic protocol may be in."""
+KINDS: Final[tuple[GroupKind[Any], ...]] = (CLASSIC, CONSUMER)
+"""The kinds of group that are served."""
 
 
 class GroupCoordinator:
@@ -62,20 +69,26 @@ class GroupCoordinator:
         self._run_in_background = run_in_background
         self._serving = serving
         self._image = image
-        self._clock = clock
         self._new_id = new_id
-        self._consumer_settings = settings.consumer({})
         self.runtime = Runtime(
             _topic(settings),
             image=image,
             controller=controller,
             replicas=replicas,
             clock=clock,
-            make=lambda partition: GroupShard(partition, clock, scheduler, self._make_group, self._is_serving),
+            make=lambda partition: GroupShard(partition, clock, scheduler, self.kinds, self._is_serving),
             loaded=_log_loaded,
         )
+        environment = GroupEnvironment(
+            settings=settings,
+            image=image,
+            wall_ms=clock.now_ms,
+            new_id=new_id,
+            resolver=Resolver(image, self.runtime.spawn),
+            in_background=self._in_background,
+        )
+        self.kinds = GroupKinds(KINDS, environment)
         self.offsets = OffsetCoordinator(self.runtime, settings, lambda: replicas.verifier)
-        self._resolver = Resolver(image, self.runtime.spawn)
 
     # Life
 
@@ -125,44 +138,58 @@ class GroupCoordinator:
         if shard is not None:
             shard.transaction_ended(producer_id, committed, offset)
 
-    # Kinds of group
-
-    def _make_group(self, kind: int, group_id: str) -> Group | None:
-        if kind in CONSUMER_KEYS:
-            return self._new_consumer(group_id)
-        return self._new_classic(group_id) if kind == CLASSIC_KEY else None
-
-    def consumer_settings(self, group_id: str) -> ConsumerSettings:
-        """The settings of a group of the consumer protocol."""
-        given = self._image.group_configs.get(group_id)
-        return self.settings.consumer(given) if given else self._consumer_settings
-
-    def _new_consumer(self, group_id: str) -> ConsumerGroup:
-        return ConsumerGroup(
-            group_id,
-            image=self._image,
-            resolver=self._resolver,
-            aside=self._make_aside,
-            settings=lambda: self.consumer_settings(group_id),
-            new_id=self._new_id,
-            new_classic=self._new_classic,
-        )
-
-    def _make_aside(self, make: Callable[[], NewTarget], done: Callable[[NewTarget | None], None]) -> None:
+    def _in_background(self, make: Callable[[], T], done: Callable[[T | None], None]) -> None:
         if self._run_in_background is None:
             done(make())
         else:
-            self.runtime.spawn(_run_aside(self._run_in_background, make, done))
+            self.runtime.spawn(_make_in_background(self._run_in_background, make, done))
 
-    def _new_classic(self, group_id: str) -> ClassicGroup:
-        return ClassicGroup(group_id, self.settings.classic, wall_ms=self._clock.now_ms, new_id=self._new_id)
+    # Members, of whatever kind of group
+
+    async def ask(
+        self, kind: GroupKind[G], group_id: str, decide: Callable[[G, Token, int], Decision], *, creates: bool
+    ) -> Answer:
+        """The answer to a member's request of a group of a kind, as the group decides on it by `decide(group, token,
+        now_ms)`. With `creates` there is a group from then on, be it in place of one of another kind that gives way."""
+        shard = self.shard(group_id)
+        former = shard.group(group_id)
+        replacing: Decision | None = None
+        if former is not None and former.type is kind.type:
+            group = cast(G, former)
+        elif creates:
+            group, replacing = self._new_group(kind, group_id, former, shard.now_ms())
+        else:
+            raise kind.not_found(group_id, former)
+        token = _token()
+        self._carry_out(shard, group, decide(group, token, shard.now_ms()), replacing)
+        return await token
+
+    def _new_group(
+        self, kind: GroupKind[G], group_id: str, former: Group | None, now_ms: int
+    ) -> tuple[G, Decision | None]:
+        """A group, and what puts it in the place of another; `CodedError` where that one does not give way."""
+        group = self.kinds.make(kind, group_id)
+        if former is None or former.is_blank:
+            return group, None
+        return group, kind.replace(group, former, now_ms)
+
+    def _carry_out(
+        self, shard: GroupShard, group: Group, decision: Decision, replacing: Decision | None = None
+    ) -> None:
+        """Let a group's decision take effect. A new group is there from its first record on."""
+        if decision.records and shard.groups.get(group.group_id) is not group:
+            if replacing is not None:
+                replacing.extend(decision)
+                decision = replacing
+            decision.when_written(lambda: shard.put(group))
+        shard.carry_out(group, decision)
 
     # Members of the classic protocol
 
-    def _joined(self, shard: GroupShard, group_id: str) -> ClassicGroup | ConsumerGroup | None:
+    def _joined(self, shard: GroupShard, group_id: str) -> ServesClassic | None:
         """A group that classic members may be in."""
         group = shard.group(group_id)
-        return group if isinstance(group, ClassicGroup | ConsumerGroup) else None
+        return group if isinstance(group, ServesClassic) else None
 
     async def join(self, group_id: str, request: JoinRequest) -> Answer:
         """JoinGroup; the answer comes when the group has its next generation."""
@@ -171,21 +198,15 @@ class GroupCoordinator:
         if not classic.min_session_timeout_ms <= request.session_timeout_ms <= classic.max_session_timeout_ms:
             raise CodedError(ErrorCode.invalid_session_timeout)
         shard = self.shard(group_id)
-        group = self._joined(shard, group_id)
-        former: list[Effect] = []
-        if isinstance(group, ConsumerGroup) and group.is_empty:
-            former += group.tombstones()
-            group = None
-        if group is None:
+        former = shard.group(group_id)
+        replacing: Decision | None = None
+        group = former if isinstance(former, ServesClassic) else None
+        if group is None or (isinstance(group, ConsumerGroup) and group.is_empty):
             if request.member_id:
                 raise CodedError(ErrorCode.unknown_member_id)
-            group = self._new_classic(group_id)
+            group, replacing = self._new_group(CLASSIC, group_id, former, shard.now_ms())
         token = _token()
-        effects = group.join(replace(request, token=token), shard.now_ms())
-        if not group.is_blank:
-            effects = [*former, *effects]
-            shard.groups[group_id] = group
-        shard.carry_out(group, effects)
+        self._carry_out(shard, group, group.join(replace(request, token=token), shard.now_ms()), replacing)
         return await token
 
     async def sync(self, group_id: str, request: SyncRequest) -> Answer:
@@ -212,15 +233,15 @@ class GroupCoordinator:
         if group is None:
             raise CodedError(ErrorCode.unknown_member_id)
         token = _token()
-        beat = group.heartbeat if isinstance(group, ClassicGroup) else group.classic_heartbeat
-        shard.carry_out(group, beat(token, member_id, instance_id, generation, shard.now_ms()))
+        decision = group.classic_heartbeat(token, member_id, instance_id, generation, shard.now_ms())
+        shard.carry_out(group, decision)
         return await token
 
     async def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> Answer:
         """LeaveGroup, with the answer of each member."""
         check_group_id(group_id)
         shard = self.shard(group_id)
-        group = self._joined(shard, group_id) or self._new_classic(group_id)
+        group = self._joined(shard, group_id) or self.kinds.make(CLASSIC, group_id)
         token = _token()
         shard.carry_out(group, group.leave(token, leaving, shard.now_ms()))
         return await token
@@ -229,34 +250,15 @@ class GroupCoordinator:
 
     async def consumer_heartbeat(self, group_id: str, request: HeartbeatRequest, version: int) -> Answer:
         """ConsumerGroupHeartbeat. The first member makes the group, also in place of an empty classic one."""
-        check_request(group_id, request, version, self.consumer_settings(group_id).assignors)
-        shard = self.shard(group_id)
-        group, effects = self._consumer_group(shard, group_id, is_joining=request.member_epoch == 0)
-        token = _token()
-        decided = group.heartbeat(
-            replace(request, token=token, member_id=request.member_id or self._new_id()), shard.now_ms()
+        settings = self.settings.consumer_of(self._image.group_configs.get(group_id))
+        check_request(group_id, request, version, settings.assignors)
+        member_id = request.member_id or self._new_id()
+        return await self.ask(
+            CONSUMER,
+            group_id,
+            lambda group, token, now_ms: group.heartbeat(replace(request, token=token, member_id=member_id), now_ms),
+            creates=request.member_epoch == JOINING,
         )
-        if group is not shard.groups.get(group_id) and any(isinstance(effect, Write) for effect in decided):
-            decided = [*effects, *decided]
-            shard.replace(group)
-        shard.carry_out(group, decided)
-        return await token
-
-    def _consumer_group(
-        self, shard: GroupShard, group_id: str, *, is_joining: bool
-    ) -> tuple[ConsumerGroup, list[Effect]]:
-        """The group, and what has to be done first where it is a new one and the member is let in."""
-        former = shard.group(group_id)
-        if isinstance(former, ConsumerGroup):
-            return former, []
-        if not is_joining:
-            raise _not_found(group_id, is_there=former is not None)
-        group = self._new_consumer(group_id)
-        if not isinstance(former, ClassicGroup) or former.is_blank:
-            return group, []
-        if former.is_empty:
-            return group, [*former.tombstones()]
-        return group, group.take_over(former, shard.now_ms())
 
     # Operators
 
@@ -272,32 +274,14 @@ class GroupCoordinator:
             and (not wanted_types or group.type.value.lower() in wanted_types)
         ]
 
-    async def describe_classic(self, group_id: str) -> Mapping[str, Any]:
-        """A classic group as DescribeGroups shows it; GROUP_ID_NOT_FOUND when there is none of that id."""
+    async def describe(self, kind: GroupKind[G], group_id: str) -> Mapping[str, Any]:
+        """A group of a kind in the field names of its describe API; GROUP_ID_NOT_FOUND when there is none."""
         shard = self.shard(group_id)
         group = shard.group(group_id)
-        if not isinstance(group, ClassicGroup):
-            problem = "not found" if group is None else "is not a classic group"
-            raise CodedError(ErrorCode.group_id_not_found, f"Group {group_id} {problem}.")
+        if group is None or group.type is not kind.type:
+            raise kind.not_found(group_id, group)
         described = group.describe()
         await shard.committed()
-        return described
-
-    async def describe_consumer(self, group_ids: Sequence[str]) -> list[Mapping[str, Any] | tuple[str, CodedError]]:
-        """Each group as ConsumerGroupDescribe shows it, or its id and the error."""
-        described: list[Mapping[str, Any] | tuple[str, CodedError]] = []
-        async for group_id in paced(group_ids):
-            try:
-                shard = self.shard(group_id)
-                group = shard.group(group_id)
-                if not isinstance(group, ConsumerGroup):
-                    raise _not_found(group_id, is_there=isinstance(group, ClassicGroup))
-                values = group.describe()
-                await shard.committed()
-            except CodedError as error:
-                described.append((group_id, error))
-            else:
-                described.append(values)
         return described
 
     async def delete_group(self, group_id: str) -> None:
@@ -333,7 +317,7 @@ def _log_loaded(shards: Sequence[GroupShard], seconds: float) -> None:
     )
 
 
-def _token() -> "asyncio.Future[Answer]":
+def _token() -> Token:
     """Handed to a group with a request; the answer comes by it."""
     return asyncio.get_running_loop().create_future()
 
@@ -346,14 +330,7 @@ def _ids(shards: Iterable[GroupShard]) -> Iterator[tuple[GroupShard, str]]:
         yield from ((shard, group_id) for group_id in with_offsets if group_id not in shard.groups)
 
 
-def _not_found(group_id: str, *, is_there: bool) -> CodedError:
-    message = f"Group {group_id} is not a consumer group." if is_there else f"Group {group_id} not found."
-    return CodedError(ErrorCode.group_id_not_found, message)
-
-
-async def _run_aside(
-    run: RunInBackground, make: Callable[[], NewTarget], done: Callable[[NewTarget | None], None]
-) -> None:
+async def _make_in_background(run: RunInBackground, make: Callable[[], T], done: Callable[[T | None], None]) -> None:
     made = None
     try:
         made = await run(make)

@@ -86,13 +86,19 @@ class GroupSettings:
     """See `group.*`, `offsets.*` and `offset.*` in docs/configuration.md."""
 
     classic: ClassicSettings
-    consumer: Callable[[Mapping[str, str]], ConsumerSettings]
-    """The settings of a group of the consumer protocol, out of those it was given itself."""
+    consumer: ConsumerSettings
+    """Of groups that were given no settings of their own."""
+    consumer_with: Callable[[Mapping[str, str]], ConsumerSettings]
+    """Of groups that were given settings of their own."""
     topic_partitions: int
     topic_replication_factor: int
     topic_segment_bytes: int
     retention_ms: int
     max_metadata: int
+
+    def consumer_of(self, given: Mapping[str, str] | None) -> ConsumerSettings:
+        """The settings of a group of the consumer protocol, by those it was given itself."""
+        return self.consumer_with(given) if given else self.consumer
 
     @classmethod
     def of(cls, config: BrokerConfig) -> "GroupSettings":
@@ -103,7 +109,8 @@ class GroupSettings:
                 initial_rebalance_delay_ms=config["group.initial.rebalance.delay.ms"],
                 max_size=config["group.max.size"],
             ),
-            consumer=lambda given: ConsumerSettings.of(config, given),
+            consumer=ConsumerSettings.of(config, {}),
+            consumer_with=lambda given: ConsumerSettings.of(config, given),
             topic_partitions=config["offsets.topic.num.partitions"],
             topic_replication_factor=1 if config.lone else config["offsets.topic.replication.factor"],
             topic_segment_bytes=config["offsets.topic.segment.bytes"],

@@ -1,7 +1,7 @@
-"""The alarms of a shard's groups, on a scheduler that is given.
+"""The timers of a shard, on a scheduler that is given.
 
-Most alarms are put off long before they ring: each heartbeat does. So putting one off only notes the new time, and
-the timer that was set finds it when it goes off, and sets itself again.
+Most timers are put off long before they expire: each heartbeat does. So putting one off only notes the new time, and
+the scheduled call finds it when it comes, and schedules itself again.
 """
 
 from collections.abc import Callable, Hashable
@@ -11,7 +11,7 @@ from headrace.net.clock import Clock
 
 
 class Handle(Protocol):
-    """A call that is to come."""
+    """A scheduled call."""
 
     def cancel(self) -> None: ...
 
@@ -24,68 +24,69 @@ class Scheduler(Protocol):
         ...
 
 
-class _Alarm:
-    __slots__ = ("due_ms", "handle", "timer_ms")
+class _Timer:
+    __slots__ = ("call_ms", "due_ms", "handle")
 
     def __init__(self, due_ms: int) -> None:
         self.due_ms = due_ms
-        self.timer_ms = due_ms
+        self.call_ms = due_ms
         self.handle: Handle | None = None
 
 
-class Alarms:
-    """Rings `ring(group id, name)` when an alarm is due."""
+class Timers:
+    """Calls `expired(key, name)` when a timer is due; a key has any number of timers, each with a name."""
 
-    def __init__(self, scheduler: Scheduler, clock: Clock, ring: Callable[[str, Hashable], None]) -> None:
+    def __init__(self, scheduler: Scheduler, clock: Clock, expired: Callable[[str, Hashable], None]) -> None:
         self._scheduler = scheduler
         self._clock = clock
-        self._ring = ring
-        self._by_group: dict[str, dict[Hashable, _Alarm]] = {}
+        self._expired = expired
+        self._by_key: dict[str, dict[Hashable, _Timer]] = {}
 
     def __len__(self) -> int:
-        return sum(len(alarms) for alarms in self._by_group.values())
+        return sum(len(timers) for timers in self._by_key.values())
 
-    def set(self, group_id: str, name: Hashable, at_ms: int | None) -> None:
-        """Ring at a time, instead of any that was set under this name; None for not at all."""
-        alarms = self._by_group.setdefault(group_id, {})
-        alarm = alarms.get(name)
+    def set(self, key: str, name: Hashable, at_ms: int | None) -> None:
+        """Expire at a time, instead of any that was set under this name; None for not at all."""
+        timers = self._by_key.setdefault(key, {})
+        timer = timers.get(name)
         if at_ms is None:
-            if alarm is not None:
-                self._stop(alarms.pop(name))
-            if not alarms:
-                del self._by_group[group_id]
-        elif alarm is None:
-            alarms[name] = alarm = _Alarm(at_ms)
-            self._start(group_id, name, alarm)
+            if timer is not None:
+                self._stop(timers.pop(name))
+            if not timers:
+                del self._by_key[key]
+        elif timer is None:
+            timers[name] = timer = _Timer(at_ms)
+            self._start(key, name, timer)
         else:
-            alarm.due_ms = at_ms
-            if at_ms < alarm.timer_ms:
-                self._stop(alarm)
-                self._start(group_id, name, alarm)
+            timer.due_ms = at_ms
+            if at_ms < timer.call_ms:
+                self._stop(timer)
+                self._start(key, name, timer)
 
-    def forget(self, group_id: str) -> None:
-        """Take back all alarms of a group."""
-        for alarm in self._by_group.pop(group_id, {}).values():
-            self._stop(alarm)
+    def cancel(self, key: str) -> None:
+        """Cancel all timers of a key."""
+        for timer in self._by_key.pop(key, {}).values():
+            self._stop(timer)
 
     def clear(self) -> None:
-        for group_id in list(self._by_group):
-            self.forget(group_id)
+        """Cancel all timers."""
+        for key in list(self._by_key):
+            self.cancel(key)
 
-    def _start(self, group_id: str, name: Hashable, alarm: _Alarm) -> None:
-        alarm.timer_ms = alarm.due_ms
-        delay = max(alarm.due_ms / 1000 - self._clock.monotonic(), 0.0)
-        alarm.handle = self._scheduler.call_later(delay, lambda: self._fire(group_id, name, alarm))
+    def _start(self, key: str, name: Hashable, timer: _Timer) -> None:
+        timer.call_ms = timer.due_ms
+        delay = max(timer.due_ms / 1000 - self._clock.monotonic(), 0.0)
+        timer.handle = self._scheduler.call_later(delay, lambda: self._fire(key, name, timer))
 
-    def _stop(self, alarm: _Alarm) -> None:
-        if alarm.handle is not None:
-            alarm.handle.cancel()
-            alarm.handle = None
+    def _stop(self, timer: _Timer) -> None:
+        if timer.handle is not None:
+            timer.handle.cancel()
+            timer.handle = None
 
-    def _fire(self, group_id: str, name: Hashable, alarm: _Alarm) -> None:
-        alarm.handle = None
-        if alarm.due_ms / 1000 > self._clock.monotonic():
-            self._start(group_id, name, alarm)
+    def _fire(self, key: str, name: Hashable, timer: _Timer) -> None:
+        timer.handle = None
+        if timer.due_ms / 1000 > self._clock.monotonic():
+            self._start(key, name, timer)
             return
-        self.set(group_id, name, None)
-        self._ring(group_id, name)
+        self.set(key, name, None)
+        self._expired(key, name)

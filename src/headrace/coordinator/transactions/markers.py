@@ -45,14 +45,14 @@ class AppendMarker(Protocol):
     async def __call__(self, topic: str, index: int, marker: TransactionMarker) -> ErrorCode: ...
 
 
-def is_gone(image: ClusterImage, where: TopicPartition, topic_id: UUID | None) -> bool:
+def is_gone(image: ClusterImage, partition: TopicPartition, topic_id: UUID | None) -> bool:
     """Whether a partition needs no marker any more, because its topic is known to have been deleted.
 
     Who leads a partition of `__transaction_state` has an image at least as new as the one by which the partitions in
     its records were added, once that image is whole: what then has the name is that topic or a later one. Records of
     Kafka's have no ids; what such an image does not know of them is gone.
     """
-    topic, index = where
+    topic, index = partition
     found = image.topic(topic)
     if topic_id is None:
         return image.is_whole and (found is None or index >= len(found.partitions))
@@ -109,17 +109,17 @@ class MarkerSender:
         if not job.is_wanted():
             return
         later = []
-        for where in partitions:
-            if is_gone(self._image, where, job.topic_ids.get(where[0])):
-                job.waiting.discard(where)
+        for partition in partitions:
+            if is_gone(self._image, partition, job.topic_ids.get(partition[0])):
+                job.waiting.discard(partition)
                 continue
-            leader = self._leader(where, job.topic_ids.get(where[0]))
+            leader = self._leader(partition, job.topic_ids.get(partition[0]))
             if leader == NO_LEADER:
-                later.append(where)
+                later.append(partition)
             elif leader == self._broker_id:
-                self._spawn(self._mark_here(job, where))
+                self._spawn(self._mark_here(job, partition))
             else:
-                self._queues.setdefault(leader, deque()).append((job, where))
+                self._queues.setdefault(leader, deque()).append((job, partition))
         if later:
             self._spawn(self._again(job, later))
         if not job.waiting:
@@ -128,9 +128,9 @@ class MarkerSender:
         for broker in list(self._queues):
             self._work_off(broker)
 
-    def _leader(self, where: TopicPartition, topic_id: UUID | None) -> int:
+    def _leader(self, partition: TopicPartition, topic_id: UUID | None) -> int:
         """Who leads a partition; NO_LEADER also where it is not known, or not yet: an older topic may have its name."""
-        topic, index = where
+        topic, index = partition
         found = self._image.topic(topic)
         if found is None or index >= len(found.partitions) or topic_id not in (None, found.id):
             return NO_LEADER
@@ -157,9 +157,9 @@ class MarkerSender:
         batch: dict[Job, list[TopicPartition]] = {}
         for _ in range(min(len(queue), MOST_MARKERS) if queue else 0):
             assert queue is not None
-            job, where = queue.popleft()
+            job, partition = queue.popleft()
             if job.is_wanted():
-                batch.setdefault(job, []).append(where)
+                batch.setdefault(job, []).append(partition)
         if not queue:
             self._queues.pop(broker, None)
         return batch
@@ -183,28 +183,28 @@ class MarkerSender:
         by_producer = {result.producer_id: _marked(result) for result in answer.markers}
         return {job: by_producer.get(job.marker.producer_id, {}) for job in batch}
 
-    async def _mark_here(self, job: Job, where: TopicPartition) -> None:
+    async def _mark_here(self, job: Job, partition: TopicPartition) -> None:
         """Write a marker on a partition that this broker leads; one that waits for its followers delays no other."""
         try:
-            code = await self._append(*where, job.marker)
+            code = await self._append(*partition, job.marker)
         except Exception:
-            log.exception("a marker could not be written", partition=where, producer=job.marker)
+            log.exception("a marker could not be written", partition=partition, producer=job.marker)
             code = ErrorCode.unknown_server_error
-        self._settle(job, [where], {where: code})
+        self._settle(job, [partition], {partition: code})
 
     def _settle(self, job: Job, asked: Sequence[TopicPartition], results: Marked) -> None:
         again = []
-        for where in asked:
-            code = results.get(where, ErrorCode.unknown_server_error)
+        for partition in asked:
+            code = results.get(partition, ErrorCode.unknown_server_error)
             if code in _FINAL:
                 if code is not ErrorCode.none:
-                    log.warning("a marker came too late", partition=where, code=code.name, producer=job.marker)
-                job.waiting.discard(where)
+                    log.warning("a marker came too late", partition=partition, code=code.name, producer=job.marker)
+                job.waiting.discard(partition)
             elif code is ErrorCode.transaction_coordinator_fenced:
-                log.error("a later coordinator has ended this transaction", partition=where, producer=job.marker)
+                log.error("a later coordinator has ended this transaction", partition=partition, producer=job.marker)
                 job.fenced()
             else:
-                again.append(where)
+                again.append(partition)
         if again and job.is_wanted():
             self._spawn(self._again(job, again))
         elif not job.waiting and job.is_wanted():

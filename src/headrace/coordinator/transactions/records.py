@@ -14,7 +14,15 @@ from struct import Struct
 from typing import Final
 from uuid import UUID
 
-from headrace.coordinator.runtime.fields import BadRecord, Reader, i32s, plain_text, write_compact_text, write_tags
+from headrace.coordinator.runtime.fields import (
+    LARGEST_TEXT,
+    BadRecord,
+    Reader,
+    i32s,
+    plain_text,
+    write_compact_text,
+    write_tags,
+)
 from headrace.protocol.encode import write_uvarint
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.transactions import TopicPartition
@@ -25,8 +33,6 @@ from .states import State
 TRANSACTION_TOPIC: Final = "__transaction_state"
 KEY: Final = 0
 VERSION: Final = 1
-LARGEST_ID: Final = 32_767
-"""Bytes of the longest transactional id."""
 
 _FIRST_FLEXIBLE: Final = 1
 _HEAD: Final = Struct(">qhib")
@@ -54,10 +60,10 @@ def check_id(transactional_id: str) -> None:
     """Refuse a transactional id that is empty, or that the internal topic cannot hold."""
     if not transactional_id:
         raise CodedError(ErrorCode.invalid_request, "the transactional id is empty")
-    if len(transactional_id) > LARGEST_ID // 4 and len(transactional_id.encode()) > LARGEST_ID:
+    if len(transactional_id) > LARGEST_TEXT // 4 and len(transactional_id.encode()) > LARGEST_TEXT:
         raise CodedError(
             ErrorCode.invalid_request,
-            f"a transactional id of {len(transactional_id)} characters; at most {LARGEST_ID} bytes",
+            f"a transactional id of {len(transactional_id)} characters; at most {LARGEST_TEXT} bytes",
         )
 
 

@@ -18,6 +18,7 @@ from headrace.cluster.metadata_writer import TopicSpec
 from headrace.config import BrokerConfig
 from headrace.coordinator.patterns import matcher
 from headrace.coordinator.runtime.runtime import Runtime
+from headrace.coordinator.runtime.timers import Scheduler
 from headrace.net.clock import Clock
 from headrace.net.pacing import paced
 from headrace.net.peers import Peers, PeerUnreachable
@@ -29,7 +30,7 @@ from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.transactions import EPOCH_BUMPING, TopicPartition, TransactionMarker
 
 from . import decisions
-from .decisions import WANTS_ID, Decision, Producer
+from .decisions import WANTS_ID, Outcome, Producer
 from .markers import AppendMarker, Job, MarkerSender
 from .model import Transaction
 from .records import TRANSACTION_TOPIC, check_id
@@ -40,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 PATIENCE_SECONDS: Final = 0.1
 """How long a request waits for the transaction before it to be ended, instead of being told to come again."""
-_IDS_PER_TURN: Final = 500
+_IDS_PER_SLICE: Final = 500
 OLDER, NEWER = 0, EPOCH_BUMPING
 """The two protocols, by the transaction.version that their producers go by."""
 
@@ -53,7 +54,7 @@ Open = set[tuple[int, TopicPartition]]
 """Producer ids, and the partitions that their transactions are open on."""
 _LIST_VERSION: Final = 1
 _DESCRIBE_VERSION: Final = 0
-Decide = Callable[[Transaction | None, int | None], Decision]
+Decide = Callable[[Transaction | None, int | None], Outcome]
 """From what is known, and a new producer id if one was asked for."""
 
 
@@ -85,7 +86,7 @@ class LateRequest(Exception):
 
 
 class TransactionCoordinator:
-    """Speaks for the transactional ids of the shards that this broker leads."""
+    """Coordinates the transactions of the transactional ids of the shards that this broker leads."""
 
     def __init__(
         self,
@@ -96,6 +97,7 @@ class TransactionCoordinator:
         controller: Controller,
         replicas: ReplicaManager,
         clock: Clock,
+        scheduler: Scheduler,
         append_marker: AppendMarker,
         peers: Peers | None = None,
     ) -> None:
@@ -111,7 +113,7 @@ class TransactionCoordinator:
             controller=controller,
             replicas=replicas,
             clock=clock,
-            make=lambda partition: TransactionShard(partition, clock, self._tell),
+            make=lambda partition: TransactionShard(partition, clock, scheduler, self._send_markers),
             loaded=_log_loaded,
         )
         self._markers = MarkerSender(
@@ -125,7 +127,7 @@ class TransactionCoordinator:
         self.runtime.start()
 
     async def close(self) -> None:
-        """Speak for nobody any more, and send no more markers: who leads the shards next goes on with them."""
+        """Coordinate nothing any more, and send no more markers: who leads the shards next goes on with them."""
         await self.runtime.close()
 
     def leads(self, partition: Partition) -> None:
@@ -148,7 +150,7 @@ class TransactionCoordinator:
 
     # Requests
 
-    async def init_producer(self, transactional_id: str, timeout_ms: int, expected: Producer | None) -> Decision:
+    async def init_producer(self, transactional_id: str, timeout_ms: int, expected: Producer | None) -> Outcome:
         """InitProducerId with a transactional id."""
         check_id(transactional_id)
         if not 0 < timeout_ms <= self.settings.max_timeout_ms:
@@ -184,16 +186,16 @@ class TransactionCoordinator:
             self._check_not_late(transactional_id, producer, connection)
         missing: set[TopicPartition] = set()
 
-        def decide(known: Transaction | None, _: int | None) -> Decision:
+        def decide(known: Transaction | None, _: int | None) -> Outcome:
             missing.clear()
             missing.update(self._unknown(asked, topic_ids))
             if missing:
-                return Decision(self._code_of_unknown())
+                return Outcome(self._code_of_unknown())
             return decisions.add(known, producer, asked, self._topic_ids(asked), self._clock.now_ms(), version)
 
         code = (await self._decide(transactional_id, decide)).code
         others = ErrorCode.operation_not_attempted if missing else code
-        return {where: code if where in missing else others for where in asked}
+        return {partition: code if partition in missing else others for partition in asked}
 
     def _unknown(self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, UUID]) -> list[TopicPartition]:
         counts: dict[str, int] = {}
@@ -224,24 +226,24 @@ class TransactionCoordinator:
         shard = self.runtime.shard(transactional_id)
         shard.check_not_fenced(transactional_id)
         codes = decisions.verify(shard.get(transactional_id), producer, partitions, topic_ids)
-        await shard.committed(transactional_id)
+        await shard.id_committed(transactional_id)
         return codes
 
     async def end(
         self, transactional_id: str, producer: Producer, *, committed: bool, version: int = OLDER, connection: int = 0
-    ) -> Decision:
+    ) -> Outcome:
         """EndTxn: the answer comes when the outcome is certain, the partitions are told after it."""
         check_id(transactional_id)
         if version < NEWER:
             self._check_not_late(transactional_id, producer, connection)
-        decision = await self._decide(
+        outcome = await self._decide(
             transactional_id,
             lambda known, new_id: decisions.end(known, producer, committed, self._clock.now_ms(), version, new_id),
             waits=False,
         )
-        if decision.code is ErrorCode.none:
+        if outcome.code is ErrorCode.none:
             self._note_end(transactional_id, producer, connection)
-        return decision
+        return outcome
 
     def _check_not_late(self, transactional_id: str, producer: Producer, connection: int) -> None:
         """Producers of the older protocol use an epoch for many transactions, so that a request that was held up
@@ -260,8 +262,8 @@ class TransactionCoordinator:
         if entry is not None:
             entry.ended_by = (*producer, connection)
 
-    async def _decide(self, transactional_id: str, decide: Decide, *, waits: bool = True) -> Decision:
-        """Decide, write, and return the decision once it is committed.
+    async def _decide(self, transactional_id: str, decide: Decide, *, waits: bool = True) -> Outcome:
+        """Decide, write, and return the outcome once it is committed.
 
         Between the look at what is known and the write of what follows nothing else happens. Where the transaction
         before is still being ended, a request that `waits` is decided anew when that is done, if that is soon.
@@ -270,18 +272,18 @@ class TransactionCoordinator:
         while True:
             shard = self.runtime.shard(transactional_id)
             shard.check_not_fenced(transactional_id)
-            decision = decide(shard.get(transactional_id), new_id)
-            if decision is WANTS_ID:
+            outcome = decide(shard.get(transactional_id), new_id)
+            if outcome is WANTS_ID:
                 new_id = await self._controller.allocate_producer_id()
                 continue
-            if decision.write is not None:
-                shard.write(decision.write)
-            await shard.committed(transactional_id)
-            if not (waits and decision.code is ErrorCode.concurrent_transactions):
-                return decision
+            if outcome.write is not None:
+                shard.put(outcome.write)
+            await shard.id_committed(transactional_id)
+            if not (waits and outcome.code is ErrorCode.concurrent_transactions):
+                return outcome
             waits = False
             if not await self._settled(shard, transactional_id):
-                return decision
+                return outcome
 
     async def _settled(self, shard: TransactionShard, transactional_id: str) -> bool:
         """Whether the transaction that is being ended was, before patience ended."""
@@ -293,7 +295,7 @@ class TransactionCoordinator:
 
     # Ends
 
-    def _tell(self, shard: TransactionShard, transaction: Transaction) -> None:
+    def _send_markers(self, shard: TransactionShard, transaction: Transaction) -> None:
         """The end of a transaction is certain: tell its partitions, then note that all know."""
         marker = TransactionMarker(
             producer_id=transaction.producer_id,
@@ -316,14 +318,14 @@ class TransactionCoordinator:
 
     def _complete(self, shard: TransactionShard, transaction: Transaction) -> None:
         try:
-            shard.write(decisions.complete(transaction, self._clock.now_ms()))
+            shard.put(decisions.complete(transaction, self._clock.now_ms()))
         except CodedError as error:
             shard.give_up(error)
 
     async def abort_overdue(self) -> int:
         """Abort every transaction that has lasted longer than its timeout; how many there were."""
         count = 0
-        async for shard, transaction in self._unhurried():
+        async for shard, transaction in self._transactions():
             lasted_ms = shard.lasted_ms(transaction.transactional_id)
             if transaction.is_overdue(lasted_ms) and await self._abort(shard, transaction):
                 log.info(
@@ -333,14 +335,14 @@ class TransactionCoordinator:
         return count
 
     async def _abort(self, shard: TransactionShard, transaction: Transaction) -> bool:
-        decision = decisions.fence(transaction, self._clock.now_ms())
+        outcome = decisions.fence(transaction, self._clock.now_ms())
         try:
-            if decision is WANTS_ID:
+            if outcome is WANTS_ID:
                 new_id = await self._controller.allocate_producer_id()
-                decision = decisions.fence(transaction, self._clock.now_ms(), new_id)
-            if decision.write is None or shard.get(transaction.transactional_id) is not transaction:
+                outcome = decisions.fence(transaction, self._clock.now_ms(), new_id)
+            if outcome.write is None or shard.get(transaction.transactional_id) is not transaction:
                 return False
-            shard.write(decision.write)
+            shard.put(outcome.write)
         except CodedError as error:
             log.warning("a transaction could not be aborted", id=transaction.transactional_id, reason=error.message)
             return False
@@ -349,7 +351,7 @@ class TransactionCoordinator:
     async def expire(self) -> int:
         """Forget the ids that were not used for `transactional.id.expiration.ms`; how many there were."""
         count = 0
-        async for shard, transaction in self._unhurried():
+        async for shard, transaction in self._transactions():
             if not decisions.is_expired(transaction, self._clock.now_ms(), self.settings.expiration_ms):
                 continue
             try:
@@ -360,14 +362,14 @@ class TransactionCoordinator:
             count += 1
         return count
 
-    async def _unhurried(self) -> AsyncIterator[tuple[TransactionShard, Transaction]]:
-        """Every transaction, with turns for others in between; none that was changed meanwhile."""
+    async def _transactions(self) -> AsyncIterator[tuple[TransactionShard, Transaction]]:
+        """Every transaction, a slice at a time; none that was changed meanwhile."""
         looked_at = 0
         self.runtime.reload_failed()
         for shard in self.runtime.active():
             for name in list(shard.entries):
                 looked_at += 1
-                if looked_at % _IDS_PER_TURN == 0:
+                if looked_at % _IDS_PER_SLICE == 0:
                     await asyncio.sleep(0)
                 transaction = shard.get(name)
                 if transaction is not None:
@@ -405,7 +407,7 @@ class TransactionCoordinator:
         check_id(transactional_id)
         shard = self.runtime.shard(transactional_id)
         found = shard.get(transactional_id)
-        await shard.committed(transactional_id)
+        await shard.id_committed(transactional_id)
         if found is None:
             raise CodedError(
                 ErrorCode.transactional_id_not_found, f"nobody has the transactional id {transactional_id!r}"
@@ -438,7 +440,7 @@ class TransactionCoordinator:
             pattern=None,
             now_ms=0,
         )
-        return {(transaction.producer_id, where) for transaction in listed for where in transaction.partitions}
+        return {(transaction.producer_id, partition) for transaction in listed for partition in transaction.partitions}
 
     async def _open_at(self, broker: int, producer_ids: Collection[int]) -> Open:
         filters = {

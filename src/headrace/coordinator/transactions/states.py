@@ -39,7 +39,7 @@ class Event(Enum):
     COMMIT = "the producer commits"
     ABORT = "the producer aborts"
     FENCE = "a new producer comes, or the time is over"
-    TOLD = "every partition has its marker"
+    MARKERS_WRITTEN = "every partition has its marker"
     EXPIRE = "the id was not used for long"
 
 
@@ -58,8 +58,8 @@ TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
     (State.COMPLETE_ABORT, Event.ABORT): State.PREPARE_ABORT,
     (State.ONGOING, Event.FENCE): State.PREPARE_EPOCH_FENCE,
     (State.PREPARE_EPOCH_FENCE, Event.ABORT): State.PREPARE_ABORT,
-    (State.PREPARE_COMMIT, Event.TOLD): State.COMPLETE_COMMIT,
-    (State.PREPARE_ABORT, Event.TOLD): State.COMPLETE_ABORT,
+    (State.PREPARE_COMMIT, Event.MARKERS_WRITTEN): State.COMPLETE_COMMIT,
+    (State.PREPARE_ABORT, Event.MARKERS_WRITTEN): State.COMPLETE_ABORT,
     (State.EMPTY, Event.EXPIRE): State.DEAD,
     (State.COMPLETE_COMMIT, Event.EXPIRE): State.DEAD,
     (State.COMPLETE_ABORT, Event.EXPIRE): State.DEAD,

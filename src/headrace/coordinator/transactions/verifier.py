@@ -19,7 +19,7 @@ from .service import NEWER, TransactionCoordinator
 VERIFY_SECONDS: Final = 5.0
 
 
-class Question(NamedTuple):
+class VerifyRequest(NamedTuple):
     """Whether partitions are part of a producer's open transaction; with `add` they become so."""
 
     transactional_id: str
@@ -39,7 +39,7 @@ class Question(NamedTuple):
         }
 
     @classmethod
-    def decoded(cls, values: Mapping[str, Any]) -> "Question":
+    def decoded(cls, values: Mapping[str, Any]) -> "VerifyRequest":
         return cls(
             values["transactional_id"],
             Producer(*values["producer"]),
@@ -68,35 +68,35 @@ class Verifier:
         add: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
         """See `TransactionVerifier`."""
-        question = Question(transactional_id, Producer(producer_id, producer_epoch), partitions, topic_ids, add)
+        request = VerifyRequest(transactional_id, Producer(producer_id, producer_epoch), partitions, topic_ids, add)
         try:
             leader = await self._coordinator.runtime.leader(transactional_id)
             if leader == self._broker_id:
-                return await self._answer(question)
-            return await self._ask(leader, question)
+                return await self._answer(request)
+            return await self._ask(leader, request)
         except PeerUnreachable:
             return dict.fromkeys(partitions, ErrorCode.network_exception)
         except CodedError as error:
             return dict.fromkeys(partitions, error.code)
 
-    async def _ask(self, leader: int, question: Question) -> Mapping[TopicPartition, ErrorCode]:
+    async def _ask(self, leader: int, request: VerifyRequest) -> Mapping[TopicPartition, ErrorCode]:
         if self._peers is None:
             raise CodedError(ErrorCode.not_coordinator)
-        values = question.encoded()
+        values = request.encoded()
         told = await self._peers.tell(
             leader, InternalApi.VERIFY, values, purpose=Purpose.VERIFY, timeout=VERIFY_SECONDS
         )
-        return dict(zip(question.partitions, map(ErrorCode, told["codes"]), strict=True))
+        return dict(zip(request.partitions, map(ErrorCode, told["codes"]), strict=True))
 
     async def serve(self, message: Message) -> Message:
-        """The answer to another broker's question; `CodedError` where this broker is not the coordinator."""
-        question = Question.decoded(message.values)
-        codes = await self._answer(question)
-        return Message({"codes": [codes[partition].value for partition in question.partitions]})
+        """The answer to another broker's request; `CodedError` where this broker is not the coordinator."""
+        request = VerifyRequest.decoded(message.values)
+        codes = await self._answer(request)
+        return Message({"codes": [codes[partition].value for partition in request.partitions]})
 
-    async def _answer(self, question: Question) -> Mapping[TopicPartition, ErrorCode]:
+    async def _answer(self, request: VerifyRequest) -> Mapping[TopicPartition, ErrorCode]:
         """What the coordinator, which is here, says."""
-        transactional_id, producer, partitions, topic_ids, add = question
+        transactional_id, producer, partitions, topic_ids, add = request
         if not add:
             return await self._coordinator.verify(transactional_id, producer, partitions, topic_ids)
         return await self._coordinator.add_partitions(transactional_id, producer, partitions, topic_ids, version=NEWER)

@@ -9,10 +9,12 @@ are in `coordinator.groups.consumer`. Fields that did not change since the last 
   v1 tells which members speak which protocol.
 """
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from headrace.coordinator.groups.consumer import HeartbeatRequest
+from headrace.coordinator.groups.consumer import CONSUMER, HeartbeatRequest
+from headrace.net.pacing import paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError
 
@@ -43,9 +45,15 @@ async def handle_consumer_group_heartbeat(ctx: Context, request: Any, info: Requ
 
 async def handle_consumer_group_describe(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
-    found = await ctx.groups.describe_consumer(list(dict.fromkeys(request.group_ids or ())))
-    groups = [_refused(*group) if isinstance(group, tuple) else group for group in found]
+    groups = [await _describe(ctx, group_id) async for group_id in paced(dict.fromkeys(request.group_ids or ()))]
     return {"throttle_time": 0, "groups": [with_operations(group, operations) for group in groups]}
+
+
+async def _describe(ctx: Context, group_id: str) -> Mapping[str, Any]:
+    try:
+        return await ctx.groups.describe(CONSUMER, group_id)
+    except CodedError as error:
+        return _refused(group_id, error)
 
 
 def _refused(group_id: str, error: CodedError) -> dict[str, Any]:

@@ -12,6 +12,7 @@
 from collections import defaultdict
 from typing import Any, Final
 
+from headrace.coordinator.groups.classic import CLASSIC
 from headrace.net.pacing import paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -31,7 +32,7 @@ async def handle_describe_groups(ctx: Context, request: Any, info: RequestInfo) 
 
 async def _describe(ctx: Context, group_id: str, version: int) -> dict[str, Any]:
     try:
-        return dict(await ctx.groups.describe_classic(group_id))
+        return dict(await ctx.groups.describe(CLASSIC, group_id))
     except CodedError as error:
         return _not_described(group_id, error, version)
 

@@ -36,11 +36,11 @@ async def handle_init_producer_id(ctx: Context, request: Any, info: RequestInfo)
     expected = None if old_id == NONE else Producer(old_id, old_epoch)
     timeout_ms = request.transaction_timeout // _MS
     try:
-        decision = await ctx.transactions.init_producer(request.transactional_id, timeout_ms, expected)
+        outcome = await ctx.transactions.init_producer(request.transactional_id, timeout_ms, expected)
     except CodedError as error:
         return _answer(error.code)
-    code = told(decision.code, info.version, _FIRST_WITH_FENCED)
-    return _answer(code, decision.producer)
+    code = told(outcome.code, info.version, _FIRST_WITH_FENCED)
+    return _answer(code, outcome.producer)
 
 
 def _answer(code: ErrorCode, producer: Producer = NOBODY) -> dict[str, Any]:

@@ -87,7 +87,7 @@ async def handle_add_offsets(ctx: Context, request: Any, info: RequestInfo) -> d
 
 async def handle_end(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     try:
-        decision = await ctx.transactions.end(
+        outcome = await ctx.transactions.end(
             request.transactional_id,
             Producer(request.producer_id, request.producer_epoch),
             committed=request.committed,
@@ -100,9 +100,9 @@ async def handle_end(ctx: Context, request: Any, info: RequestInfo) -> dict[str,
         return {"throttle_time": 0, "error_code": error.code, "producer_id": -1, "producer_epoch": -1}
     return {
         "throttle_time": 0,
-        "error_code": told(decision.code, info.version),
-        "producer_id": decision.producer.id,
-        "producer_epoch": decision.producer.epoch,
+        "error_code": told(outcome.code, info.version),
+        "producer_id": outcome.producer.id,
+        "producer_epoch": outcome.producer.epoch,
     }
 
 

@@ -8,10 +8,10 @@ from uuid import UUID, uuid5
 
 from headrace.cluster.image import BrokerNode, ClusterImage, PartitionState, Topic
 from headrace.coordinator.groups.classic import ClassicGroup, ClassicSettings
-from headrace.coordinator.groups.consumer import CONSUMER_KEYS, ConsumerGroup, ConsumerSettings, HeartbeatRequest
-from headrace.coordinator.groups.consumer.resolver import Resolver
-from headrace.coordinator.groups.consumer.target import NewTarget
-from headrace.coordinator.runtime.decision import Alarm, Effect, Reply, Write
+from headrace.coordinator.groups.consumer import CONSUMER, ConsumerGroup, ConsumerSettings, HeartbeatRequest
+from headrace.coordinator.groups.consumer.target import TargetAssignment
+from headrace.coordinator.groups.resolver import Resolver
+from headrace.coordinator.runtime.decision import Decision, Record
 from headrace.coordinator.runtime.fields import key_kind
 from headrace.protocol.errors import ErrorCode
 
@@ -43,18 +43,20 @@ def put_topic(image: ClusterImage, name: str, partition_count: int, life: int = 
 
 
 class Host:
-    """Does for one group what the coordinator does: keeps its records, its alarms and its answers."""
+    """Does for one group what the coordinator does: keeps its records, its timers and its answers."""
 
     def __init__(self, image: ClusterImage, settings: ConsumerSettings | None = None) -> None:
         self.image = image
         self.settings = settings or ConsumerSettings()
         self.now_ms = 1_000
         self._ids = count()
-        self.log: list[Write] = []
-        self.alarms: dict[Any, int] = {}
+        self.log: list[Record] = []
+        self.timers: dict[Any, int] = {}
         self.answers: dict[Any, Mapping[str, Any]] = {}
         self.group = self.new_group()
-        self.aside: list[tuple[Callable[[], NewTarget], Callable[[NewTarget | None], None]]] = []
+        self._mirror = self.new_group()
+        """Knows only what the log says."""
+        self.aside: list[tuple[Callable[[], TargetAssignment], Callable[[TargetAssignment | None], None]]] = []
         """Targets that a thread is to make."""
 
     def new_group(self) -> ConsumerGroup:
@@ -62,13 +64,13 @@ class Host:
             GROUP,
             image=self.image,
             resolver=Resolver(self.image, asyncio.run),
-            aside=self._make_aside,
+            in_background=self._run_aside,
             settings=lambda: self.settings,
             new_id=self.new_id,
             new_classic=self.new_classic,
         )
 
-    def _make_aside(self, make: Callable[[], NewTarget], done: Callable[[NewTarget | None], None]) -> None:
+    def _run_aside(self, make: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self.aside.append((make, done))
 
     def finish_aside(self) -> None:
@@ -83,18 +85,32 @@ class Host:
     def new_classic(self, group_id: str) -> ClassicGroup:
         return ClassicGroup(group_id, CLASSIC, wall_ms=lambda: self.now_ms, new_id=self.new_id)
 
-    def carry_out(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Write():
-                    self.log.append(effect)
-                case Alarm(name, None):
-                    self.alarms.pop(name, None)
-                case Alarm(name, at_ms) if at_ms is not None:
-                    self.alarms[name] = at_ms
-                case Reply(token, values):
-                    assert token not in self.answers
-                    self.answers[token] = values
+    def carry_out(self, decision: Decision, *, is_unseen: bool = False) -> None:
+        """Let a decision take effect; one of a group that nobody has seen yet may have changed it already."""
+        if not is_unseen:
+            self._check_memory()
+        self.log += [Record(*record) for record in decision.records]
+        for key, value in decision.records:
+            if key_kind(key) in CONSUMER.records:
+                self._mirror.replay(key, value)
+        decision.take_effect()
+        self._check_memory()
+        for name, at_ms in decision.timers:
+            if at_ms is None:
+                self.timers.pop(name, None)
+            else:
+                self.timers[name] = at_ms
+        for token, values in decision.replies:
+            assert token not in self.answers
+            self.answers[token] = values
+
+    def _check_memory(self) -> None:
+        """The group is what its log says, before a decision is written and after."""
+        if self.group.successor is None and not self._mirror.is_dead:
+            mirror, state = self._mirror.state, self.group.state
+            assert (mirror.epoch, mirror.target_epoch) == (state.epoch, state.target_epoch)
+            assert mirror.members == state.members
+            assert mirror.targets == state.targets
 
     def beat(self, member_id: str, epoch: int, **fields: Any) -> Mapping[str, Any]:
         """One heartbeat, answered."""
@@ -110,30 +126,30 @@ class Host:
         return self.beat(member_id, 0, **{**known, **fields})
 
     def advance(self, ms: int) -> None:
-        """Time goes by; alarms ring in their order."""
+        """Time goes by; timers expire in their order."""
         end = self.now_ms + ms
         while True:
-            name, at_ms = min(self.alarms.items(), key=lambda alarm: alarm[1], default=(None, end + 1))
+            name, at_ms = min(self.timers.items(), key=lambda timer: timer[1], default=(None, end + 1))
             if at_ms > end:
                 break
-            del self.alarms[name]
+            del self.timers[name]
             self.now_ms = max(self.now_ms, at_ms)
-            self.carry_out(self.group.on_alarm(name, self.now_ms))
+            self.carry_out(self.group.on_timer(name, self.now_ms))
         self.now_ms = end
 
     def replayed(self, *, compacted: bool = False) -> ConsumerGroup:
         """A group read back from the log."""
-        records = {write.key: write for write in self.log}
+        records = {record.key: record for record in self.log}
         group = self.new_group()
-        for write in self.log:
-            is_ours = key_kind(write.key) in CONSUMER_KEYS
-            if is_ours and (not compacted or records[write.key] is write):
-                group.replay(write.key, write.value)
+        for record in self.log:
+            is_ours = key_kind(record.key) in CONSUMER.records
+            if is_ours and (not compacted or records[record.key] is record):
+                group.replay(*record)
         return group
 
     def restart(self, *, compacted: bool = False) -> None:
         self.group = self.replayed(compacted=compacted)
-        self.alarms.clear()
+        self.timers.clear()
         self.carry_out(self.group.on_loaded(self.now_ms))
 
 

@@ -78,7 +78,7 @@ def test_a_member_that_leaves_frees_its_partitions(host: Host) -> None:
     host.beat("b", 3, owned=orders(0, 1, 2, 3))
     host.beat("b", -1)
     assert host.group.state_name == "Empty"
-    assert not host.alarms
+    assert not host.timers
     assert host.group.state.target_epoch == host.group.state.epoch
 
 

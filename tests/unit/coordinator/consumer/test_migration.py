@@ -76,7 +76,7 @@ def stable_classic(host: Host) -> tuple[ClassicGroup, list[str]]:
     for member_id in ids:
         host.carry_out(classic.join(_classic_request(f"join {member_id}", member_id), host.now_ms))
     while classic.state is State.PREPARING_REBALANCE:
-        host.carry_out(classic.on_alarm("join", host.now_ms))
+        host.carry_out(classic.on_timer("join", host.now_ms))
     shares = {ids[0]: assignment({"orders": [0, 1]}), ids[1]: assignment({"orders": [2, 3]})}
     for member_id in ids:
         sync = SyncRequest(
@@ -108,8 +108,8 @@ def mixed() -> Mixed:
 def upgrade(host: Mixed) -> list[str]:
     classic, ids = stable_classic(host)
     host.log.clear()
-    host.alarms.clear()
-    host.carry_out(host.group.take_over(classic, host.now_ms))
+    host.timers.clear()
+    host.carry_out(host.group.take_over(classic, host.now_ms), is_unseen=True)
     return ids
 
 
@@ -120,7 +120,7 @@ def test_classic_members_keep_what_they_have_when_the_group_is_upgraded(mixed: M
     assert mixed.classic_beat(first, 1) is ErrorCode.none
     assert {member["member_type"] for member in mixed.group.describe()["members"]} == {0}
     assert vars(mixed.replayed().state) == vars(mixed.group.state)
-    assert mixed.alarms == {("session", first): 11_000, ("session", second): 11_000}
+    assert mixed.timers == {("session", first): 11_000, ("session", second): 11_000}
 
 
 def test_classic_members_give_up_partitions_by_joining_again(mixed: Mixed) -> None:
@@ -128,7 +128,7 @@ def test_classic_members_give_up_partitions_by_joining_again(mixed: Mixed) -> No
     assert owned(mixed.join("new", "orders")) == {}
     for member_id in (keeper, giver):
         assert mixed.classic_beat(member_id, 1) is ErrorCode.rebalance_in_progress
-        assert ("join", member_id) in mixed.alarms
+        assert ("join", member_id) in mixed.timers
     told = mixed.classic_join(keeper, owns=[0, 1])
     assert (told["generation_id"], told["protocol_name"], told["leader"]) == (2, "range", "")
     assert mixed.classic_sync(keeper, 2) == {ORDERS: frozenset({0, 1})}
@@ -141,7 +141,7 @@ def test_classic_members_give_up_partitions_by_joining_again(mixed: Mixed) -> No
     assert owned(mixed.beat("new", 2)) == {ORDERS: frozenset({3})}
     assert mixed.classic_sync(giver, 2) == {ORDERS: frozenset({2})}
     assert mixed.group.state_name == "Stable"
-    assert {kind for kind, _ in mixed.alarms} == {"session"}
+    assert {kind for kind, _ in mixed.timers} == {"session"}
 
 
 def test_a_classic_member_that_does_not_join_again_is_out(mixed: Mixed) -> None:
@@ -199,13 +199,13 @@ def test_the_group_is_classic_again_when_the_last_new_member_leaves(mixed: Mixed
     values = {write.key: write.value for write in mixed.log}
     kept = [key for key, value in values.items() if value is not None]
     assert [key[:2] for key in kept] == [b"\x00\x02"]
-    assert set(mixed.alarms) == {"join", *(("session", member_id) for member_id in ids)}
+    assert set(mixed.timers) == {"join", *(("session", member_id) for member_id in ids)}
 
 
 def test_a_silent_new_member_also_ends_the_upgrade(mixed: Mixed) -> None:
     upgrade(mixed)
     mixed.join("new", "orders")
-    mixed.carry_out(mixed.group.on_alarm(("session", "new"), mixed.now_ms))
+    mixed.carry_out(mixed.group.on_timer(("session", "new"), mixed.now_ms))
     assert mixed.group.successor is not None
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headrace.coordinator.groups.consumer import resolver as module
-from headrace.coordinator.groups.consumer.resolver import Resolver
+from headrace.coordinator.groups import resolver as module
+from headrace.coordinator.groups.resolver import Resolver
 from headrace.protocol.patterns import Pattern
 from tests.unit.coordinator.consumer.support import Host, make_image, put_topic
 
@@ -37,7 +37,7 @@ def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return matches(self, name)
 
     monkeypatch.setattr(Pattern, "matches", note)
-    monkeypatch.setattr(Pattern, "cost", lambda _, __: module.STEPS_PER_TURN // 10)
+    monkeypatch.setattr(Pattern, "cost", lambda _, __: module.STEPS_PER_SLICE // 10)
     return looked_at
 
 

@@ -2,11 +2,12 @@
 
 from headrace.coordinator.groups.settings import ClassicSettings
 
-from .group import ClassicGroup
+from .group import CLASSIC, ClassicGroup
 from .member import JoinRequest, LeavingMember, SyncRequest
 from .states import TRANSITIONS, Event, State
 
 __all__ = [
+    "CLASSIC",
     "TRANSITIONS",
     "ClassicGroup",
     "ClassicSettings",

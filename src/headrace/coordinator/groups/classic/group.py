@@ -1,4 +1,4 @@
-"""The classic group protocol as a pure state machine: requests and alarms in, effects out. Kafka's rules throughout.
+"""The classic group protocol as a pure state machine: requests and timers in, decisions out. Kafka's rules throughout.
 
 A rebalance, seen from the group:
 
@@ -17,20 +17,21 @@ protocol would change, and its former self is fenced.
 A request that waits is answered exactly once, whatever becomes of its member.
 """
 
-from collections.abc import Callable, Container, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from typing import Any, Final
 
-from headrace.coordinator.groups.group import GroupType
+from headrace.coordinator.groups.group import Group, GroupType
+from headrace.coordinator.groups.kinds import GroupEnvironment, GroupKind
 from headrace.coordinator.groups.settings import NEW_MEMBER_TIMEOUT_MS, ClassicSettings
-from headrace.coordinator.runtime.decision import Effect, Reply, Write
+from headrace.coordinator.runtime.decision import Decision, Record, Reply
 from headrace.protocol.consumer_protocol import CONSUMER, NotConsumerProtocol, parse_topics
 from headrace.protocol.errors import CodedError, ErrorCode
 
+from .answers import JOIN_TIMER, SYNC_TIMER, heartbeat_answer, join_refused, session_timer, sync_answer
 from .member import JoinRequest, LeavingMember, Member, SyncRequest
 from .members import Members
-from .records import StoredGroup, decode_group, encode_group, group_key
+from .records import CLASSIC_KEY, StoredGroup, decode_group, encode_group, group_key
 from .states import TRANSITIONS, Event, State
-from .turn import JOIN_ALARM, SYNC_ALARM, Turn, heartbeat_answer, join_refused, session_alarm, sync_answer
 
 _SHORTEST_WAIT_MS: Final = 1_000
 """Between two looks whether a static member is back, where members gave no time to join in."""
@@ -46,11 +47,10 @@ class _Everything:
 _EVERYTHING: Final = _Everything()
 
 
-class ClassicGroup:
+class ClassicGroup(Group):
     """One group of the classic protocol. `wall_ms` is the time of day, for what is stored."""
 
     type = GroupType.CLASSIC
-    successor = None
 
     def __init__(
         self, group_id: str, settings: ClassicSettings, *, wall_ms: Callable[[], int], new_id: Callable[[], str]
@@ -58,7 +58,7 @@ class ClassicGroup:
         self.group_id = group_id
         self.state = State.EMPTY
         self.generation = 0
-        self.protocol_type: str | None = None
+        self.protocol_type = None
         self.protocol_name: str | None = None
         self.state_timestamp = wall_ms()
         self.is_stored = False
@@ -112,63 +112,66 @@ class ClassicGroup:
         for member in stored.members:
             self.members.add(Member.restored(member, stored.protocol))
 
-    def tombstones(self) -> list[Write]:
-        """What takes the group's records out of the log."""
-        return [Write(group_key(self.group_id), None)]
+    def tombstones(self) -> list[Record]:
+        """The record that deletes the group."""
+        return [Record(group_key(self.group_id), None)]
 
-    def _store(self, turn: Turn) -> None:
-        stored = StoredGroup(
+    def _store(self, decision: Decision, stored: StoredGroup, change: Callable[[], None] | None = None) -> None:
+        """Write the group as it is to be, and change it once that is written."""
+
+        def written() -> None:
+            self.is_stored = True
+            if change is not None:
+                change()
+
+        decision.record(group_key(self.group_id), encode_group(stored))
+        decision.when_written(written)
+
+    def _stored(self, members: Members, timestamp: int, assignments: Mapping[str, bytes]) -> StoredGroup:
+        """This generation with these members and what they are assigned."""
+        stored = [member.store(self.protocol_name, assignments[member.member_id]) for member in members.by_id.values()]
+        return StoredGroup(
             protocol_type=self.protocol_type or "",
             generation=self.generation,
             protocol=self.protocol_name,
-            leader=self.members.leader,
-            state_timestamp=self.state_timestamp,
-            members=tuple([member.store(self.protocol_name) for member in self.members.by_id.values()]),
+            leader=members.leader,
+            state_timestamp=timestamp,
+            members=tuple(stored),
         )
-        self.is_stored = True
-        turn.write(group_key(self.group_id), encode_group(stored))
 
-    def _store_blank(self, turn: Turn) -> None:
-        blank = StoredGroup(
-            protocol_type="", generation=0, protocol=None, leader=None, state_timestamp=self.state_timestamp
-        )
-        self.is_stored = True
-        turn.write(group_key(self.group_id), encode_group(blank))
-
-    def _move(self, event: Event) -> None:
+    def _move(self, event: Event, timestamp: int) -> None:
         self.state = TRANSITIONS[self.state, event]
-        self.state_timestamp = self._wall_ms()
+        self.state_timestamp = timestamp
 
     def resign(self, code: ErrorCode) -> list[Reply]:
-        """Answer everyone who waits: this broker no longer speaks for the group."""
-        turn = Turn(0)
+        """Answer everyone who waits: this broker no longer coordinates the group."""
+        decision = Decision(0)
         for member in self.members.by_id.values():
-            turn.reply(self.members.set_join_token(member, None), join_refused(code, member.member_id))
-            turn.reply(member.sync_token, sync_answer(code))
+            decision.reply(self.members.set_join_token(member, None), join_refused(code, member.member_id))
+            decision.reply(member.sync_token, sync_answer(code))
             member.sync_token = None
-        return [effect for effect in turn.effects if isinstance(effect, Reply)]
+        return decision.replies
 
     # Joining
 
-    def join(self, request: JoinRequest, now_ms: int) -> list[Effect]:
+    def join(self, request: JoinRequest, now_ms: int) -> Decision:
         """A JoinGroup whose session timeout is within bounds."""
-        turn = Turn(now_ms)
-        was_stored = self.is_stored
+        decision = Decision(now_ms)
         code = self._refusal(request)
         if code is not ErrorCode.none:
-            turn.reply(request.token, join_refused(code, request.member_id))
+            decision.reply(request.token, join_refused(code, request.member_id))
             if code is ErrorCode.group_max_size_reached:
-                self._turn_away(request.member_id, turn)
-            return turn.effects
+                self._turn_away(request.member_id, decision)
+            return decision
         if request.member_id:
-            self._join_known(request, turn)
+            self._join_known(request, decision)
         elif request.instance_id is not None:
-            self._join_static(request, request.instance_id, turn)
+            self._join_static(request, request.instance_id, decision)
         else:
-            self._join_dynamic(request, turn)
-        if not was_stored and not self.is_stored:
-            self._store_blank(turn)
-        return turn.effects
+            self._join_dynamic(request, decision)
+        if not self.is_stored and not decision.records:
+            self._store(decision, StoredGroup.blank(self.state_timestamp))
+        return decision
 
     def _refusal(self, request: JoinRequest) -> ErrorCode:
         if self.is_dead:
@@ -189,56 +192,56 @@ class ClassicGroup:
             return (member is not None and member.is_joining) or self.members.joining < limit
         return member is not None or len(self.members) < limit
 
-    def _turn_away(self, member_id: str, turn: Turn) -> None:
+    def _turn_away(self, member_id: str, decision: Decision) -> None:
         """One for whom there is no room is forgotten; the others may have waited only for it."""
         if member_id in self.members.by_id or member_id in self.members.pending:
-            self._drop(member_id, turn)
-            self._complete_if_all_joined(turn)
+            self._drop(member_id, decision)
+            self._complete_if_all_joined(decision)
 
     def _supports(self, request: JoinRequest) -> bool:
         if self.is_empty:
             return bool(request.protocol_type) and bool(request.protocols)
         return self.protocol_type == request.protocol_type and self.members.supports_any(request.protocols)
 
-    def _join_dynamic(self, request: JoinRequest, turn: Turn) -> None:
+    def _join_dynamic(self, request: JoinRequest, decision: Decision) -> None:
         member_id = f"{request.client_id}-{self._new_id()}"
         if not request.must_know_its_id:
-            self._admit(request, member_id, turn)
+            self._admit(request, member_id, decision)
             return
         self.members.pending.add(member_id)
-        turn.wake(session_alarm(member_id), request.session_timeout_ms)
-        turn.reply(request.token, join_refused(ErrorCode.member_id_required, member_id))
+        decision.wake(session_timer(member_id), request.session_timeout_ms)
+        decision.reply(request.token, join_refused(ErrorCode.member_id_required, member_id))
 
-    def _join_static(self, request: JoinRequest, instance_id: str, turn: Turn) -> None:
+    def _join_static(self, request: JoinRequest, instance_id: str, decision: Decision) -> None:
         member_id = f"{instance_id}-{self._new_id()}"
         known = self.members.static_id(instance_id)
         if known is None:
-            self._admit(request, member_id, turn)
+            self._admit(request, member_id, decision)
         else:
-            self._replace(request, self.members.by_id[known], member_id, turn)
+            self._replace(request, self.members.by_id[known], member_id, decision)
 
-    def _join_known(self, request: JoinRequest, turn: Turn) -> None:
+    def _join_known(self, request: JoinRequest, decision: Decision) -> None:
         member_id = request.member_id
         if member_id in self.members.pending and request.instance_id is None:
-            self._admit(request, member_id, turn)
+            self._admit(request, member_id, decision)
             return
         try:
             member = self.members.check(member_id, request.instance_id)
         except CodedError as error:
-            turn.reply(request.token, join_refused(error.code, member_id))
+            decision.reply(request.token, join_refused(error.code, member_id))
             return
         unchanged = member.protocols == request.protocols and list(member.protocols) == list(request.protocols)
         leads_stable = self.state is State.STABLE and self.members.leader == member_id
         if self.state is State.PREPARING_REBALANCE or not unchanged or leads_stable:
-            self._update(request, member, turn)
-            self._rebalance_or_complete(turn)
+            self._update(request, member, decision)
+            self._rebalance_or_complete(decision)
         elif self.state in (State.COMPLETING_REBALANCE, State.STABLE):
             # It did not hear our answer, or asks again without need: it gets what it has.
-            turn.reply(request.token, self._joined(member))
+            decision.reply(request.token, self._joined(member, self.members))
         else:
-            turn.reply(request.token, join_refused(ErrorCode.unknown_member_id, member_id))
+            decision.reply(request.token, join_refused(ErrorCode.unknown_member_id, member_id))
 
-    def _admit(self, request: JoinRequest, member_id: str, turn: Turn) -> None:
+    def _admit(self, request: JoinRequest, member_id: str, decision: Decision) -> None:
         if not len(self.members):
             self.protocol_type = request.protocol_type
         self._delay_again = self.state is State.PREPARING_REBALANCE and self._is_initial
@@ -255,55 +258,65 @@ class ClassicGroup:
                 join_token=request.token,
             )
         )
-        turn.wake(session_alarm(member_id), NEW_MEMBER_TIMEOUT_MS)
-        self._rebalance_or_complete(turn)
+        decision.wake(session_timer(member_id), NEW_MEMBER_TIMEOUT_MS)
+        self._rebalance_or_complete(decision)
 
-    def _update(self, request: JoinRequest, member: Member, turn: Turn) -> None:
+    def _update(self, request: JoinRequest, member: Member, decision: Decision) -> None:
         self.members.update(member, request.protocols, request.session_timeout_ms, request.rebalance_timeout_ms)
         before = self.members.set_join_token(member, request.token)
-        turn.reply(before, join_refused(ErrorCode.rebalance_in_progress, member.member_id))
+        decision.reply(before, join_refused(ErrorCode.rebalance_in_progress, member.member_id))
 
-    def _replace(self, request: JoinRequest, member: Member, new_id: str, turn: Turn) -> None:
+    def _replace(self, request: JoinRequest, member: Member, new_id: str, decision: Decision) -> None:
         """A static member returns: its former self is fenced, the new one takes its place."""
-        former_id, former_leader = member.member_id, self.members.leader
         fenced = ErrorCode.fenced_instance_id
-        turn.reply(self.members.set_join_token(member, None), join_refused(fenced, former_id))
-        turn.reply(member.sync_token, sync_answer(fenced))
+        decision.reply(self.members.set_join_token(member, None), join_refused(fenced, member.member_id))
+        decision.reply(member.sync_token, sync_answer(fenced))
         member.sync_token = None
-        self._to_sync.discard(former_id)
-        self.members.rename(member, new_id)
-        turn.forget(session_alarm(former_id))
-        self._update(request, member, turn)
-        turn.wake(session_alarm(new_id), member.session_timeout_ms)
-        if self.state is State.STABLE and self.members.select_protocol() == self.protocol_name:
-            self._store(turn)
-            self._welcome_back(request, member, former_leader, turn)
-        elif self.state is State.PREPARING_REBALANCE:
-            self._complete_if_all_joined(turn)
+        self._to_sync.discard(member.member_id)
+        decision.cancel(session_timer(member.member_id))
+        decision.wake(session_timer(new_id), request.session_timeout_ms)
+        if self.state is State.STABLE:
+            members = self.members.copy()
+            members.replace(member, request, new_id)
+            if members.select_protocol() == self.protocol_name:
+                self._welcome_back(request, members, new_id, decision)
+                return
+            self.members = members
+        else:
+            self.members.replace(member, request, new_id)
+        self.members.set_join_token(self.members.by_id[new_id], request.token)
+        if self.state is State.PREPARING_REBALANCE:
+            self._complete_if_all_joined(decision)
         else:
             # The leader may have been told the former id, so its assignments would miss the new one.
-            self._prepare(turn)
+            self._prepare(decision)
 
-    def _welcome_back(self, request: JoinRequest, member: Member, former_leader: str | None, turn: Turn) -> None:
-        """Older clients cannot be told to skip the assignment: those are told of the former leader, and follow."""
-        leads = self.members.leader == member.member_id
-        answer = self._joined(member)
+    def _welcome_back(self, request: JoinRequest, members: Members, member_id: str, decision: Decision) -> None:
+        """The generation goes on with the new member. Older clients cannot be told to skip the assignment: those are
+        told of the former leader, and follow."""
+        answer = self._joined(members.by_id[member_id], members)
         if request.can_skip_assignment:
-            answer["skip_assignment"] = leads
+            answer["skip_assignment"] = members.leader == member_id
         else:
-            answer |= {"leader": former_leader or "", "members": ()}
-        turn.reply(self.members.set_join_token(member, None), answer)
+            answer |= {"leader": self.members.leader or "", "members": ()}
+        decision.reply(request.token, answer)
 
-    def _joined(self, member: Member) -> dict[str, Any]:
-        leads = self.members.leader == member.member_id
-        others = self.members.by_id.values() if leads else ()
+        def replaced() -> None:
+            self.members = members
+
+        assignments = {member.member_id: member.assignment for member in members.by_id.values()}
+        self._store(decision, self._stored(members, self.state_timestamp, assignments), replaced)
+
+    def _joined(self, member: Member, members: Members) -> dict[str, Any]:
+        leads = members.leader == member.member_id
+        others = members.by_id.values() if leads else ()
         return {
             "throttle_time": 0,
             "error_code": ErrorCode.none,
             "generation_id": self.generation,
             "protocol_type": self.protocol_type,
             "protocol_name": self.protocol_name,
-            "leader": self.members.leader or "",
+            "leader": members.leader or "",
             "skip_assignment": False,
             "member_id": member.member_id,
             "members": [
@@ -318,96 +331,113 @@ class ClassicGroup:
 
     # From one generation to the next
 
-    def rebalance(self, now_ms: int) -> list[Effect]:
+    def rebalance(self, now_ms: int) -> Decision:
         """Have every member join again."""
-        turn = Turn(now_ms)
-        self._prepare(turn)
-        return turn.effects
+        decision = Decision(now_ms)
+        self._prepare(decision)
+        return decision
 
-    def _rebalance_or_complete(self, turn: Turn) -> None:
+    def _rebalance_or_complete(self, decision: Decision) -> None:
         if (self.state, Event.MEMBERS_CHANGED) in TRANSITIONS:
-            self._prepare(turn)
+            self._prepare(decision)
         else:
-            self._complete_if_all_joined(turn)
+            self._complete_if_all_joined(decision)
 
-    def _prepare(self, turn: Turn) -> None:
+    def _prepare(self, decision: Decision) -> None:
         if self.state is State.COMPLETING_REBALANCE:
             for member in self.members.by_id.values():
                 member.assignment = b""
-                self._end_sync(member, sync_answer(ErrorCode.rebalance_in_progress), turn)
+                self._end_sync(member, sync_answer(ErrorCode.rebalance_in_progress), decision)
         self._to_sync.clear()
-        turn.forget(SYNC_ALARM)
+        decision.cancel(SYNC_TIMER)
         self._is_initial = self.is_empty
-        self._move(Event.MEMBERS_CHANGED)
+        self._move(Event.MEMBERS_CHANGED, self._wall_ms())
         if self._is_initial:
             delay = self._settings.initial_rebalance_delay_ms
             self._delay_again = False
             self._delay_left_ms = max(self.members.rebalance_timeout_ms - delay, 0)
-            turn.wake(JOIN_ALARM, delay)
+            decision.wake(JOIN_TIMER, delay)
         elif self.members.all_joined:
-            self._complete(turn)
+            self._complete(decision)
         else:
-            turn.wake(JOIN_ALARM, self.members.rebalance_timeout_ms)
+            decision.wake(JOIN_TIMER, self.members.rebalance_timeout_ms)
 
-    def _complete_if_all_joined(self, turn: Turn) -> None:
+    def _complete_if_all_joined(self, decision: Decision) -> None:
         if self.state is State.PREPARING_REBALANCE and not self._is_initial and self.members.all_joined:
-            self._complete(turn)
+            self._complete(decision)
 
-    def _end_initial_delay(self, turn: Turn) -> None:
+    def _end_initial_delay(self, decision: Decision) -> None:
         if self._delay_again and self._delay_left_ms:
             self._delay_again = False
             delay = min(self._settings.initial_rebalance_delay_ms, self._delay_left_ms)
             self._delay_left_ms = max(self._delay_left_ms - delay, 0)
-            turn.wake(JOIN_ALARM, delay)
+            decision.wake(JOIN_TIMER, delay)
         else:
-            self._complete(turn)
+            self._complete(decision)
 
-    def _complete(self, turn: Turn) -> None:
-        turn.forget(JOIN_ALARM)
+    def _complete(self, decision: Decision) -> None:
+        decision.cancel(JOIN_TIMER)
         late = [m.member_id for m in self.members.by_id.values() if not m.is_joining and m.instance_id is None]
         for member_id in late:
-            self._drop(member_id, turn)
+            self._drop(member_id, decision)
         if len(self.members) and not self.members.elect_joined_leader():
-            turn.wake(JOIN_ALARM, max(self.members.rebalance_timeout_ms, _SHORTEST_WAIT_MS))
+            decision.wake(JOIN_TIMER, max(self.members.rebalance_timeout_ms, _SHORTEST_WAIT_MS))
+            return
+        if not len(self.members):
+            self._become_empty(decision)
             return
         self.generation += 1
         self._is_initial = False
         self._to_sync.clear()
-        if not len(self.members):
-            self.protocol_name = None
-            self._move(Event.NONE_JOINED)
-            self._store(turn)
-            return
         self.protocol_name = self.members.select_protocol()
-        self._move(Event.ALL_JOINED)
+        self._move(Event.ALL_JOINED, self._wall_ms())
         for member in self.members.by_id.values():
-            turn.reply(self.members.set_join_token(member, None), self._joined(member))
-            turn.wake(session_alarm(member.member_id), member.session_timeout_ms)
+            decision.reply(self.members.set_join_token(member, None), self._joined(member, self.members))
+            decision.wake(session_timer(member.member_id), member.session_timeout_ms)
             member.is_new = False
             self._to_sync.add(member.member_id)
-        turn.wake(SYNC_ALARM, self.members.rebalance_timeout_ms)
+        decision.wake(SYNC_TIMER, self.members.rebalance_timeout_ms)
+
+    def _become_empty(self, decision: Decision) -> None:
+        generation, timestamp = self.generation + 1, self._wall_ms()
+        stored = StoredGroup(
+            protocol_type=self.protocol_type or "",
+            generation=generation,
+            protocol=None,
+            leader=self.members.leader,
+            state_timestamp=timestamp,
+        )
+
+        def emptied() -> None:
+            self.generation = generation
+            self.protocol_name = None
+            self._is_initial = False
+            self._to_sync.clear()
+            self._move(Event.NONE_JOINED, timestamp)
+
+        self._store(decision, stored, emptied)
 
     # Syncing
 
-    def sync(self, request: SyncRequest, now_ms: int) -> list[Effect]:
+    def sync(self, request: SyncRequest, now_ms: int) -> Decision:
         """A SyncGroup: the leader's brings the assignments, the others' ask for theirs."""
-        turn = Turn(now_ms)
+        decision = Decision(now_ms)
         try:
             member = self._check_sync(request)
         except CodedError as error:
-            turn.reply(request.token, sync_answer(error.code))
-            return turn.effects
+            decision.reply(request.token, sync_answer(error.code))
+            return decision
         self._to_sync.discard(member.member_id)
         if not self._to_sync:
-            turn.forget(SYNC_ALARM)
+            decision.cancel(SYNC_TIMER)
         if self.state is State.STABLE:
-            turn.reply(request.token, self._assigned(member))
-            return turn.effects
-        turn.reply(member.sync_token, sync_answer(ErrorCode.rebalance_in_progress))
+            decision.reply(request.token, self._assigned(member.assignment))
+            return decision
+        decision.reply(member.sync_token, sync_answer(ErrorCode.rebalance_in_progress))
         member.sync_token = request.token
         if self.members.leader == member.member_id:
-            self._assign(request, turn)
-        return turn.effects
+            self._assign(request, decision)
+        return decision
 
     def _check_sync(self, request: SyncRequest) -> Member:
         if self.is_empty or self.is_dead:
@@ -423,62 +453,67 @@ class ClassicGroup:
             raise CodedError(ErrorCode.rebalance_in_progress)
         return member
 
-    def _assign(self, request: SyncRequest, turn: Turn) -> None:
-        for member in self.members.by_id.values():
-            member.assignment = request.assignments.get(member.member_id, b"")
-        self._move(Event.ASSIGNED)
-        self._store(turn)
-        for member in self.members.by_id.values():
-            self._end_sync(member, self._assigned(member), turn)
+    def _assign(self, request: SyncRequest, decision: Decision) -> None:
+        timestamp = self._wall_ms()
+        assignments = {member_id: request.assignments.get(member_id, b"") for member_id in self.members.by_id}
 
-    def _assigned(self, member: Member) -> dict[str, Any]:
-        return sync_answer(ErrorCode.none, member.assignment, self.protocol_type, self.protocol_name)
+        def assigned() -> None:
+            for member_id, member in self.members.by_id.items():
+                member.assignment = assignments[member_id]
+            self._move(Event.ASSIGNED, timestamp)
 
-    def _end_sync(self, member: Member, answer: dict[str, Any], turn: Turn) -> None:
+        self._store(decision, self._stored(self.members, timestamp, assignments), assigned)
+        for member_id, member in self.members.by_id.items():
+            self._end_sync(member, self._assigned(assignments[member_id]), decision)
+
+    def _assigned(self, assignment: bytes) -> dict[str, Any]:
+        return sync_answer(ErrorCode.none, assignment, self.protocol_type, self.protocol_name)
+
+    def _end_sync(self, member: Member, answer: dict[str, Any], decision: Decision) -> None:
         if member.sync_token is not None:
-            turn.reply(member.sync_token, answer)
+            decision.reply(member.sync_token, answer)
             member.sync_token = None
-            turn.wake(session_alarm(member.member_id), member.session_timeout_ms)
+            decision.wake(session_timer(member.member_id), member.session_timeout_ms)
 
     # Staying and leaving
 
-    def heartbeat(
+    def classic_heartbeat(
         self, token: object, member_id: str, instance_id: str | None, generation: int, now_ms: int
-    ) -> list[Effect]:
+    ) -> Decision:
         """A Heartbeat: the member lives, and learns whether it must join again."""
-        turn = Turn(now_ms)
+        decision = Decision(now_ms)
         try:
             member = self.members.check(member_id, instance_id)
             if generation != self.generation:
                 raise CodedError(ErrorCode.illegal_generation)
         except CodedError as error:
-            turn.reply(token, heartbeat_answer(error.code))
-            return turn.effects
-        turn.wake(session_alarm(member_id), member.session_timeout_ms)
+            decision.reply(token, heartbeat_answer(error.code))
+            return decision
+        decision.wake(session_timer(member_id), member.session_timeout_ms)
         preparing = self.state is State.PREPARING_REBALANCE
-        turn.reply(token, heartbeat_answer(ErrorCode.rebalance_in_progress if preparing else ErrorCode.none))
-        return turn.effects
+        decision.reply(token, heartbeat_answer(ErrorCode.rebalance_in_progress if preparing else ErrorCode.none))
+        return decision
 
-    def leave(self, token: object, leaving: Sequence[LeavingMember], now_ms: int) -> list[Effect]:
+    def leave(self, token: object, leaving: Sequence[LeavingMember], now_ms: int) -> Decision:
         """A LeaveGroup of one member or of many."""
-        turn = Turn(now_ms)
+        decision = Decision(now_ms)
         before = len(self.members)
         answers = [
             {
                 "member_id": one.member_id,
                 "group_instance_id": one.instance_id,
-                "error_code": self._leave_one(one, turn),
+                "error_code": self._leave_one(one, decision),
             }
             for one in leaving
         ]
         if len(self.members) < before:
-            self._rebalance_or_complete(turn)
+            self._rebalance_or_complete(decision)
         else:
-            self._complete_if_all_joined(turn)
-        turn.reply(token, {"throttle_time": 0, "error_code": ErrorCode.none, "members": answers})
-        return turn.effects
+            self._complete_if_all_joined(decision)
+        decision.reply(token, {"throttle_time": 0, "error_code": ErrorCode.none, "members": answers})
+        return decision
 
-    def _leave_one(self, leaving: LeavingMember, turn: Turn) -> ErrorCode:
+    def _leave_one(self, leaving: LeavingMember, decision: Decision) -> ErrorCode:
         member_id = leaving.member_id
         if not member_id and leaving.instance_id is not None:
             member_id = self.members.static_id(leaving.instance_id) or ""
@@ -487,72 +522,73 @@ class ClassicGroup:
                 self.members.check(member_id, leaving.instance_id)
             except CodedError as error:
                 return error.code
-        self._drop(member_id, turn)
+        self._drop(member_id, decision)
         return ErrorCode.none
 
-    def _drop(self, member_id: str, turn: Turn) -> None:
+    def _drop(self, member_id: str, decision: Decision) -> None:
         member = self.members.by_id.get(member_id)
         if member is not None:
             unknown = ErrorCode.unknown_member_id
-            turn.reply(self.members.set_join_token(member, None), join_refused(unknown))
-            turn.reply(member.sync_token, sync_answer(unknown))
+            decision.reply(self.members.set_join_token(member, None), join_refused(unknown))
+            decision.reply(member.sync_token, sync_answer(unknown))
             member.sync_token = None
         self.members.remove(member_id)
         self._to_sync.discard(member_id)
-        turn.forget(session_alarm(member_id))
+        decision.cancel(session_timer(member_id))
 
-    # Alarms
+    # Timers
 
-    def on_loaded(self, now_ms: int) -> list[Effect]:
+    def on_loaded(self, now_ms: int) -> Decision:
         """Every member gets a session timeout to show that it is still there."""
-        turn = Turn(now_ms)
+        decision = Decision(now_ms)
         for member in self.members.by_id.values():
-            turn.wake(session_alarm(member.member_id), member.session_timeout_ms)
+            decision.wake(session_timer(member.member_id), member.session_timeout_ms)
         if len(self.members) > self._settings.max_size:
-            self._prepare(turn)
-        return turn.effects
+            self._prepare(decision)
+        return decision
 
-    def on_alarm(self, name: Hashable, now_ms: int) -> list[Effect]:
-        """An alarm rings: for a silent member, for those who did not join, or for those who did not sync."""
-        turn = Turn(now_ms)
-        if name == JOIN_ALARM:
+    def on_timer(self, name: Hashable, now_ms: int) -> Decision:
+        """A timer expires: for a silent member, for those who did not join, or for those who did not sync."""
+        decision = Decision(now_ms)
+        if name == JOIN_TIMER:
             if self.state is State.PREPARING_REBALANCE and self._is_initial:
-                self._end_initial_delay(turn)
+                self._end_initial_delay(decision)
             elif self.state is State.PREPARING_REBALANCE:
-                self._complete(turn)
-        elif name == SYNC_ALARM:
-            self._expire_syncs(turn)
+                self._complete(decision)
+        elif name == SYNC_TIMER:
+            self._expire_syncs(decision)
         elif isinstance(name, tuple):
-            self._expire_session(name[1], turn)
-        return turn.effects
+            self._expire_session(name[1], decision)
+        return decision
 
-    def _expire_syncs(self, turn: Turn) -> None:
+    def _expire_syncs(self, decision: Decision) -> None:
         if self._to_sync and self.state in (State.COMPLETING_REBALANCE, State.STABLE):
             for member_id in list(self._to_sync):
-                self._drop(member_id, turn)
-            self._prepare(turn)
+                self._drop(member_id, decision)
+            self._prepare(decision)
 
-    def _expire_session(self, member_id: str, turn: Turn) -> None:
+    def _expire_session(self, member_id: str, decision: Decision) -> None:
         member = self.members.by_id.get(member_id)
         if member is None and member_id not in self.members.pending:
             return
         if member is not None and member.is_excused:
             return
-        self._drop(member_id, turn)
+        self._drop(member_id, decision)
         if self.state is State.PREPARING_REBALANCE:
             if self.members.all_joined:
-                self._complete(turn)
+                self._complete(decision)
         elif member is not None:
-            self._prepare(turn)
+            self._prepare(decision)
 
     # Queries
 
     def check_commit(
         self, member_id: str, instance_id: str | None, generation: int, now_ms: int, *, transactional: bool = False
-    ) -> list[Effect]:
+    ) -> Decision:
         """Whether this member may commit offsets now (`CodedError` if not). A commit also counts as a heartbeat."""
+        decision = Decision(now_ms)
         if generation < 0 and self.is_empty:
-            return []
+            return decision
         member: Member | None = None
         if generation >= 0 or member_id or instance_id is not None:
             member = self.members.check(member_id, instance_id)
@@ -562,21 +598,13 @@ class ClassicGroup:
             raise CodedError(ErrorCode.unknown_member_id)
         if not transactional and self.state is State.COMPLETING_REBALANCE:
             raise CodedError(ErrorCode.rebalance_in_progress)
-        turn = Turn(now_ms)
         if member is not None and not transactional:
-            turn.wake(session_alarm(member_id), member.session_timeout_ms)
-        return turn.effects
-
-    def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Anyone may read a classic group's offsets."""
+            decision.wake(session_timer(member_id), member.session_timeout_ms)
+        return decision
 
     def check_offset_delete(self) -> None:
         """Offsets of a group with members can be deleted only if we can tell what the members read."""
         if not self.is_empty and self.protocol_type != CONSUMER:
-            raise CodedError(ErrorCode.non_empty_group)
-
-    def check_delete(self) -> None:
-        if not self.is_empty:
             raise CodedError(ErrorCode.non_empty_group)
 
     def subscribed_topics(self) -> Container[str]:
@@ -633,3 +661,10 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
         return parse_topics(metadata)
     except NotConsumerProtocol:
         return None
+
+
+def _make(group_id: str, environment: GroupEnvironment) -> ClassicGroup:
+    return ClassicGroup(group_id, environment.settings.classic, wall_ms=environment.wall_ms, new_id=environment.new_id)
+
+
+CLASSIC: Final = GroupKind(type=GroupType.CLASSIC, records=frozenset({CLASSIC_KEY}), make=_make)

@@ -80,8 +80,8 @@ class Member:
     def metadata(self, protocol: str | None) -> bytes:
         return self.protocols.get(protocol or "", b"")
 
-    def store(self, protocol: str | None) -> StoredMember:
-        """The member as it is kept in the log."""
+    def store(self, protocol: str | None, assignment: bytes) -> StoredMember:
+        """The member as it is kept in the log, with what it is assigned."""
         return StoredMember(
             member_id=self.member_id,
             instance_id=self.instance_id,
@@ -90,7 +90,7 @@ class Member:
             rebalance_timeout_ms=self.rebalance_timeout_ms,
             session_timeout_ms=self.session_timeout_ms,
             subscription=self.metadata(protocol),
-            assignment=self.assignment,
+            assignment=assignment,
         )
 
     @classmethod

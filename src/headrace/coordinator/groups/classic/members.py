@@ -1,11 +1,12 @@
 """Who is in a classic group: members, static ids, those who are still to come, the leader, the protocols in common."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from headrace.protocol.errors import CodedError, ErrorCode
 
-from .member import Member
+from .member import JoinRequest, Member
 
 
 class Members:
@@ -60,15 +61,24 @@ class Members:
             self.leader = next(iter(self.by_id), None)
         return member
 
-    def rename(self, member: Member, new_id: str) -> None:
-        """Give a static member a new id, in its place."""
-        old_id, member.member_id = member.member_id, new_id
-        del self.by_id[old_id]
-        self.by_id[new_id] = member
+    def copy(self) -> "Members":
+        """The same members, to decide what becomes of them."""
+        copy = Members()
+        copy.by_id, copy.pending, copy.leader = self.by_id.copy(), self.pending.copy(), self.leader
+        copy._static, copy._joining, copy._support = self._static.copy(), self._joining, self._support.copy()
+        return copy
+
+    def replace(self, member: Member, request: JoinRequest, new_id: str) -> None:
+        """Put a static member that joins under a new id in its own place; nobody waits under the former one."""
+        assert member.join_token is None
         assert member.instance_id is not None
+        returned = dataclasses.replace(member, member_id=new_id)
+        del self.by_id[member.member_id]
+        self.by_id[new_id] = returned
         self._static[member.instance_id] = new_id
-        if self.leader == old_id:
+        if self.leader == member.member_id:
             self.leader = new_id
+        self.update(returned, request.protocols, request.session_timeout_ms, request.rebalance_timeout_ms)
 
     def update(self, member: Member, protocols: Mapping[str, bytes], session_ms: int, rebalance_ms: int) -> None:
         self._support.subtract(member.protocols.keys())

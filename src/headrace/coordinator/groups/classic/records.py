@@ -45,6 +45,11 @@ class StoredGroup:
     state_timestamp: int
     members: tuple[StoredMember, ...] = ()
 
+    @classmethod
+    def blank(cls, timestamp: int) -> "StoredGroup":
+        """A group that has had no generation."""
+        return cls(protocol_type="", generation=0, protocol=None, leader=None, state_timestamp=timestamp)
+
 
 def group_key(group_id: str) -> bytes:
     return _GROUP_KEY + plain_text(group_id)

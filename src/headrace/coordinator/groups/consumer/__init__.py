@@ -1,9 +1,8 @@
-"""Groups of the new protocol (KIP-848): pure state machines, and their records."""
+"""The consumer group protocol (KIP-848): members say what they want by heartbeats, the broker assigns."""
 
 from headrace.coordinator.groups.settings import ConsumerSettings, MigrationPolicy
 
-from .group import ConsumerGroup
-from .records import KEY_TYPES as CONSUMER_KEYS
+from .group import CONSUMER, ConsumerGroup
 from .requests import HeartbeatRequest, check_request
 
-__all__ = ["CONSUMER_KEYS", "ConsumerGroup", "ConsumerSettings", "HeartbeatRequest", "MigrationPolicy", "check_request"]
+__all__ = ["CONSUMER", "ConsumerGroup", "ConsumerSettings", "HeartbeatRequest", "MigrationPolicy", "check_request"]

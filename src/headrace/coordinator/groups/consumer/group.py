@@ -1,5 +1,5 @@
 """A consumer group (KIP-848): members say by heartbeats what they want and what they own, and are told by the answers
-what to own. Events in, effects out; the same state comes back from replaying the records written.
+what to own. Events in, decisions out; the same state comes back from replaying the records written.
 
 A heartbeat takes up to four steps, each of which is left out where nothing changed:
 
@@ -18,17 +18,20 @@ A heartbeat takes up to four steps, each of which is left out where nothing chan
 """
 
 from collections.abc import Callable, Collection, Container, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from headrace.cluster.image import ClusterImage
-from headrace.coordinator.groups.classic import ClassicGroup, JoinRequest, LeavingMember, SyncRequest
-from headrace.coordinator.groups.classic.turn import heartbeat_answer, join_refused, sync_answer
-from headrace.coordinator.groups.group import GroupType
+from headrace.coordinator.groups.classic import CLASSIC, ClassicGroup, JoinRequest, LeavingMember, SyncRequest
+from headrace.coordinator.groups.classic.answers import heartbeat_answer, join_refused, sync_answer
+from headrace.coordinator.groups.group import Group, GroupType
+from headrace.coordinator.groups.kinds import GroupEnvironment, GroupKind, InBackground
+from headrace.coordinator.groups.resolver import Resolver
 from headrace.coordinator.groups.settings import ConsumerSettings
 from headrace.coordinator.patterns import topic_matcher
-from headrace.coordinator.runtime.decision import Alarm, Effect, Reply, Write
-from headrace.protocol.consumer_protocol import CONSUMER, NotConsumerProtocol, Subscription, parse_subscription
+from headrace.coordinator.runtime.decision import Decision, Record
+from headrace.protocol.consumer_protocol import CONSUMER as CONSUMER_PROTOCOL
+from headrace.protocol.consumer_protocol import NotConsumerProtocol, Subscription, parse_subscription
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from . import migration, subscriptions
@@ -37,6 +40,7 @@ from .embedded import by_id, write_assignment
 from .member import AWAY, JOINING, Assignment, ClassicMetadata, Member, MemberState
 from .reconcile import Goal, reconcile
 from .records import (
+    KEY_TYPES,
     Change,
     CurrentAssignment,
     GroupEpoch,
@@ -47,19 +51,28 @@ from .records import (
     decode,
     encode,
 )
-from .requests import HeartbeatRequest, answer, check_epoch, refusal
-from .resolver import Resolver
+from .requests import (
+    HeartbeatRequest,
+    after_heartbeat,
+    after_join,
+    answer,
+    check_epoch,
+    check_own_epoch,
+    describe_member,
+    join_answer,
+    refusal,
+)
 from .state import GroupState
 from .subscriptions import racks_of
-from .target import Assigning, NewTarget
+from .target import TargetAssignment, TargetAssignmentBuilder
 
 NO_EPOCH: Final = -1
 SESSION: Final = "session"
 REBALANCE: Final = "rebalance"
 JOIN: Final = "join"
 SYNC: Final = "sync"
-_ALARMS: Final = (SESSION, REBALANCE, JOIN, SYNC)
-"""The alarms a member can have; the name of one is a pair of its kind and the member's id."""
+_TIMERS: Final = (SESSION, REBALANCE, JOIN, SYNC)
+"""The timers a member can have; the name of one is a pair of its kind and the member's id."""
 _RESOLVE_MIN_MS: Final = 1_000
 _RESOLVE_MAX_MS: Final = 30_000
 _SMALL_GROUP: Final = 5_000
@@ -70,39 +83,35 @@ _ASSIGNED_PER_MS: Final = 20
 """How many members and partitions are assigned for each millisecond of time: a twentieth of what a core can do."""
 
 
-Aside = Callable[[Callable[[], NewTarget], Callable[[NewTarget | None], None]], None]
-"""Has a target made by a thread, and calls the second with it, or with None where that failed."""
+class Draft(Decision):
+    """A decision of a consumer group, made on a copy of its state."""
 
+    __slots__ = ("_group_id", "_original", "state")
 
-@dataclass(slots=True)
-class Decision:
-    """The effects of one event, collected in their order."""
+    def __init__(self, group_id: str, state: GroupState, now_ms: int) -> None:
+        super().__init__(now_ms)
+        self._group_id = group_id
+        self._original = state
+        self.state = state
+        """The group's state as this decision has made it."""
 
-    group_id: str
-    state: GroupState
-    now_ms: int
-    effects: list[Effect] = field(default_factory=list)
-
-    def apply(self, change: Change, write: Write | None = None) -> None:
-        """Make a change and keep its record, which may have been made before."""
+    def apply(self, change: Change, record: Record | None = None) -> None:
+        """Change the state, and keep the record of that, which may have been made before."""
+        if self.state is self._original:
+            self.state = self._original.fork()
+            self.when_written(self._adopt)
         self.state.apply(change)
-        self.effects.append(write or encode(self.group_id, change))
+        self.records.append(record or encode(self._group_id, change))
 
-    def reply(self, token: object, values: Mapping[str, Any]) -> None:
-        self.effects.append(Reply(token, values))
-
-    def wake(self, kind: str, member_id: str, after_ms: int) -> None:
-        self.effects.append(Alarm((kind, member_id), self.now_ms + after_ms))
-
-    def forget(self, kind: str, member_id: str) -> None:
-        self.effects.append(Alarm((kind, member_id), None))
+    def _adopt(self) -> None:
+        self._original.adopt(self.state)
 
 
-class ConsumerGroup:
+class ConsumerGroup(Group):
     """One group."""
 
-    type: Final = GroupType.CONSUMER
-    protocol_type: Final = "consumer"
+    type = GroupType.CONSUMER
+    protocol_type = CONSUMER_PROTOCOL
 
     def __init__(
         self,
@@ -110,7 +119,7 @@ class ConsumerGroup:
         *,
         image: ClusterImage,
         resolver: Resolver,
-        aside: Aside,
+        in_background: InBackground,
         settings: Callable[[], ConsumerSettings],
         new_id: Callable[[], str],
         new_classic: Callable[[str], ClassicGroup],
@@ -121,7 +130,7 @@ class ConsumerGroup:
         """The classic group that this one has become."""
         self._image = image
         self._resolver = resolver
-        self._aside = aside
+        self._in_background = in_background
         self._settings = settings
         self._new_id = new_id
         self._new_classic = new_classic
@@ -134,12 +143,12 @@ class ConsumerGroup:
         self._resolved_version: int | None = None
         self._resolve_after_ms = 0
         self._assign_after_ms = 0
-        self._is_assigning = False
-        self._made: NewTarget | None = None
+        self._is_building = False
+        self._made: TargetAssignment | None = None
         """A target that was made aside, and is not taken yet."""
 
-    def _decide(self, now_ms: int) -> Decision:
-        return Decision(self.group_id, self.state, now_ms)
+    def _draft(self, now_ms: int) -> Draft:
+        return Draft(self.group_id, self.state, now_ms)
 
     @property
     def state_name(self) -> str:
@@ -196,37 +205,37 @@ class ConsumerGroup:
 
     # Heartbeats
 
-    def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> list[Effect]:
+    def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> Decision:
         """A ConsumerGroupHeartbeat that `check_request` found valid: a member joins, lives on, or leaves."""
-        decision = self._decide(now_ms)
+        draft = self._draft(now_ms)
         try:
             if request.member_epoch < JOINING:
-                self._leave(decision, request)
+                self._leave(draft, request)
             else:
-                self._beat(decision, request)
+                self._beat(draft, request)
         except CodedError as error:
-            return [Reply(request.token, refusal(error))]
-        return decision.effects
+            return _refused(draft, request.token, refusal(error))
+        return draft
 
-    def _beat(self, decision: Decision, request: HeartbeatRequest) -> None:
+    def _beat(self, draft: Draft, request: HeartbeatRequest) -> None:
         self._check_room(request.member_id, request.instance_id)
-        old = self._member_of(decision, request)
-        member = _told(old, request)
-        changed = self._subscribe(decision, old, member)
-        self._refresh(decision, bump=changed or self.state.epoch == 0)
-        self._assign(decision)
-        member = self._reconcile(decision, member, request.owned, changed)
+        old = self._member_of(draft, request)
+        member = after_heartbeat(old, request)
+        changed = self._subscribe(draft, old, member)
+        self._refresh(draft, bump=changed or draft.state.epoch == 0)
+        self._assign(draft)
+        member = self._reconcile(draft, member, request.owned, changed)
         settings = self._settings()
-        decision.wake(SESSION, member.id, settings.session_timeout_ms)
+        draft.wake((SESSION, member.id), settings.session_timeout_ms)
         shows = request.member_epoch == JOINING or request.is_full or member.assigned != old.assigned
         assigned: Assignment | None = member.assigned if shows else None
-        decision.reply(request.token, answer(member.id, member.epoch, settings.heartbeat_interval_ms, assigned))
+        draft.reply(request.token, answer(member.id, member.epoch, settings.heartbeat_interval_ms, assigned))
 
-    def _member_of(self, decision: Decision, request: HeartbeatRequest) -> Member:
+    def _member_of(self, draft: Draft, request: HeartbeatRequest) -> Member:
         if request.subscribed_topic_regex:
             topic_matcher(request.subscribed_topic_regex)
         if request.instance_id is not None and request.member_epoch == JOINING:
-            return self._joining_static(decision, request, request.instance_id)
+            return self._joining_static(draft, request, request.instance_id)
         if request.instance_id is not None:
             member = self._known_static(request.member_id, request.instance_id)
         elif request.member_epoch == JOINING:
@@ -236,7 +245,7 @@ class ConsumerGroup:
         check_epoch(member, request)
         return member
 
-    def _joining_static(self, decision: Decision, request: HeartbeatRequest, instance_id: str) -> Member:
+    def _joining_static(self, draft: Draft, request: HeartbeatRequest, instance_id: str) -> Member:
         member = self.state.static_member(instance_id)
         if member is None:
             return self.state.members.get(request.member_id) or Member(id=request.member_id)
@@ -248,130 +257,117 @@ class ConsumerGroup:
                 f"Static member {request.member_id} with instance id {instance_id} cannot join the group because the "
                 f"instance id is owned by {member.id} member.",
             )
-        return self._replace(decision, member, request.member_id)
+        return self._replace(draft, member, request.member_id)
 
-    def _leave(self, decision: Decision, request: HeartbeatRequest) -> None:
+    def _leave(self, draft: Draft, request: HeartbeatRequest) -> None:
         if request.instance_id is None:
             member = self._known(request.member_id)
         else:
             member = self._known_static(request.member_id, request.instance_id)
         if request.member_epoch == AWAY:
             away = replace(member, epoch=AWAY, pending_revocation={})
-            decision.apply(CurrentAssignment(member.id, away))
-            decision.forget(REBALANCE, member.id)
+            draft.apply(CurrentAssignment(member.id, away))
+            draft.cancel((REBALANCE, member.id))
         else:
-            self._fence(decision, [member])
-        decision.reply(request.token, answer(request.member_id, request.member_epoch))
+            self._fence(draft, [member])
+        draft.reply(request.token, answer(request.member_id, request.member_epoch))
 
     # Members of the classic protocol. A generation is the member's epoch. JoinGroup is its heartbeat: it tells the
     # subscription and what the member owns, and takes the next step towards the target. SyncGroup gets what the member
     # may hold, Heartbeat whether there is more to do. There is no leader: the broker assigns, so nobody waits.
 
-    def join(self, request: JoinRequest, now_ms: int) -> list[Effect]:
+    def join(self, request: JoinRequest, now_ms: int) -> Decision:
         """A JoinGroup, answered at once."""
-        decision = self._decide(now_ms)
+        draft = self._draft(now_ms)
         try:
-            self._join(decision, request)
+            self._join(draft, request)
         except CodedError as error:
-            return [Reply(request.token, join_refused(error.code, request.member_id))]
-        return decision.effects
+            return _refused(draft, request.token, join_refused(error.code, request.member_id))
+        return draft
 
-    def _join(self, decision: Decision, request: JoinRequest) -> None:
+    def _join(self, draft: Draft, request: JoinRequest) -> None:
         member_id = request.member_id or f"{request.instance_id or request.client_id}-{self._new_id()}"
         self._check_room(member_id, request.instance_id)
         subscription = self._check_protocols(request)
         if request.must_know_its_id and not request.member_id and request.instance_id is None:
-            decision.reply(request.token, join_refused(ErrorCode.member_id_required, member_id))
+            draft.reply(request.token, join_refused(ErrorCode.member_id_required, member_id))
             return
-        old = self._joining(decision, request, member_id)
-        member = _joined(old, request, subscription)
-        changed = self._subscribe(decision, old, member)
-        self._refresh(decision, bump=changed)
-        if old.classic is None and old.instance_id is not None and self._downgrade(decision):
-            decision.reply(request.token, join_refused(ErrorCode.rebalance_in_progress, member.id))
+        old = self._joining(draft, request, member_id)
+        member = after_join(old, request, subscription)
+        changed = self._subscribe(draft, old, member)
+        self._refresh(draft, bump=changed)
+        if old.classic is None and old.instance_id is not None and self._downgrade(draft):
+            draft.reply(request.token, join_refused(ErrorCode.rebalance_in_progress, member.id))
             return
-        self._assign(decision)
-        member = self._reconcile(decision, member, by_id(subscription.owned, self._image), changed)
-        self._expect_no_join(decision, member.id)
-        decision.wake(SESSION, member.id, request.session_timeout_ms)
-        decision.wake(SYNC, member.id, request.rebalance_timeout_ms)
-        decision.reply(request.token, _join_answer(member))
+        self._assign(draft)
+        member = self._reconcile(draft, member, by_id(subscription.owned, self._image), changed)
+        self._expect_no_join(draft, member.id)
+        draft.wake((SESSION, member.id), request.session_timeout_ms)
+        draft.wake((SYNC, member.id), request.rebalance_timeout_ms)
+        draft.reply(request.token, join_answer(member))
 
     def _check_protocols(self, request: JoinRequest) -> Subscription:
         classic = [member.classic for member in self.state.members.values() if member.classic is not None]
         offered = set(request.protocols)
         common = offered.intersection(*({name for name, _ in one.protocols} for one in classic))
-        if request.protocol_type != CONSUMER or not common:
+        if request.protocol_type != CONSUMER_PROTOCOL or not common:
             raise CodedError(ErrorCode.inconsistent_group_protocol)
         try:
             return parse_subscription(next(iter(request.protocols.values())))
         except NotConsumerProtocol:
             raise CodedError(ErrorCode.inconsistent_group_protocol) from None
 
-    def _joining(self, decision: Decision, request: JoinRequest, member_id: str) -> Member:
+    def _joining(self, draft: Draft, request: JoinRequest, member_id: str) -> Member:
         instance_id = request.instance_id
         if instance_id is None:
             return self.state.members.get(member_id) or Member(id=member_id)
         if request.member_id:
             return self._known_static(member_id, instance_id)
         former = self.state.static_member(instance_id)
-        return Member(id=member_id) if former is None else self._replace(decision, former, member_id)
+        return Member(id=member_id) if former is None else self._replace(draft, former, member_id)
 
-    def sync(self, request: SyncRequest, now_ms: int) -> list[Effect]:
+    def sync(self, request: SyncRequest, now_ms: int) -> Decision:
         """A SyncGroup, answered at once with what the member may hold."""
-        decision = self._decide(now_ms)
+        draft = self._draft(now_ms)
         try:
             member, classic = self._classic_member(request.member_id, request.instance_id, request.generation)
             protocol, metadata = classic.protocols[0]
-            if request.protocol_type not in (None, CONSUMER) or request.protocol_name not in (None, protocol):
+            if request.protocol_type not in (None, CONSUMER_PROTOCOL) or request.protocol_name not in (None, protocol):
                 raise CodedError(ErrorCode.inconsistent_group_protocol)
             if self.state.epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
-                self._expect_join(decision, member)
+                self._expect_join(draft, member)
                 raise CodedError(ErrorCode.rebalance_in_progress)
         except CodedError as error:
-            decision.reply(request.token, sync_answer(error.code))
-            return decision.effects
-        decision.forget(SYNC, member.id)
-        decision.wake(SESSION, member.id, classic.session_timeout_ms)
+            draft.reply(request.token, sync_answer(error.code))
+            return draft
+        draft.cancel((SYNC, member.id))
+        draft.wake((SESSION, member.id), classic.session_timeout_ms)
         assignment = write_assignment(migration.protocol_version(metadata), member.assigned, self._image)
         answer = sync_answer(ErrorCode.none, assignment, request.protocol_type, request.protocol_name)
-        decision.reply(request.token, answer)
-        return decision.effects
+        draft.reply(request.token, answer)
+        return draft
 
     def classic_heartbeat(
         self, token: object, member_id: str, instance_id: str | None, generation: int, now_ms: int
-    ) -> list[Effect]:
+    ) -> Decision:
         """A Heartbeat: the member lives, and learns whether it must join again."""
-        decision = self._decide(now_ms)
+        draft = self._draft(now_ms)
         try:
             member, classic = self._classic_member(member_id, instance_id, generation)
         except CodedError as error:
-            return [Reply(token, heartbeat_answer(error.code))]
-        decision.wake(SESSION, member.id, classic.session_timeout_ms)
-        self._refresh(decision, bump=False)
+            return _refused(draft, token, heartbeat_answer(error.code))
+        draft.wake((SESSION, member.id), classic.session_timeout_ms)
+        self._refresh(draft, bump=False)
         code = ErrorCode.none
-        if self._must_rejoin(member):
+        if draft.state.must_rejoin(member):
             code = ErrorCode.rebalance_in_progress
-            self._expect_join(decision, member)
-        decision.reply(token, heartbeat_answer(code))
-        return decision.effects
+            self._expect_join(draft, member)
+        draft.reply(token, heartbeat_answer(code))
+        return draft
 
-    def _must_rejoin(self, member: Member) -> bool:
-        """There is a newer epoch, something to give up, or everything it waits for is free."""
-        if member.epoch < self.state.epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
-            return True
-        return member.state is MemberState.UNRELEASED_PARTITIONS and not self._waits(member)
-
-    def _waits(self, member: Member) -> bool:
-        return any(
-            self.state.is_held(topic, index)
-            for topic, indexes in self.state.target_of(member.id).items()
-            for index in indexes - member.assigned.get(topic, frozenset())
-        )
-
-    def leave(self, token: object, leaving: Sequence[LeavingMember], now_ms: int) -> list[Effect]:
+    def leave(self, token: object, leaving: Sequence[LeavingMember], now_ms: int) -> Decision:
         """A LeaveGroup of one member or of many, of either protocol."""
-        decision = self._decide(now_ms)
+        draft = self._draft(now_ms)
         answers: list[dict[str, Any]] = []
         gone: dict[str, Member] = {}
         for one in leaving:
@@ -383,9 +379,9 @@ class ConsumerGroup:
                 code = error.code
             answers.append({"member_id": one.member_id, "group_instance_id": one.instance_id, "error_code": code})
         if gone:
-            self._fence(decision, list(gone.values()))
-        decision.reply(token, {"throttle_time": 0, "error_code": ErrorCode.none, "members": answers})
-        return decision.effects
+            self._fence(draft, list(gone.values()))
+        draft.reply(token, {"throttle_time": 0, "error_code": ErrorCode.none, "members": answers})
+        return draft
 
     def _leaving(self, one: LeavingMember) -> Member:
         if one.instance_id is None:
@@ -403,83 +399,92 @@ class ConsumerGroup:
             raise CodedError(ErrorCode.illegal_generation)
         return member, member.classic
 
-    def _expect_join(self, decision: Decision, member: Member) -> None:
+    def _expect_join(self, draft: Draft, member: Member) -> None:
         """It was told to join again, and has its rebalance timeout to do so, from the first time it was told."""
         if member.id not in self._to_join:
             self._to_join.add(member.id)
-            decision.wake(JOIN, member.id, member.rebalance_timeout_ms)
+            draft.wake((JOIN, member.id), member.rebalance_timeout_ms)
 
-    def _expect_no_join(self, decision: Decision, member_id: str) -> None:
+    def _expect_no_join(self, draft: Draft, member_id: str) -> None:
         self._to_join.discard(member_id)
-        decision.forget(JOIN, member_id)
+        draft.cancel((JOIN, member_id))
 
     # Between the protocols
 
-    def take_over(self, classic: ClassicGroup, now_ms: int) -> list[Effect]:
+    def take_over(self, former: Group, now_ms: int) -> Decision:
         """Become, without members of its own yet, what a classic group with members is; `CodedError` if it cannot."""
-        decision = self._decide(now_ms)
-        for change in migration.upgraded(classic, self._settings(), self._image):
-            decision.apply(change)
-        return [*classic.tombstones(), *decision.effects, *self.on_loaded(now_ms)]
+        if not isinstance(former, ClassicGroup):
+            raise CONSUMER.not_found(self.group_id, former)
+        draft = self._draft(now_ms)
+        for change in migration.upgraded(former, self._settings(), self._image):
+            draft.apply(change)
+        draft.take_effect()  # nobody sees this group before all of this is written
+        decision = Decision(now_ms)
+        decision.records += [*former.tombstones(), *draft.records]
+        decision.extend(self.on_loaded(now_ms))
+        return decision
 
-    def _downgrade(self, decision: Decision) -> bool:
+    def _downgrade(self, draft: Draft) -> bool:
         """Becomes a classic group where only classic members are left, and has them join it; whether it did."""
-        if not migration.can_downgrade(list(self.state.members.values()), self._settings()):
+        if not migration.can_downgrade(list(draft.state.members.values()), self._settings()):
             return False
         classic = self._new_classic(self.group_id)
-        for member_id in self.state.members:
-            for kind in _ALARMS:
-                decision.forget(kind, member_id)
-        decision.effects += self.tombstones()
-        decision.effects.append(migration.downgraded(self.state, classic, self._image))
-        decision.effects += classic.on_loaded(decision.now_ms)
-        decision.effects += classic.rebalance(decision.now_ms)
-        self.successor = classic
+        for member_id in draft.state.members:
+            for kind in _TIMERS:
+                draft.cancel((kind, member_id))
+        draft.records += draft.state.tombstones(self.group_id)
+        draft.records.append(migration.downgraded(draft.state, classic, self._image))
+        draft.extend(classic.on_loaded(draft.now_ms))
+        draft.extend(classic.rebalance(draft.now_ms))
+        draft.when_written(lambda: self._become(classic))
         return True
 
-    # Steps that these events are made of
+    def _become(self, classic: ClassicGroup) -> None:
+        self.successor = classic
 
-    def _replace(self, decision: Decision, old: Member, new_id: str) -> Member:
+    # Steps that these events are made of: they see what the steps before them have decided
+
+    def _replace(self, draft: Draft, old: Member, new_id: str) -> Member:
         """A static member returns under a new id: it gets the place, and so the partitions, of the old one."""
-        target = self.state.target_of(old.id)
+        target = draft.state.target_of(old.id)
         new = replace(old, id=new_id, epoch=0, previous_epoch=0)
         if new_id != old.id:
-            self._forget_member(decision, old.id)
+            self._forget_member(draft, old.id)
         for change in (MemberSubscription(new_id, new), TargetMember(new_id, target), CurrentAssignment(new_id, new)):
-            decision.apply(change)
+            draft.apply(change)
         return new
 
-    def _subscribe(self, decision: Decision, old: Member, new: Member) -> bool:
+    def _subscribe(self, draft: Draft, old: Member, new: Member) -> bool:
         """Keeps what a member told; whether what it is subscribed to changed."""
-        if new != old or new.id not in self.state.members:
-            decision.apply(MemberSubscription(new.id, new))
+        if new != old or new.id not in draft.state.members:
+            draft.apply(MemberSubscription(new.id, new))
         regex_changed = (old.subscribed_topic_regex or None) != (new.subscribed_topic_regex or None)
         if regex_changed:
-            self._drop_unused_regexes(decision)
-            self._resolve_new(decision, new.subscribed_topic_regex)
+            self._drop_unused_regexes(draft)
+            self._resolve_new(draft, new.subscribed_topic_regex)
         return regex_changed or old.subscribed_topic_names != new.subscribed_topic_names
 
-    def _resolve_new(self, decision: Decision, regex: str | None) -> None:
+    def _resolve_new(self, draft: Draft, regex: str | None) -> None:
         """What matches at once is there at once; what is still looked for comes with a later heartbeat."""
-        if regex and regex not in self.state.resolved:
+        if regex and regex not in draft.state.resolved:
             topics = self._resolver.topics(regex)
             if topics is not None:
-                decision.apply(ResolvedRegex(regex, topics, self._image.version))
+                draft.apply(ResolvedRegex(regex, topics, self._image.version))
             else:
                 self._resolved_version = None
 
-    def _drop_unused_regexes(self, decision: Decision) -> None:
-        for regex in self.state.resolved.keys() - self.state.regexes():
-            decision.apply(ResolvedRegex(regex, None))
+    def _drop_unused_regexes(self, draft: Draft) -> None:
+        for regex in draft.state.resolved.keys() - draft.state.regexes():
+            draft.apply(ResolvedRegex(regex, None))
 
-    def _refresh(self, decision: Decision, *, bump: bool) -> None:
+    def _refresh(self, draft: Draft, *, bump: bool) -> None:
         """A new epoch where it is asked for, or where topics that the group is subscribed to changed."""
-        resolved = self._resolve_again(decision)
+        resolved = self._resolve_again(draft)
         if not bump and not resolved and self._is_hashed():
             return
-        metadata_hash = self._hash()
-        if bump or resolved or metadata_hash != self.state.metadata_hash:
-            decision.apply(GroupEpoch(self.state.epoch + 1, metadata_hash))
+        metadata_hash = self._hash(draft)
+        if bump or resolved or metadata_hash != draft.state.metadata_hash:
+            draft.apply(GroupEpoch(draft.state.epoch + 1, metadata_hash))
 
     def _is_hashed(self) -> bool:
         """Whether `state.metadata_hash` is of what an assignor sees now. Elections do not change that."""
@@ -488,102 +493,100 @@ class ConsumerGroup:
             self._hashed_version = image.version
         return self._hashed_version == image.version
 
-    def _hash(self) -> int:
+    def _hash(self, draft: Draft) -> int:
         image = self._image
-        self._hashed_version, self._hashed = image.version, (image.topics_version, racks_of(image))
-        return subscriptions.metadata_hash(self.state.subscribed_names(), image)
+        version, hashed = image.version, (image.topics_version, racks_of(image))
 
-    def _resolve_again(self, decision: Decision) -> bool:
+        def remember() -> None:
+            self._hashed_version, self._hashed = version, hashed
+
+        draft.when_written(remember)
+        return subscriptions.metadata_hash(draft.state.subscribed_names(), image)
+
+    def _resolve_again(self, draft: Draft) -> bool:
         """Looks for topics that match, after topics changed, and the less often the more there are."""
         version = self._image.topics_version
-        if self._resolved_version == version or decision.now_ms < self._resolve_after_ms:
+        if self._resolved_version == version or draft.now_ms < self._resolve_after_ms:
             return False
         changed, all_found = False, True
-        for regex in self.state.regexes():
+        for regex in draft.state.regexes():
             try:
                 topics = self._resolver.topics(regex)
             except CodedError:  # written by a broker that served more: the group goes on with what it found
                 continue
             if topics is None:
                 all_found = False
-            elif topics != self.state.resolved.get(regex):
-                decision.apply(ResolvedRegex(regex, topics, self._image.version))
+            elif topics != draft.state.resolved.get(regex):
+                draft.apply(ResolvedRegex(regex, topics, self._image.version))
                 changed = True
         if all_found:
             self._resolved_version = version
-            if self.state.regexes():
-                self._resolve_after_ms = decision.now_ms + min(max(_RESOLVE_MIN_MS, len(self._image)), _RESOLVE_MAX_MS)
+            if draft.state.regexes():
+                self._resolve_after_ms = draft.now_ms + min(max(_RESOLVE_MIN_MS, len(self._image)), _RESOLVE_MAX_MS)
         return changed
 
-    def _assign(self, decision: Decision) -> None:
+    def _assign(self, draft: Draft) -> None:
         """A new target where the epoch is newer than it: of a small group at once, of a large one when it has been
         made aside. A very large group waits a little for others to join too.
         """
         made, self._made = self._made, None
         if made is not None:
-            self._take_target(decision, made)
-        state = self.state
-        if state.epoch <= state.target_epoch or self._is_assigning or decision.now_ms < self._assign_after_ms:
+            self._take_target(draft, made)
+        state = draft.state
+        if state.epoch <= state.target_epoch or self._is_building or draft.now_ms < self._assign_after_ms:
             return
-        if self._is_small():
-            self._take_target(decision, self._assigning().make())
+        if self._is_small(state):
+            self._take_target(draft, self._builder(state).build())
             return
         if state.target_epoch == 0:
-            self._begin_with_nothing(decision)
-        self._is_assigning = True
-        self._aside(self._assigning().make, self._made_aside)
+            self._begin_with_nothing(draft)
+        self._is_building = True
+        builder = self._builder(draft.state)
+        draft.when_written(lambda: self._in_background(builder.build, self._built))
 
-    def _assigning(self) -> Assigning:
-        return Assigning.of(self.group_id, self.state, self._assignor_name(), self._image)
+    def _builder(self, state: GroupState) -> TargetAssignmentBuilder:
+        return TargetAssignmentBuilder.of(self.group_id, state, self._assignor_name(state), self._image)
 
-    def _is_small(self) -> bool:
+    def _is_small(self, state: GroupState) -> bool:
         """Whether a new target takes no longer than a request may."""
-        names = self.state.subscribed_names()
-        subscribed = len(self.state.members) * len(names)
+        names = state.subscribed_names()
+        subscribed = len(state.members) * len(names)
         if subscribed > _SMALL_GROUP:
             return False
         topics = [topic for topic in map(self._image.topic, names) if topic is not None]
         return subscribed + sum([len(topic.partitions) for topic in topics]) <= _SMALL_GROUP
 
-    def _begin_with_nothing(self, decision: Decision) -> None:
+    def _begin_with_nothing(self, draft: Draft) -> None:
         """Members of a group that never had a target need an epoch until there is one: zero is for joining."""
-        decision.apply(TargetEpoch(self.state.epoch))
-        decision.apply(GroupEpoch(self.state.epoch + 1, self.state.metadata_hash))
+        draft.apply(TargetEpoch(draft.state.epoch))
+        draft.apply(GroupEpoch(draft.state.epoch + 1, draft.state.metadata_hash))
 
-    def _made_aside(self, made: NewTarget | None) -> None:
+    def _built(self, made: TargetAssignment | None) -> None:
         """It counts with the next heartbeat of any member; None where it could not be made, and is to be tried anew."""
-        self._is_assigning = False
+        self._is_building = False
         self._made = made
 
-    def _take_target(self, decision: Decision, made: NewTarget) -> None:
+    def _take_target(self, draft: Draft, made: TargetAssignment) -> None:
         """Members that left meanwhile are left out; those that joined get their share with the next target."""
-        state = self.state
-        if made.epoch <= state.target_epoch:  # the group was emptied meanwhile
+        if made.epoch <= draft.state.target_epoch:  # the group was emptied meanwhile
             return
         if made.size > _WAITING_GROUP:
-            self._assign_after_ms = decision.now_ms + made.size // _ASSIGNED_PER_MS
+            self._assign_after_ms = draft.now_ms + made.size // _ASSIGNED_PER_MS
         for member_id, target in made.targets.items():
-            holder_id = self._holder(made, member_id)
-            if holder_id is None or state.targets.get(holder_id) is target:
+            holder_id = draft.state.holder(member_id, made.instances.get(member_id), made.targets)
+            if holder_id is None or draft.state.targets.get(holder_id) is target:
                 continue
-            write = made.writes.get(member_id) if holder_id == member_id else None
-            decision.apply(TargetMember(holder_id, target), write)
-        decision.apply(TargetEpoch(made.epoch))
+            record = made.records.get(member_id) if holder_id == member_id else None
+            draft.apply(TargetMember(holder_id, target), record)
+        draft.apply(TargetEpoch(made.epoch))
 
-    def _holder(self, made: NewTarget, member_id: str) -> str | None:
-        """Who has a member's place now: a static one may have returned under a new id."""
-        if member_id in self.state.members:
-            return member_id
-        static = self.state.static_member(made.instances.get(member_id))
-        return None if static is None or static.id in made.targets else static.id
-
-    def _assignor_name(self) -> str:
-        preferred = self.state.preferred_assignor()
+    def _assignor_name(self, state: GroupState) -> str:
+        preferred = state.preferred_assignor()
         return preferred if preferred in ASSIGNORS else self._settings().assignors[0]
 
-    def _reconcile(self, decision: Decision, member: Member, owned: Assignment | None, changed: bool) -> Member:
+    def _reconcile(self, draft: Draft, member: Member, owned: Assignment | None, changed: bool) -> Member:
         """The member's next step towards its target."""
-        state = self.state
+        state = draft.state
         if not changed and member.is_reconciled_to(state.target_epoch):
             return member
         names = subscriptions.subscribed_names(member, state.resolved)
@@ -597,56 +600,56 @@ class ConsumerGroup:
         updated = reconcile(member, goal, owned)
         if updated == member:
             return member
-        decision.apply(CurrentAssignment(updated.id, updated))
+        draft.apply(CurrentAssignment(updated.id, updated))
         if updated.classic is None:
             if updated.state is MemberState.UNREVOKED_PARTITIONS:
-                decision.wake(REBALANCE, updated.id, updated.rebalance_timeout_ms)
+                draft.wake((REBALANCE, updated.id), updated.rebalance_timeout_ms)
             else:
-                decision.forget(REBALANCE, updated.id)
+                draft.cancel((REBALANCE, updated.id))
         return updated
 
-    def _fence(self, decision: Decision, members: Collection[Member]) -> None:
+    def _fence(self, draft: Draft, members: Collection[Member]) -> None:
         """Takes members out: what they hold is free, and the others get it with the next epoch."""
         for member in members:
-            self._forget_member(decision, member.id)
-        if self._downgrade(decision):
+            self._forget_member(draft, member.id)
+        if self._downgrade(draft):
             return
-        self._drop_unused_regexes(decision)
-        decision.apply(GroupEpoch(self.state.epoch + 1, self._hash()))
-        if not self.state.members:
-            decision.apply(TargetEpoch(self.state.epoch))
+        self._drop_unused_regexes(draft)
+        draft.apply(GroupEpoch(draft.state.epoch + 1, self._hash(draft)))
+        if not draft.state.members:
+            draft.apply(TargetEpoch(draft.state.epoch))
 
-    def _forget_member(self, decision: Decision, member_id: str) -> None:
+    def _forget_member(self, draft: Draft, member_id: str) -> None:
         self._to_join.discard(member_id)
-        decision.apply(CurrentAssignment(member_id, None))
-        decision.apply(TargetMember(member_id, None))
-        decision.apply(MemberSubscription(member_id, None))
-        for kind in _ALARMS:
-            decision.forget(kind, member_id)
+        draft.apply(CurrentAssignment(member_id, None))
+        draft.apply(TargetMember(member_id, None))
+        draft.apply(MemberSubscription(member_id, None))
+        for kind in _TIMERS:
+            draft.cancel((kind, member_id))
 
     # Time
 
-    def on_loaded(self, now_ms: int) -> list[Effect]:
+    def on_loaded(self, now_ms: int) -> Decision:
         """Every member gets a session timeout to show that it is still there."""
-        decision = self._decide(now_ms)
+        draft = self._draft(now_ms)
         session_timeout_ms = self._settings().session_timeout_ms
         for member in self.state.members.values():
             classic = member.classic
             timeout = session_timeout_ms if classic is None else classic.session_timeout_ms
-            decision.wake(SESSION, member.id, timeout)
+            draft.wake((SESSION, member.id), timeout)
             if member.state is MemberState.UNREVOKED_PARTITIONS and classic is None:
-                decision.wake(REBALANCE, member.id, member.rebalance_timeout_ms)
-        return decision.effects
+                draft.wake((REBALANCE, member.id), member.rebalance_timeout_ms)
+        return draft
 
-    def on_alarm(self, name: Hashable, now_ms: int) -> list[Effect]:
+    def on_timer(self, name: Hashable, now_ms: int) -> Decision:
         """A member was silent for too long, or did not give up in time what it was asked to."""
-        decision = self._decide(now_ms)
+        draft = self._draft(now_ms)
         if isinstance(name, tuple):
             kind, member_id = name
             member = self.state.members.get(member_id)
             if member is not None and (kind != REBALANCE or member.state is MemberState.UNREVOKED_PARTITIONS):
-                self._fence(decision, [member])
-        return decision.effects
+                self._fence(draft, [member])
+        return draft
 
     # The log
 
@@ -656,63 +659,31 @@ class ConsumerGroup:
         if change is not None:
             self.state.apply(change)
 
-    def resign(self, code: ErrorCode) -> Sequence[Reply]:  # noqa: ARG002
-        """Nobody waits: every heartbeat is answered at once."""
-        return ()
+    def tombstones(self) -> list[Record]:
+        """The records that delete the group."""
+        return self.state.tombstones(self.group_id)
 
-    def tombstones(self) -> list[Write]:
-        """What takes the group's records out of the log."""
-        members = list(self.state.members)
-        changes: list[Change] = [
-            *(CurrentAssignment(member_id, None) for member_id in members),
-            *(TargetMember(member_id, None) for member_id in members),
-            TargetEpoch(None),
-            *(MemberSubscription(member_id, None) for member_id in members),
-            *(ResolvedRegex(regex, None) for regex in self.state.resolved),
-            GroupEpoch(None),
-        ]
-        return [encode(self.group_id, change) for change in changes]
-
-    # What others may do
+    # Checks and queries
 
     def check_commit(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        now_ms: int,  # noqa: ARG002
-        *,
-        transactional: bool = False,
-    ) -> Sequence[Effect]:
+        self, member_id: str, instance_id: str | None, generation: int, now_ms: int, *, transactional: bool = False
+    ) -> Decision:
         """`CodedError` unless this member may commit offsets: STALE_MEMBER_EPOCH when its epoch is not its own."""
-        if generation < 0 and self.is_empty:
-            return ()
-        if transactional and generation == NO_EPOCH and not member_id and instance_id is None:
-            return ()
-        _check_member_epoch(self._known(member_id), generation)
-        return ()
+        is_simple = generation < 0 and self.is_empty
+        is_anonymous = transactional and generation == NO_EPOCH and not member_id and instance_id is None
+        if not is_simple and not is_anonymous:
+            check_own_epoch(self._known(member_id), generation)
+        return Decision(now_ms)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
         """`CodedError` unless this member may read the group's offsets; whoever names no member may."""
         if not member_id and member_epoch < 0:
             return
-        _check_member_epoch(self._known(member_id or ""), member_epoch)
-
-    def check_offset_delete(self) -> None:
-        """Single offsets may be deleted, except those of topics that members read (see `subscribed_topics`)."""
-
-    def check_delete(self) -> None:
-        """`CodedError` unless the group may be deleted."""
-        if not self.is_empty:
-            raise CodedError(ErrorCode.non_empty_group)
+        check_own_epoch(self._known(member_id or ""), member_epoch)
 
     def subscribed_topics(self) -> Container[str]:
         """The topics that members read, or may be reading."""
         return self.state.subscribed_names()
-
-    def offsets_idle_since(self, commit_timestamp: int) -> int | None:
-        """Offsets grow old from the time that they were committed, unless a member reads their topic."""
-        return commit_timestamp
 
     def describe(self) -> Mapping[str, Any]:
         """The group in the field names of ConsumerGroupDescribe."""
@@ -723,105 +694,32 @@ class ConsumerGroup:
             "group_state": self.state_name,
             "group_epoch": self.state.epoch,
             "assignment_epoch": self.state.target_epoch,
-            "assignor_name": self._assignor_name(),
+            "assignor_name": self._assignor_name(self.state),
             "members": [
-                _described(member, self.state.target_of(member.id), self._image)
+                describe_member(member, self.state.target_of(member.id), self._image)
                 for member in self.state.members.values()
             ],
         }
 
 
-def _told(old: Member, request: HeartbeatRequest) -> Member:
-    """The member as it is after what it said. Who joins says everything: a static member that returns with another
-    subscription keeps nothing of its former one."""
-    if request.member_epoch == JOINING:
-        old = replace(
-            old, subscribed_topic_names=frozenset(), subscribed_topic_regex=None, rack_id=None, server_assignor=None
-        )
-    names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
-    timeout = request.rebalance_timeout_ms
-    return replace(
-        old,
-        instance_id=old.instance_id if request.instance_id is None else request.instance_id,
-        rack_id=old.rack_id if request.rack_id is None else request.rack_id,
-        rebalance_timeout_ms=old.rebalance_timeout_ms if timeout == -1 else timeout,
-        server_assignor=old.server_assignor if request.server_assignor is None else request.server_assignor,
-        subscribed_topic_names=old.subscribed_topic_names if names is None else names,
-        subscribed_topic_regex=old.subscribed_topic_regex if regex is None else regex,
-        client_id=request.client_id,
-        client_host=request.client_host,
-        classic=None,
+def _refused(draft: Draft, token: object, values: Mapping[str, Any]) -> Decision:
+    """Nothing but the answer: what was decided before the error is dropped."""
+    decision = Decision(draft.now_ms)
+    decision.reply(token, values)
+    return decision
+
+
+def _make(group_id: str, environment: GroupEnvironment) -> ConsumerGroup:
+    settings, image = environment.settings, environment.image
+    return ConsumerGroup(
+        group_id,
+        image=image,
+        resolver=environment.resolver,
+        in_background=environment.in_background,
+        settings=lambda: settings.consumer_of(image.group_configs.get(group_id)),
+        new_id=environment.new_id,
+        new_classic=lambda group_id: CLASSIC.make(group_id, environment),
     )
 
 
-def _check_member_epoch(member: Member, epoch: int) -> None:
-    if epoch == member.epoch:
-        return
-    if member.classic is not None:
-        raise CodedError(
-            ErrorCode.illegal_generation,
-            f"The received generation id {epoch} does not match the expected member epoch {member.epoch}.",
-        )
-    raise CodedError(
-        ErrorCode.stale_member_epoch,
-        f"The received member epoch {epoch} does not match the expected member epoch {member.epoch}.",
-    )
-
-
-def _joined(old: Member, request: JoinRequest, subscription: Subscription) -> Member:
-    return replace(
-        old,
-        instance_id=request.instance_id,
-        rack_id=subscription.rack_id,
-        rebalance_timeout_ms=request.rebalance_timeout_ms,
-        server_assignor=None,
-        subscribed_topic_names=subscription.topics,
-        subscribed_topic_regex="",
-        client_id=request.client_id,
-        client_host=request.client_host,
-        classic=ClassicMetadata(
-            session_timeout_ms=request.session_timeout_ms, protocols=tuple(request.protocols.items())
-        ),
-    )
-
-
-def _join_answer(member: Member) -> dict[str, Any]:
-    assert member.classic is not None
-    return {
-        "throttle_time": 0,
-        "error_code": ErrorCode.none,
-        "generation_id": member.epoch,
-        "protocol_type": CONSUMER,
-        "protocol_name": member.classic.protocols[0][0],
-        "leader": "",
-        "skip_assignment": False,
-        "member_id": member.id,
-        "members": (),
-    }
-
-
-def _described(member: Member, target: Assignment, image: ClusterImage) -> dict[str, Any]:
-    return {
-        "member_id": member.id,
-        "instance_id": member.instance_id,
-        "rack_id": member.rack_id,
-        "member_epoch": member.epoch,
-        "client_id": member.client_id,
-        "client_host": member.client_host,
-        "subscribed_topic_names": sorted(member.subscribed_topic_names),
-        "subscribed_topic_regex": member.subscribed_topic_regex,
-        "assignment": _named(member.assigned, image),
-        "target_assignment": _named(target, image),
-        "member_type": 1 if member.classic is None else 0,
-    }
-
-
-def _named(assignment: Assignment, image: ClusterImage) -> dict[str, Any]:
-    topics = ((image.topic_by_id(topic_id), partitions) for topic_id, partitions in assignment.items())
-    return {
-        "topic_partitions": [
-            {"topic_id": topic.id, "topic_name": topic.name, "partitions": sorted(partitions)}
-            for topic, partitions in topics
-            if topic is not None
-        ]
-    }
+CONSUMER: Final = GroupKind(type=GroupType.CONSUMER, records=KEY_TYPES, make=_make, take_over=ConsumerGroup.take_over)

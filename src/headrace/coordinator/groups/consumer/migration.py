@@ -13,7 +13,7 @@ from headrace.coordinator.groups.classic import ClassicGroup
 from headrace.coordinator.groups.classic.member import Member as ClassicMember
 from headrace.coordinator.groups.classic.records import StoredGroup, StoredMember, encode_group, group_key
 from headrace.coordinator.groups.settings import ConsumerSettings
-from headrace.coordinator.runtime.decision import Write
+from headrace.coordinator.runtime.decision import Record
 from headrace.protocol.consumer_protocol import CONSUMER, NotConsumerProtocol, parse_assignment, parse_subscription
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -92,7 +92,7 @@ def can_downgrade(members: Sequence[Member], settings: ConsumerSettings) -> bool
     )
 
 
-def downgraded(state: GroupState, classic: ClassicGroup, image: ClusterImage) -> Write:
+def downgraded(state: GroupState, classic: ClassicGroup, image: ClusterImage) -> Record:
     """Makes `classic` the group that its record, which is returned, tells of."""
     members = list(state.members.values())
     protocol = select_protocol(members)
@@ -104,9 +104,9 @@ def downgraded(state: GroupState, classic: ClassicGroup, image: ClusterImage) ->
         state_timestamp=classic.state_timestamp,
         members=tuple(_stored(member, protocol, state.target_of(member.id), image) for member in members),
     )
-    write = Write(group_key(classic.group_id), encode_group(stored))
-    classic.replay(write.key, write.value)
-    return write
+    record = Record(group_key(classic.group_id), encode_group(stored))
+    classic.replay(*record)
+    return record
 
 
 def _stored(member: Member, protocol: str, target: Assignment, image: ClusterImage) -> StoredMember:

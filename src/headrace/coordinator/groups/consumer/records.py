@@ -21,7 +21,7 @@ from struct import Struct
 from typing import Final
 from uuid import UUID
 
-from headrace.coordinator.runtime.decision import Write
+from headrace.coordinator.runtime.decision import Record
 from headrace.coordinator.runtime.fields import (
     BadRecord,
     Reader,
@@ -115,24 +115,24 @@ class ResolvedRegex:
 Change = GroupEpoch | MemberSubscription | TargetEpoch | TargetMember | CurrentAssignment | ResolvedRegex
 
 
-def encode(group_id: str, change: Change) -> Write:
+def encode(group_id: str, change: Change) -> Record:
     """The record of a change."""
     match change:
         case GroupEpoch(epoch, metadata_hash):
             value = None if epoch is None else _group_epoch(epoch, metadata_hash)
-            return Write(_key(GROUP_METADATA, group_id), value)
+            return Record(_key(GROUP_METADATA, group_id), value)
         case MemberSubscription(member_id, member):
-            return Write(_key(MEMBER_METADATA, group_id, member_id), None if member is None else _subscription(member))
+            return Record(_key(MEMBER_METADATA, group_id, member_id), None if member is None else _subscription(member))
         case TargetEpoch(epoch):
             value = None if epoch is None else _VERSION_0 + _I32.pack(epoch) + b"\0"
-            return Write(_key(TARGET_METADATA, group_id), value)
+            return Record(_key(TARGET_METADATA, group_id), value)
         case TargetMember(member_id, target):
-            return Write(_key(TARGET_MEMBER, group_id, member_id), None if target is None else _target(target))
+            return Record(_key(TARGET_MEMBER, group_id, member_id), None if target is None else _target(target))
         case CurrentAssignment(member_id, member):
-            return Write(_key(CURRENT_ASSIGNMENT, group_id, member_id), None if member is None else _current(member))
+            return Record(_key(CURRENT_ASSIGNMENT, group_id, member_id), None if member is None else _current(member))
         case ResolvedRegex(regex, topics, version):
             value = None if topics is None else _resolved(topics, version)
-            return Write(_key(REGULAR_EXPRESSION, group_id, regex), value)
+            return Record(_key(REGULAR_EXPRESSION, group_id, regex), value)
 
 
 def decode(key: bytes, value: bytes | None) -> tuple[str, Change | None]:

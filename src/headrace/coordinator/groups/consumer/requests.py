@@ -1,14 +1,18 @@
-"""A ConsumerGroupHeartbeat as the group sees it, what makes one invalid, and how it is answered."""
+"""Requests of members as a consumer group sees them: what makes one invalid, what the member is after it, and how it is
+answered."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from headrace.cluster.image import ClusterImage
 from headrace.config import shown
+from headrace.coordinator.groups.classic import JoinRequest
 from headrace.coordinator.runtime.fields import LARGEST_TEXT
+from headrace.protocol.consumer_protocol import CONSUMER, Subscription
 from headrace.protocol.errors import CodedError, ErrorCode
 
-from .member import AWAY, JOINING, LEFT, Assignment, Member, is_within
+from .member import AWAY, JOINING, LEFT, Assignment, ClassicMetadata, Member, is_within
 
 FIRST_WITH_OWN_IDS: Final = 1
 """From this version on members choose their ids (KIP-1082)."""
@@ -89,6 +93,62 @@ def check_epoch(member: Member, request: HeartbeatRequest) -> None:
     )
 
 
+def after_heartbeat(old: Member, request: HeartbeatRequest) -> Member:
+    """The member as it is after what it said. Who joins says everything: a static member that returns with another
+    subscription keeps nothing of its former one."""
+    if request.member_epoch == JOINING:
+        old = replace(
+            old, subscribed_topic_names=frozenset(), subscribed_topic_regex=None, rack_id=None, server_assignor=None
+        )
+    names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
+    timeout = request.rebalance_timeout_ms
+    return replace(
+        old,
+        instance_id=old.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=old.rack_id if request.rack_id is None else request.rack_id,
+        rebalance_timeout_ms=old.rebalance_timeout_ms if timeout == -1 else timeout,
+        server_assignor=old.server_assignor if request.server_assignor is None else request.server_assignor,
+        subscribed_topic_names=old.subscribed_topic_names if names is None else names,
+        subscribed_topic_regex=old.subscribed_topic_regex if regex is None else regex,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        classic=None,
+    )
+
+
+def after_join(old: Member, request: JoinRequest, subscription: Subscription) -> Member:
+    """The member as it is after a JoinGroup of the classic protocol."""
+    return replace(
+        old,
+        instance_id=request.instance_id,
+        rack_id=subscription.rack_id,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        server_assignor=None,
+        subscribed_topic_names=subscription.topics,
+        subscribed_topic_regex="",
+        client_id=request.client_id,
+        client_host=request.client_host,
+        classic=ClassicMetadata(
+            session_timeout_ms=request.session_timeout_ms, protocols=tuple(request.protocols.items())
+        ),
+    )
+
+
+def check_own_epoch(member: Member, epoch: int) -> None:
+    """`CodedError` unless a member that commits or fetches offsets names its own epoch, or generation."""
+    if epoch == member.epoch:
+        return
+    if member.classic is not None:
+        raise CodedError(
+            ErrorCode.illegal_generation,
+            f"The received generation id {epoch} does not match the expected member epoch {member.epoch}.",
+        )
+    raise CodedError(
+        ErrorCode.stale_member_epoch,
+        f"The received member epoch {epoch} does not match the expected member epoch {member.epoch}.",
+    )
+
+
 def answer(member_id: str, epoch: int, interval_ms: int = 0, assigned: Assignment | None = None) -> dict[str, Any]:
     """The answer to a heartbeat; `assigned` only where it changed or was asked for."""
     return {
@@ -112,6 +172,50 @@ def refusal(error: CodedError) -> dict[str, Any]:
         "member_epoch": 0,
         "heartbeat_interval": 0,
         "assignment": None,
+    }
+
+
+def join_answer(member: Member) -> dict[str, Any]:
+    """The answer to a JoinGroup of the classic protocol."""
+    assert member.classic is not None
+    return {
+        "throttle_time": 0,
+        "error_code": ErrorCode.none,
+        "generation_id": member.epoch,
+        "protocol_type": CONSUMER,
+        "protocol_name": member.classic.protocols[0][0],
+        "leader": "",
+        "skip_assignment": False,
+        "member_id": member.id,
+        "members": (),
+    }
+
+
+def describe_member(member: Member, target: Assignment, image: ClusterImage) -> dict[str, Any]:
+    """A member as ConsumerGroupDescribe shows it."""
+    return {
+        "member_id": member.id,
+        "instance_id": member.instance_id,
+        "rack_id": member.rack_id,
+        "member_epoch": member.epoch,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "subscribed_topic_names": sorted(member.subscribed_topic_names),
+        "subscribed_topic_regex": member.subscribed_topic_regex,
+        "assignment": _named(member.assigned, image),
+        "target_assignment": _named(target, image),
+        "member_type": 1 if member.classic is None else 0,
+    }
+
+
+def _named(assignment: Assignment, image: ClusterImage) -> dict[str, Any]:
+    topics = ((image.topic_by_id(topic_id), partitions) for topic_id, partitions in assignment.items())
+    return {
+        "topic_partitions": [
+            {"topic_id": topic.id, "topic_name": topic.name, "partitions": sorted(partitions)}
+            for topic, partitions in topics
+            if topic is not None
+        ]
     }
 
 

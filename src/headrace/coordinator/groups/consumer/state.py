@@ -1,11 +1,103 @@
-"""What a consumer group lasts by: changed only by `apply`, alike when a decision is made and when it is read back."""
+"""The state of a consumer group that records keep: changed only by `apply`, alike by decisions and by replay.
+
+A decision is made on a `fork`, which shares all that the decision leaves alone, and becomes the state by `adopt` once
+its records are written.
+"""
 
 from collections import Counter
+from collections.abc import Container, Iterable, Iterator, MutableMapping, ValuesView
 from dataclasses import replace
+from typing import Any, Final, TypeVar, cast
 from uuid import UUID
 
-from .member import NOTHING, Assignment, Member, partitions_of
-from .records import Change, CurrentAssignment, GroupEpoch, MemberSubscription, ResolvedRegex, TargetEpoch, TargetMember
+from headrace.coordinator.runtime.decision import Record
+
+from .member import NOTHING, Assignment, Member, MemberState, partitions_of
+from .records import (
+    Change,
+    CurrentAssignment,
+    GroupEpoch,
+    MemberSubscription,
+    ResolvedRegex,
+    TargetEpoch,
+    TargetMember,
+    encode,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
+_GONE: Final = object()
+_UNCHANGED: Final = object()
+
+
+class _Overlay(MutableMapping[K, V]):
+    """A mapping with changes on top of another, which stays as it is until `merge`."""
+
+    __slots__ = ("_base", "_changes")
+
+    def __init__(self, base: dict[K, V]) -> None:
+        self._base = base
+        self._changes: dict[K, Any] = {}
+
+    def __getitem__(self, key: K) -> V:
+        value = self._changes.get(key, _UNCHANGED)
+        if value is _UNCHANGED:
+            return self._base[key]
+        if value is _GONE:
+            raise KeyError(key)
+        return cast(V, value)
+
+    def get(self, key: K, default: Any = None) -> Any:
+        value = self._changes.get(key, _UNCHANGED)
+        if value is _UNCHANGED:
+            return self._base.get(key, default)
+        return default if value is _GONE else value
+
+    def __contains__(self, key: object) -> bool:
+        value = self._changes.get(cast(K, key), _UNCHANGED)
+        return key in self._base if value is _UNCHANGED else value is not _GONE
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self._changes[key] = value
+
+    def __delitem__(self, key: K) -> None:
+        if key not in self:
+            raise KeyError(key)
+        self._changes[key] = _GONE
+
+    def update(self, pairs: Iterable[tuple[K, V]]) -> None:  # type: ignore[override]
+        self._changes.update(pairs)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self.copy())
+
+    def values(self) -> ValuesView[V]:
+        return self.copy().values()
+
+    def __len__(self) -> int:
+        come = sum(value is not _GONE and key not in self._base for key, value in self._changes.items())
+        gone = sum(value is _GONE and key in self._base for key, value in self._changes.items())
+        return len(self._base) + come - gone
+
+    def copy(self) -> dict[K, V]:
+        """All of it, as it is now."""
+        copy = self._base.copy()
+        _merge(self._changes, copy)
+        return copy
+
+    def merge(self) -> None:
+        """Make the changes in the mapping below."""
+        _merge(self._changes, self._base)
+
+
+def _merge(changes: dict[K, Any], base: dict[K, V]) -> None:
+    base.update(changes)
+    if _GONE in changes.values():
+        for key in [key for key, value in changes.items() if value is _GONE]:
+            del base[key]
+
+
+Table = dict[K, V] | _Overlay[K, V]
 
 
 class GroupState:
@@ -16,17 +108,33 @@ class GroupState:
         self.is_deleted = False
         self.metadata_hash = 0
         self.target_epoch = 0
-        self.members: dict[str, Member] = {}
-        self.targets: dict[str, Assignment] = {}
-        self.resolved: dict[str, frozenset[str]] = {}
-        self.static_members: dict[str, str] = {}
+        self.members: Table[str, Member] = {}
+        self.targets: Table[str, Assignment] = {}
+        self.resolved: Table[str, frozenset[str]] = {}
+        self.static_members: Table[str, str] = {}
         """Member ids by instance id."""
-        self.owners: dict[tuple[UUID, int], str] = {}
+        self.owners: Table[tuple[UUID, int], str] = {}
         """Who holds each partition, including those it was asked to give up and has not."""
-        self._names: Counter[str] = Counter()
+        self._names: Table[str, int] = {}
         """How many members are subscribed to each topic by its name."""
-        self._regexes: Counter[str] = Counter()
+        self._regexes: Table[str, int] = {}
         """How many are subscribed by each expression."""
+
+    def fork(self) -> "GroupState":
+        """A copy to decide on: its changes leave this one as it is."""
+        fork = GroupState.__new__(GroupState)
+        names = vars(fork)
+        names.update(vars(self))
+        for name in _TABLES:
+            names[name] = _Overlay(names[name])
+        return fork
+
+    def adopt(self, fork: "GroupState") -> None:
+        """Become what a fork of this state has become."""
+        self.epoch, self.is_deleted, self.metadata_hash = fork.epoch, fork.is_deleted, fork.metadata_hash
+        self.target_epoch = fork.target_epoch
+        for name in _TABLES:
+            vars(fork)[name].merge()
 
     def apply(self, change: Change) -> None:
         """Make a change."""
@@ -72,6 +180,36 @@ class GroupState:
         """Every topic name that a member is subscribed to, one by one or by an expression."""
         return set(self._names).union(*(self.resolved.get(regex, frozenset()) for regex in self._regexes))
 
+    def holder(self, member_id: str, instance_id: str | None, others: Container[str]) -> str | None:
+        """Who has a member's place now: a static one may have returned under a new id, which is none of `others`."""
+        if member_id in self.members:
+            return member_id
+        static = self.static_member(instance_id)
+        return None if static is None or static.id in others else static.id
+
+    def must_rejoin(self, member: Member) -> bool:
+        """There is a newer epoch, something to give up, or everything it waits for is free."""
+        if member.epoch < self.epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
+            return True
+        return member.state is MemberState.UNRELEASED_PARTITIONS and not any(
+            self.is_held(topic, index)
+            for topic, indexes in self.target_of(member.id).items()
+            for index in indexes - member.assigned.get(topic, frozenset())
+        )
+
+    def tombstones(self, group_id: str) -> list[Record]:
+        """The records that delete the group."""
+        members = list(self.members)
+        changes: list[Change] = [
+            *(CurrentAssignment(member_id, None) for member_id in members),
+            *(TargetMember(member_id, None) for member_id in members),
+            TargetEpoch(None),
+            *(MemberSubscription(member_id, None) for member_id in members),
+            *(ResolvedRegex(regex, None) for regex in self.resolved),
+            GroupEpoch(None),
+        ]
+        return [encode(group_id, change) for change in changes]
+
     def preferred_assignor(self) -> str | None:
         """The assignor that most members ask for."""
         votes = Counter(member.server_assignor for member in self.members.values() if member.server_assignor)
@@ -105,9 +243,10 @@ class GroupState:
         if before == now:
             return
         for counts, gone, come in zip((self._names, self._regexes), before, now, strict=True):
-            counts.update(come)
-            counts.subtract(gone)
-            for name in gone:
+            for name in come - gone:
+                counts[name] = counts.get(name, 0) + 1
+            for name in gone - come:
+                counts[name] -= 1
                 if not counts[name]:
                     del counts[name]
 
@@ -123,6 +262,9 @@ class GroupState:
     def _drop_instance(self, old: Member | None) -> None:
         if old is not None and old.instance_id is not None and self.static_members.get(old.instance_id) == old.id:
             del self.static_members[old.instance_id]
+
+
+_TABLES: Final = ("members", "targets", "resolved", "static_members", "owners", "_names", "_regexes")
 
 
 def _subscription(member: Member | None) -> tuple[frozenset[str], frozenset[str]]:

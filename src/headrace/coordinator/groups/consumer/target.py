@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from headrace.cluster.image import ClusterImage, Topic
-from headrace.coordinator.runtime.decision import Write
+from headrace.coordinator.runtime.decision import Record
 
 from . import subscriptions
 from .assignors import ASSIGNORS, Subscriber
@@ -17,7 +17,7 @@ from .state import GroupState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewTarget:
+class TargetAssignment:
     """What each member of an epoch is to hold."""
 
     epoch: int
@@ -25,14 +25,14 @@ class NewTarget:
     """Members and partitions."""
     targets: Mapping[str, Assignment]
     """By member id. Where nothing changes it is the very object of the target before."""
-    writes: Mapping[str, Write]
+    records: Mapping[str, Record]
     """The records of those that change."""
     instances: Mapping[str, str]
     """The instance ids of static members, who may have another member id by now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assigning:
+class TargetAssignmentBuilder:
     """All that a target is made from."""
 
     group_id: str
@@ -46,7 +46,7 @@ class Assigning:
     """Only looked up in. Where topics change meanwhile, the group enters another epoch."""
 
     @classmethod
-    def of(cls, group_id: str, state: GroupState, assignor: str, image: ClusterImage) -> "Assigning":
+    def of(cls, group_id: str, state: GroupState, assignor: str, image: ClusterImage) -> "TargetAssignmentBuilder":
         """What counts now."""
         return cls(
             group_id=group_id,
@@ -59,7 +59,7 @@ class Assigning:
             image=image,
         )
 
-    def make(self) -> NewTarget:
+    def build(self) -> TargetAssignment:
         """The target of the epoch."""
         resolved, image = self.resolved, self.image
         names_of = {member.id: subscriptions.subscribed_names(member, resolved) for member in self.members.values()}
@@ -68,11 +68,11 @@ class Assigning:
         topics = subscriptions.shapes(found.values(), self.racks)
         made = ASSIGNORS[self.assignor](self._subscribers(names_of, found), topics)
         targets = {member_id: self._same(member_id, target) for member_id, target in made.items()}
-        return NewTarget(
+        return TargetAssignment(
             epoch=self.epoch,
             size=len(targets) + sum(topic.partitions for topic in topics.values()),
             targets=targets,
-            writes={
+            records={
                 member_id: encode(self.group_id, TargetMember(member_id, target))
                 for member_id, target in targets.items()
                 if target is not self.targets.get(member_id)

@@ -14,8 +14,8 @@ from headrace.coordinator.runtime.batches import Pair
 from .records import offset_key, offset_prefix, split_offset_key
 
 
-def _place(key: bytes) -> bytes:
-    """One name for a partition of a group, whichever version its key has."""
+def _normalized(key: bytes) -> bytes:
+    """The key of a partition's offset in its newest version, whichever it was written with."""
     return offset_key(*split_offset_key(key))
 
 
@@ -39,21 +39,21 @@ class PendingOffsets:
     def add(self, producer_id: int, pairs: Sequence[Pair], offset: int) -> None:
         """Keep offsets that were written at an offset of the log."""
         self._by_producer.setdefault(producer_id, []).append((offset, pairs))
-        for key, _ in pairs:
-            place = _place(key)
-            self._undecided[place] += 1
-            self._waiting.setdefault(group_of(place), Counter())[place] += 1
+        for written, _ in pairs:
+            key = _normalized(written)
+            self._undecided[key] += 1
+            self._waiting.setdefault(group_of(key), Counter())[key] += 1
 
     def note_decided(self, pairs: Iterable[Pair], offset: int) -> None:
         """Offsets that count at once, or tombstones, were written at an offset of the log."""
-        for key, value in pairs:
-            place = _place(key)
-            if place not in self._undecided:
+        for written, value in pairs:
+            key = _normalized(written)
+            if key not in self._undecided:
                 continue
-            self._overtaken[place] = offset
+            self._overtaken[key] = offset
             if value is None:
-                self._deleted[place] = offset
-                self._wait_no_more(place, None)
+                self._deleted[key] = offset
+                self._wait_no_more(key, None)
 
     def end(self, producer_id: int, marker_offset: int, *, committed: bool) -> list[Pair]:
         """A producer's transaction has ended by a marker at an offset; those of its offsets that count from now on."""
@@ -64,31 +64,31 @@ class PendingOffsets:
         counting: dict[bytes, Pair] = {}
         for offset, pairs in batches[: len(batches) - len(later)]:
             for pair in pairs:
-                place = _place(pair[0])
-                if committed and offset > self._overtaken.get(place, -1):
-                    counting[place] = pair
-                    self._overtaken[place] = offset
-                self._settle(place, offset)
+                key = _normalized(pair[0])
+                if committed and offset > self._overtaken.get(key, -1):
+                    counting[key] = pair
+                    self._overtaken[key] = offset
+                self._settle(key, offset)
         return list(counting.values())
 
-    def _settle(self, place: bytes, offset: int) -> None:
-        if offset > self._deleted.get(place, -1):
-            self._wait_no_more(place, 1)
-        self._undecided[place] -= 1
-        if not self._undecided[place]:
-            del self._undecided[place]
-            self._overtaken.pop(place, None)
-            self._deleted.pop(place, None)
+    def _settle(self, key: bytes, offset: int) -> None:
+        if offset > self._deleted.get(key, -1):
+            self._wait_no_more(key, 1)
+        self._undecided[key] -= 1
+        if not self._undecided[key]:
+            del self._undecided[key]
+            self._overtaken.pop(key, None)
+            self._deleted.pop(key, None)
 
-    def _wait_no_more(self, place: bytes, count: int | None) -> None:
+    def _wait_no_more(self, key: bytes, count: int | None) -> None:
         """So many commits for a partition, or all, wait no longer."""
-        group_id = group_of(place)
+        group_id = group_of(key)
         waiting = self._waiting.get(group_id)
-        if waiting is None or place not in waiting:
+        if waiting is None or key not in waiting:
             return
-        waiting[place] -= waiting[place] if count is None else count
-        if not waiting[place]:
-            del waiting[place]
+        waiting[key] -= waiting[key] if count is None else count
+        if not waiting[key]:
+            del waiting[key]
         if not waiting:
             del self._waiting[group_id]
 
@@ -111,4 +111,4 @@ class PendingOffsets:
         if topic is None:
             return list(waiting)
         prefix = offset_prefix(group_id, topic)
-        return [place for place in waiting if place[:-4] == prefix]
+        return [key for key in waiting if key[:-4] == prefix]

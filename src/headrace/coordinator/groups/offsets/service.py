@@ -21,8 +21,9 @@ from headrace.coordinator.groups.group import Group, check_group_id, check_text
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.coordinator.groups.shard import GroupShard
 from headrace.coordinator.runtime.batches import Pair
+from headrace.coordinator.runtime.decision import Decision
 from headrace.coordinator.runtime.runtime import Runtime
-from headrace.coordinator.runtime.shard import Phase
+from headrace.coordinator.runtime.shard import Phase, unavailable
 from headrace.net.pacing import paced
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.transactions import TransactionVerifier, Verification
@@ -108,13 +109,14 @@ class OffsetCoordinator:
         shard = self._runtime.shard(group_id)
         group = shard.group(group_id)
         if group is not None:
-            shard.carry_out(group, group.check_commit(member_id, instance_id, generation, shard.now_ms()))
+            decision = group.check_commit(member_id, instance_id, generation, shard.now_ms())
         elif generation >= 0:
             raise CodedError(ErrorCode.group_id_not_found if names_missing_groups else ErrorCode.illegal_generation)
-        pairs = pairs_of(group_id, offsets)
-        if pairs:
-            shard.write(pairs)
-            shard.offsets.update(group_id, offsets)
+        else:
+            decision = Decision(shard.now_ms())
+        decision.records += pairs_of(group_id, offsets)
+        decision.when_written(lambda: shard.offsets.update(group_id, offsets))
+        shard.commit(group_id, decision)
         await shard.committed()
 
     async def commit_in_transaction(self, commit: TransactionalCommit) -> None:
@@ -129,7 +131,7 @@ class OffsetCoordinator:
         except CodedError as error:
             if error.code in _PASSED_ON:
                 raise
-            raise CodedError(ErrorCode.coordinator_not_available, error.message) from error
+            raise unavailable(error) from error
         await shard.committed()
 
     async def _verify(self, commit: TransactionalCommit) -> Verification | None:
@@ -210,9 +212,7 @@ class OffsetCoordinator:
             if not subscribed:
                 keys = {offset_key(offset_prefix(group_id, topic), index) for index in indexes}
                 tombstones += [pair for pair in shard.tombstones(group_id, topic) if pair[0] in keys]
-        if tombstones:
-            shard.write(tombstones)
-            shard.offsets.forget(tombstones)
+        shard.delete_offsets(group_id, tombstones)
         await shard.committed()
         return codes
 
@@ -232,7 +232,7 @@ class OffsetCoordinator:
                 tombstones = shard.tombstones(group_id, topic) if shard.phase is Phase.ACTIVE else []
                 if tombstones:
                     try:
-                        _delete(shard, tombstones)
+                        _delete(shard, group_id, tombstones)
                     except CodedError as error:
                         log.warning("offsets of a deleted topic remain", topic=topic, reason=error.message)
                         return count
@@ -265,7 +265,7 @@ class OffsetCoordinator:
                 if group is None:
                     return count
                 tombstones = _expired(shard, group, topic, now_ms, self._settings.retention_ms)
-                _delete(shard, tombstones)
+                _delete(shard, group_id, tombstones)
                 count += len(tombstones)
             return count + _remove_if_empty(shard, group_id)
         except CodedError as error:
@@ -276,10 +276,7 @@ class OffsetCoordinator:
 def _check_member(shard: GroupShard, commit: TransactionalCommit) -> None:
     group = shard.group(commit.group_id)
     if group is not None:
-        effects = group.check_commit(
-            commit.member_id, commit.instance_id, commit.generation, shard.now_ms(), transactional=True
-        )
-        shard.carry_out(group, effects)
+        group.check_commit(commit.member_id, commit.instance_id, commit.generation, shard.now_ms(), transactional=True)
     elif commit.generation >= 0:
         raise CodedError(ErrorCode.illegal_generation, f"there is no group {commit.group_id!r}")
 
@@ -293,11 +290,9 @@ def _mark_unstable(fetched: Fetched, pending: Iterable[bytes]) -> None:
             values[partition] = UNSTABLE
 
 
-def _delete(shard: GroupShard, tombstones: list[Pair]) -> None:
+def _delete(shard: GroupShard, group_id: str, tombstones: Sequence[Pair]) -> None:
     for start in range(0, len(tombstones), RECORDS_PER_BATCH):
-        some = tombstones[start : start + RECORDS_PER_BATCH]
-        shard.write(some)
-        shard.offsets.forget(some)
+        shard.delete_offsets(group_id, tombstones[start : start + RECORDS_PER_BATCH])
 
 
 def _group_ids(shard: GroupShard) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 With a hundred thousand topics an expression takes from half a second to minutes, in which others have to be served. So
 a group asks for what is known; what takes longer is found meanwhile, and the group hears of it at a later heartbeat:
-Kafka resolves expressions aside, too. Names that were looked at once are not looked at again.
+Kafka resolves expressions in the background, too. Names that were looked at once are not looked at again.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from headrace.cluster.image import ClusterImage
 from headrace.coordinator.patterns import topic_matcher
 from headrace.protocol.patterns import Pattern
 
-STEPS_PER_TURN: Final = 200_000
-"""What is spent on matching before others get a turn (see `Pattern.cost`): at most some 5 ms."""
+STEPS_PER_SLICE: Final = 200_000
+"""What is spent on matching before other work runs (see `Pattern.cost`): at most some 5 ms."""
 _MOST_KEPT: Final = 1_000
 """Expressions; the one that was not asked for longest is found anew when somebody asks."""
 
@@ -70,7 +70,7 @@ class Resolver:
             return
         self._version = self._image.topics_version
         names = self._image.names()
-        if len(self._names) > 2 * len(names) + STEPS_PER_TURN:
+        if len(self._names) > 2 * len(names) + STEPS_PER_SLICE:
             self._names, self._seen = [], set()
             self._searches.clear()
         fresh = [name for name in names if name not in self._seen]
@@ -78,8 +78,8 @@ class Resolver:
         self._seen.update(fresh)
 
     def _advance(self, search: _Search) -> bool:
-        """Look at as many names as one turn allows; whether these were all."""
-        names, pattern, steps = self._names, search.pattern, STEPS_PER_TURN
+        """Look at as many names as one slice allows; whether these were all."""
+        names, pattern, steps = self._names, search.pattern, STEPS_PER_SLICE
         while search.position < len(names) and steps > 0:
             name = names[search.position]
             if pattern.matches(name):
