@@ -12,9 +12,9 @@ from typing import Final
 import structlog
 
 from headrace.client.aio.client import Client
-from headrace.client.aio.member import Member, MemberSettings, State
+from headrace.client.aio.member import Member, MemberSettings, MembershipState
 from headrace.client.aio.reader import Found, Reader
-from headrace.client.core.groups import Committed
+from headrace.client.core.groups import CommittedOffset
 from headrace.protocol.errors import ErrorCode
 from headrace.protocol.topic_partition import TopicPartition
 from headrace.web.problem import Problem
@@ -37,7 +37,7 @@ class Consumer:
         self._auto_commit = auto_commit
         self._member = Member(client.cluster, settings, self._assigned, self._revoked)
         self._reader: Reader | None = None
-        self._taken: dict[TopicPartition, Committed] = {}
+        self._taken: dict[TopicPartition, CommittedOffset] = {}
         """What was handed out under this assignment and not committed yet."""
         self._is_assigned = asyncio.Event()
         self._is_polled = False
@@ -79,20 +79,20 @@ class Consumer:
             if reader is not self._reader:
                 return []  # given to others meanwhile, who get these records
             for topic, partition, record in found:
-                self._taken[TopicPartition(topic, partition)] = Committed(record.offset + 1)
+                self._taken[TopicPartition(topic, partition)] = CommittedOffset(record.offset + 1)
             return found
         finally:
             self._is_polled = False
             self.last_used = loop.time()
 
-    async def commit(self, offsets: dict[TopicPartition, Committed] | None) -> dict[TopicPartition, ErrorCode]:
+    async def commit(self, offsets: dict[TopicPartition, CommittedOffset] | None) -> dict[TopicPartition, ErrorCode]:
         """Commit offsets, or what was handed out; what was refused."""
         self.last_used = asyncio.get_running_loop().time()
         self._raise_failure()
         wanted = dict(self._taken) if offsets is None else offsets
         if not wanted:
             return {}
-        if self._member.state is not State.STABLE:
+        if self._member.state is not MembershipState.STABLE:
             return dict.fromkeys(wanted, ErrorCode.rebalance_in_progress)
         refused = await self._member.commit(wanted)
         for place, committed in wanted.items():

@@ -7,7 +7,7 @@ from headrace.client.aio import groups
 from headrace.client.aio.assignment import decode_assignment
 from headrace.client.aio.client import Client
 from headrace.client.aio.fetching import list_offsets
-from headrace.client.core.groups import Committed
+from headrace.client.core.groups import CommittedOffset
 from headrace.client.core.offsets import EARLIEST, LATEST
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.topic_partition import TopicPartition
@@ -155,9 +155,11 @@ def _add_offset_routes(routes: Routes, clients: Clients) -> None:
         return json_answer({"group": group, "offsets": shown})
 
 
-def offsets_of(entries: list[dict[str, Any]]) -> dict[TopicPartition, Committed]:
+def offsets_of(entries: list[dict[str, Any]]) -> dict[TopicPartition, CommittedOffset]:
     """What a body commits."""
-    return {TopicPartition(e["topic"], e["partition"]): Committed(e["offset"], e.get("metadata", "")) for e in entries}
+    return {
+        TopicPartition(e["topic"], e["partition"]): CommittedOffset(e["offset"], e.get("metadata", "")) for e in entries
+    }
 
 
 def refuse(refused: dict[TopicPartition, ErrorCode]) -> None:
@@ -236,7 +238,7 @@ async def _ends(client: Client, places: list[TopicPartition]) -> dict[TopicParti
     return {place: end for part in parts for place, end in part.items()}
 
 
-async def _targets(client: Client, group: str, wanted: dict[str, Any]) -> dict[TopicPartition, Committed]:
+async def _targets(client: Client, group: str, wanted: dict[str, Any]) -> dict[TopicPartition, CommittedOffset]:
     """Where each partition is to go; never outside what there is."""
     topic, to = wanted["topic"], wanted["to"]
     if to in _NEEDED and _NEEDED[to] not in wanted:
@@ -262,5 +264,5 @@ async def _targets(client: Client, group: str, wanted: dict[str, Any]) -> dict[T
         }[to]
         if to == "timestamp":
             place = await offset_at(client, topic, partition, wanted["timestamp"])
-        targets[where] = Committed(min(max(place, start), end))
+        targets[where] = CommittedOffset(min(max(place, start), end))
     return targets

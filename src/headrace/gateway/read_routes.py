@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from headrace.client.aio.client import Client
-from headrace.client.aio.fetching import Page, Position, fetch, list_offsets
+from headrace.client.aio.fetching import FetchPosition, Page, fetch, list_offsets
 from headrace.client.core.offsets import EARLIEST, LATEST
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.web.messages import Answer, Request
@@ -82,7 +82,7 @@ def read_routes(clients: Clients) -> Routes:
         try:
             page = await fetch(
                 client.cluster,
-                Position(topic, partition, offset),
+                FetchPosition(topic, partition, offset),
                 max_bytes=request.query["max_bytes"],
                 wait_ms=request.query["wait_ms"],
             )

@@ -29,7 +29,7 @@ class GroupMember:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class CommitProgress:
     """How far a group is in a partition. None stands for what is not known: never committed, or no such topic."""
 
     topic: str
@@ -52,7 +52,7 @@ class GroupDescription:
     assignor: str
     coordinator: str
     members: tuple[GroupMember, ...]
-    partitions: tuple[Progress, ...] = field(default=())
+    partitions: tuple[CommitProgress, ...] = field(default=())
 
     @property
     def lag(self) -> int:
@@ -145,13 +145,13 @@ class GroupAdmin(Admin):
 
     def _progress(
         self, committed: Mapping[TopicPartition, int], owners: Mapping[TopicPartition, str]
-    ) -> Iterable[Progress]:
+    ) -> Iterable[CommitProgress]:
         places = sorted(committed.keys() | owners.keys())
         for topic in dict.fromkeys(topic for topic, _ in places):
             partitions = [partition for name, partition in places if name == topic]
             starts, ends = self._known_range(topic, partitions)
             for partition in partitions:
-                yield Progress(
+                yield CommitProgress(
                     topic=topic,
                     partition=partition,
                     committed=committed.get(TopicPartition(topic, partition)),

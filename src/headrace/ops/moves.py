@@ -37,7 +37,7 @@ Bounds: TypeAlias = Mapping[int, tuple[int, int]]
 """The least and the most that a broker should have."""
 
 
-class Step(NamedTuple):
+class ReplicaStep(NamedTuple):
     """One replica, or the lead of one partition, that goes from a broker to another."""
 
     partition: TopicPartition
@@ -45,7 +45,7 @@ class Step(NamedTuple):
     target: int
 
 
-Choose: TypeAlias = Callable[[int, int], Step | None]
+Choose: TypeAlias = Callable[[int, int], ReplicaStep | None]
 """What goes from one broker to another; None where nothing can."""
 
 
@@ -288,7 +288,7 @@ class _Layout:
         levels = self._replica_limits(tolerance)
         counts = self._holding.total
 
-        def choose(source: int, target: int) -> Step | None:
+        def choose(source: int, target: int) -> ReplicaStep | None:
             stays_level = counts[source] > levels[source][0] and counts[target] < levels[target][1]
             return choices.best(source, target) if stays_level else None
 
@@ -392,7 +392,7 @@ class _Choices:
         self._arrivals = arrivals
         self._known: dict[tuple[int, int], _Candidates] = {}
 
-    def best(self, source: int, target: int) -> Step | None:
+    def best(self, source: int, target: int) -> ReplicaStep | None:
         """A `Choose`. A topic that weighs less by now than when it was looked at is put back in its place."""
         known = self._candidates_between(source, target)
         while known.heap:
@@ -402,7 +402,7 @@ class _Choices:
                 partitions.pop()
             now = -self._weight(topic, source, target)
             if partitions and now <= weight:
-                return Step(partitions[-1], source, target)
+                return ReplicaStep(partitions[-1], source, target)
             heappop(known.heap)
             if partitions:
                 heappush(known.heap, (now, topic))
@@ -430,7 +430,7 @@ class _Candidates(NamedTuple):
     arrivals: int
 
 
-def _level(counts: Mapping[int, int], limits: Bounds, choose: Choose, take: Callable[[Step], object]) -> None:
+def _level(counts: Mapping[int, int], limits: Bounds, choose: Choose, take: Callable[[ReplicaStep], object]) -> None:
     """Let things go from those who have too many, then to those who have too few, as long as that is possible.
 
     Each round brings one broker closer to its limits and none away from them, so that it comes to an end.
@@ -440,7 +440,7 @@ def _level(counts: Mapping[int, int], limits: Bounds, choose: Choose, take: Call
             take(step)
 
 
-def _relief(counts: Mapping[int, int], limits: Bounds, choose: Choose) -> list[Step]:
+def _relief(counts: Mapping[int, int], limits: Bounds, choose: Choose) -> list[ReplicaStep]:
     """Steps that take one thing off a broker that has too many."""
     over = [b for b in limits if counts[b] > limits[b][1]]
     takers = {b for b in limits if counts[b] < limits[b][1]}
@@ -451,7 +451,7 @@ def _relief(counts: Mapping[int, int], limits: Bounds, choose: Choose) -> list[S
     return []
 
 
-def _supply(counts: Mapping[int, int], limits: Bounds, choose: Choose) -> list[Step]:
+def _supply(counts: Mapping[int, int], limits: Bounds, choose: Choose) -> list[ReplicaStep]:
     """Steps that bring one thing to a broker that has too few."""
     under = [b for b in limits if counts[b] < limits[b][0]]
     givers = {b for b in limits if counts[b] > limits[b][0]}
@@ -464,12 +464,12 @@ def _supply(counts: Mapping[int, int], limits: Bounds, choose: Choose) -> list[S
 
 def _way(
     start: int, ends: AbstractSet[int], limits: Bounds, choose: Choose, order: Callable[[int], float]
-) -> list[Step]:
+) -> list[ReplicaStep]:
     """A shortest way from a broker to one of others, the first in order of those as near as it; empty without one.
 
     Each step is another partition's: whether one can go was asked as if nothing else went.
     """
-    reached: dict[int, list[Step]] = {start: []}
+    reached: dict[int, list[ReplicaStep]] = {start: []}
     todo = deque([start])
     nearest_first = sorted(limits, key=lambda b: (b not in ends, order(b), b))
     while todo:

@@ -132,7 +132,7 @@ Sizes = Mapping[int, Mapping[TopicPartition, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class MoveProgress:
     """How far the moves of some partitions have come, in bytes."""
 
     done: int = 0
@@ -145,7 +145,7 @@ class Progress:
         return 1.0 if not self.left else self.done / self.total if self.total else 0.0
 
 
-def progress_of(partitions: Iterable[PartitionView], sizes: Sizes) -> Progress:
+def progress_of(partitions: Iterable[PartitionView], sizes: Sizes) -> MoveProgress:
     """How much of what those who come are to hold they hold already. A log that grows meanwhile moves the end."""
     done = total = 0
     left = []
@@ -155,4 +155,4 @@ def progress_of(partitions: Iterable[PartitionView], sizes: Sizes) -> Progress:
             whole = sizes.get(partition.leader if partition.leader is not None else -1, {}).get(partition.key, 0)
             total += whole * len(partition.adding)
             done += sum(min(sizes.get(b, {}).get(partition.key, 0), whole) for b in partition.adding)
-    return Progress(done=done, total=total, left=tuple(left))
+    return MoveProgress(done=done, total=total, left=tuple(left))

@@ -11,7 +11,7 @@ import structlog
 
 from headrace.client.aio.admin import create_topic
 from headrace.client.aio.client import Client
-from headrace.client.aio.fetching import Page, Position, fetch, list_offsets
+from headrace.client.aio.fetching import FetchPosition, Page, fetch, list_offsets
 from headrace.client.aio.retrying import Unavailable
 from headrace.client.core.errors import AuthenticationRefused, ConnectionLost
 from headrace.client.core.offsets import EARLIEST, LATEST
@@ -105,7 +105,7 @@ class TopicLog:
         """The next records, however long the way to them is broken."""
         while True:
             try:
-                place = Position(self._topic, 0, position)
+                place = FetchPosition(self._topic, 0, position)
                 return await fetch(self._client().cluster, place, max_bytes=_AT_ONCE, wait_ms=_WAIT_MS)
             except CodedError as error:
                 if error.code is ErrorCode.offset_out_of_range:

@@ -19,7 +19,7 @@ from headrace.client.aio.assignment import (
 )
 from headrace.client.aio.client import Client
 from headrace.client.aio.cluster import Purpose
-from headrace.client.aio.fetching import Position, fetch, unpack
+from headrace.client.aio.fetching import FetchPosition, fetch, unpack
 from headrace.client.aio.producer import Written
 from headrace.client.aio.reader import Reader
 from headrace.client.aio.retrying import Unavailable
@@ -144,7 +144,7 @@ def test_what_is_sent_at_once_goes_out_together_and_in_order() -> None:
         sends = [client.producer.send("t", i % 2, [value(str(i).encode())]) for i in range(200)]
         written = await asyncio.gather(*sends)
         assert [each.base_offset for each in written] == [i // 2 for i in range(200)]
-        page = await fetch(client.cluster, Position("t", 0, 0))
+        page = await fetch(client.cluster, FetchPosition("t", 0, 0))
         assert [record.value for record in page.records] == [str(i).encode() for i in range(0, 200, 2)]
         produced = client.cluster.ready(1, Purpose.PRODUCE)
         assert produced is not None

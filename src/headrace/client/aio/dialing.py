@@ -7,7 +7,7 @@ from headrace.net.address import Address
 from headrace.protocol.errors import ProtocolViolation
 
 from ..core.errors import AuthenticationRefused, ConnectionLost
-from ..core.handshake import ConnectionSettings, Session, Steps, handshake
+from ..core.handshake import ConnectionSession, ConnectionSettings, Steps, handshake
 from .connection import Connection
 
 
@@ -48,7 +48,7 @@ async def _connected(address: Address, settings: ConnectionSettings) -> Connecti
     return connection
 
 
-async def _shake_hands(connection: Connection, steps: Steps) -> Session:
+async def _shake_hands(connection: Connection, steps: Steps) -> ConnectionSession:
     try:
         request = next(steps)
         while True:
@@ -59,7 +59,7 @@ async def _shake_hands(connection: Connection, steps: Steps) -> Session:
             else:
                 request = steps.send(body)
     except StopIteration as done:
-        session: Session = done.value
+        session: ConnectionSession = done.value
         return session
     except ProtocolViolation as error:
         raise ConnectionLost(f"{connection.address}: {error}") from error

@@ -58,7 +58,7 @@ class Unpacked(NamedTuple):
     skipped: tuple[Skipped, ...]
 
 
-class Position(NamedTuple):
+class FetchPosition(NamedTuple):
     """Where to read."""
 
     topic: str
@@ -68,7 +68,7 @@ class Position(NamedTuple):
 
 async def fetch(
     cluster: Cluster,
-    place: Position,
+    place: FetchPosition,
     *,
     max_bytes: int = 1 << 20,
     wait_ms: int = 0,
@@ -91,7 +91,7 @@ async def fetch(
 async def fetch_from(
     cluster: Cluster,
     node: int,
-    places: Iterable[Position],
+    places: Iterable[FetchPosition],
     max_bytes: int,
     wait_ms: int,
     min_bytes: int = 1,

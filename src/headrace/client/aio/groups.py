@@ -10,8 +10,8 @@ from headrace.protocol.topic_partition import TopicPartition
 
 from ..core.groups import (
     NOT_A_MEMBER,
-    Committed,
-    Standing,
+    CommittedOffset,
+    Membership,
     commit_passes,
     commit_request,
     committed_request,
@@ -23,7 +23,7 @@ from .retrying import retried
 
 
 async def commit(
-    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, Committed], standing: Standing = NOT_A_MEMBER
+    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, CommittedOffset], standing: Membership = NOT_A_MEMBER
 ) -> dict[TopicPartition, ErrorCode]:
     """Commit offsets; what was refused, and why."""
     values = commit_request(group, offsets, standing)
@@ -42,7 +42,7 @@ async def commit(
 
 async def committed(
     cluster: Cluster, group: str, partitions: Iterable[TopicPartition] | None = None
-) -> dict[TopicPartition, Committed]:
+) -> dict[TopicPartition, CommittedOffset]:
     """What a group has committed, of some partitions or all; those without a commit are left out."""
     values = committed_request(group, partitions, require_stable=False)
     answer = await cluster.ask_coordinator(group, ApiKey.OFFSET_FETCH, values)

@@ -22,8 +22,8 @@ from ..core.codes import Remedy, remedy_of
 from ..core.errors import AuthenticationRefused, ConnectionLost
 from ..core.groups import (
     NOT_A_MEMBER,
-    Committed,
-    Standing,
+    CommittedOffset,
+    Membership,
     heartbeat_request,
     join_request,
     leave_request,
@@ -45,7 +45,7 @@ Revoked = Callable[[], Awaitable[None]]
 Assigned = Callable[[dict[TopicPartition, int]], Awaitable[None]]
 
 
-class State(Enum):
+class MembershipState(Enum):
     OUT = "out"
     JOINING = "joining"
     STABLE = "stable"
@@ -77,7 +77,7 @@ class Member:
         self, cluster: Cluster, settings: MemberSettings, on_assigned: Assigned, on_revoked: Revoked = _nothing
     ) -> None:
         self.settings = settings
-        self.state = State.OUT
+        self.state = MembershipState.OUT
         self.standing = NOT_A_MEMBER
         self.assignment: Assignment = {}
         self._cluster = cluster
@@ -101,16 +101,16 @@ class Member:
         await self._on_revoked()
         await self.leave()
 
-    async def commit(self, offsets: dict[TopicPartition, Committed]) -> dict[TopicPartition, ErrorCode]:
+    async def commit(self, offsets: dict[TopicPartition, CommittedOffset]) -> dict[TopicPartition, ErrorCode]:
         """Commit as a member of the present generation."""
         return await commit(self._cluster, self.settings.group, offsets, self.standing)
 
     async def leave(self) -> None:
         """Tell the group at once, so that it need not wait for the session to end."""
-        if self.state is State.LEFT or not self.standing.member_id:
-            self.state = State.LEFT
+        if self.state is MembershipState.LEFT or not self.standing.member_id:
+            self.state = MembershipState.LEFT
             return
-        self.state = State.LEFT
+        self.state = MembershipState.LEFT
         try:
             async with asyncio.timeout(3):
                 connection = await self._cluster.to_node(await self._cluster.coordinator(self.settings.group))
@@ -122,7 +122,7 @@ class Member:
 
     async def _join(self) -> None:
         pauses = Pauses(10 * self._cluster.patience)
-        self.state = State.JOINING
+        self.state = MembershipState.JOINING
         while True:
             try:
                 positions = await self._try_to_join()
@@ -134,7 +134,7 @@ class Member:
                 self._heed(error)
                 await pauses.after(error)
                 continue
-            self.state = State.STABLE
+            self.state = MembershipState.STABLE
             await self._on_assigned(positions)
             return
 
@@ -151,7 +151,7 @@ class Member:
         node = await self._cluster.coordinator(self.settings.group)
         async with self._cluster.lent(node) as connection:
             joined = await self._ask_to_join(connection)
-            self.standing = Standing(joined.member_id, int(joined.generation_id))
+            self.standing = Membership(joined.member_id, int(joined.generation_id))
             shares = await self._share_out(joined) if joined.leader == joined.member_id else {}
             values = sync_request(self.settings.group, self.standing, joined.protocol_name, shares)
             patience = self.settings.rebalance_ms / 1000
@@ -173,7 +173,7 @@ class Member:
             answer = await connection.ask(ApiKey.JOIN_GROUP, values, patience=patience)
             if answer.error_code is not ErrorCode.member_id_required:
                 break
-            self.standing = Standing(answer.member_id, -1)
+            self.standing = Membership(answer.member_id, -1)
         return checked(answer)
 
     async def _share_out(self, joined: Any) -> dict[str, Assignment]:

@@ -22,8 +22,7 @@ from headrace.protocol.topic_partition import TopicPartition
 
 from ..core.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
 from ..core.produce import ALL_IN_SYNC, read_produced
-from ..core.transactions import Producer as ProducerId
-from ..core.transactions import init_producer_request, read_producer
+from ..core.transactions import ProducerId, init_producer_request, read_producer
 from .cluster import Cluster, Purpose, checked
 from .retrying import Pauses, passes, retried
 

@@ -12,7 +12,7 @@ from ..core.codes import Remedy, remedy_of
 from ..core.errors import ConnectionLost
 from ..core.offsets import EARLIEST, LATEST, READ_COMMITTED
 from .cluster import Cluster
-from .fetching import Page, Position, fetch_from, list_offsets
+from .fetching import FetchPosition, Page, fetch_from, list_offsets
 from .retrying import Pauses, passes
 
 RESETS: Final = {"earliest": EARLIEST, "latest": LATEST}
@@ -89,10 +89,10 @@ class Reader:
 
     async def _fetch(self, wait_ms: int) -> bool:
         """One round over all leaders, until one of them brings something."""
-        by_node: dict[int, list[Position]] = {}
+        by_node: dict[int, list[FetchPosition]] = {}
         for (topic, partition), offset in self.positions.items():
             node = await self._cluster.leader(topic, partition)
-            by_node.setdefault(node, []).append(Position(topic, partition, offset))
+            by_node.setdefault(node, []).append(FetchPosition(topic, partition, offset))
         if not by_node:
             await asyncio.sleep(wait_ms / 1000)
             return False
@@ -104,7 +104,7 @@ class Reader:
                 each.cancel()
             await asyncio.gather(*rounds, return_exceptions=True)
 
-    async def _fetch_from(self, node: int, places: list[Position], wait_ms: int) -> bool:
+    async def _fetch_from(self, node: int, places: list[FetchPosition], wait_ms: int) -> bool:
         pages = await fetch_from(self._cluster, node, places, self._max_bytes, wait_ms, isolation=self._isolation)
         brought = False
         for place, page in pages.items():

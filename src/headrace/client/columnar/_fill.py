@@ -11,7 +11,7 @@ from . import _decoding as kernels
 from ._damage import BadBatch
 from ._memory import address_of, pool_array
 from ._outputs import BinaryOutput, buffer_of, full_bits, plain_array, starts
-from ._plan import Plan
+from ._plan import DecodePlan
 from .model import HEADERS
 
 _STRUCT: Final = HEADERS.value_type
@@ -24,7 +24,7 @@ class Filled:
     Buffers are as large as the plan's records could make them. What is not written to costs no memory.
     """
 
-    def __init__(self, plan: Plan, start: int, end: int, *, with_headers: bool) -> None:
+    def __init__(self, plan: DecodePlan, start: int, end: int, *, with_headers: bool) -> None:
         self._plan = plan  # which keeps alive what its addresses are in
         most, size = plan.rows, plan.size
         self._cursor = np.zeros(kernels.CURSOR_CELLS, np.int64)

@@ -27,7 +27,7 @@ _CONTENT: Final = [kernels.ATTRIBUTES, kernels.RECORDS]
 
 
 @dataclass(slots=True, kw_only=True)
-class Plan:
+class DecodePlan:
     """The batches whose records are to be decoded."""
 
     batches: Table
@@ -49,7 +49,7 @@ class Plan:
 
 def plan_fetch(
     records: memoryview, start: int, end: int, transactions: Sequence[tuple[int, int]], *, check_crcs: bool
-) -> Plan:
+) -> DecodePlan:
     """The batches with records of start <= offset < end that are neither control batches nor aborted, as many as one
     plan may hold. Raises `BadBatch`.
     """
@@ -65,13 +65,13 @@ def plan_fetch(
     batches = fetch.prepared(heads[shown])
     if len(batches) < np.count_nonzero(shown):
         heads = heads[: np.flatnonzero(shown)[len(batches)]]
-        return Plan(batches=batches, next_offset=_after(heads, start), kept=fetch.kept)
+        return DecodePlan(batches=batches, next_offset=_after(heads, start), kept=fetch.kept)
     following = _after(heads, start)
     if len(past):
         following = max(following, end)
     else:
         check_rest(records, stop, following)
-    return Plan(batches=batches, next_offset=following, kept=fetch.kept)
+    return DecodePlan(batches=batches, next_offset=following, kept=fetch.kept)
 
 
 def _after(heads: Table, start: int) -> int:

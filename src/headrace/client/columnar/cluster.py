@@ -28,7 +28,7 @@ from ..core.metadata import (
     ClusterImage,
     CoordinatorKind,
     Metadata,
-    Route,
+    PartitionRoute,
     TopicImage,
     metadata_request,
     read_metadata,
@@ -130,7 +130,7 @@ class Cluster:
         """The numbers of all brokers, as they are now."""
         return sorted(self.retried(lambda: self._ask_metadata([])).nodes)
 
-    def locate(self, where: TopicPartition) -> Route:
+    def locate(self, where: TopicPartition) -> PartitionRoute:
         """Who leads a partition; `TryAgain` while nobody does."""
         topic = self.describe([where.topic])[where.topic]
         if where.partition not in topic.leaders:

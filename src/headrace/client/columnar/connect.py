@@ -8,7 +8,7 @@ from headrace.net.address import Address
 from headrace.protocol.errors import ProtocolViolation
 
 from ..core.errors import AuthenticationRefused, ConnectionLost
-from ..core.handshake import ConnectionSettings, Session, Steps, handshake
+from ..core.handshake import ConnectionSession, ConnectionSettings, Steps, handshake
 from .channel import Channel
 
 
@@ -48,7 +48,7 @@ def _connected(address: Address, settings: ConnectionSettings) -> socket.socket:
         raise ConnectionLost(f"{address}: no TLS connection: {_reason(error)}") from error
 
 
-def _shake_hands(channel: Channel, steps: Steps) -> Session:
+def _shake_hands(channel: Channel, steps: Steps) -> ConnectionSession:
     try:
         request = next(steps)
         while True:
@@ -60,7 +60,7 @@ def _shake_hands(channel: Channel, steps: Steps) -> Session:
             else:
                 request = steps.send(body)
     except StopIteration as done:
-        session: Session = done.value
+        session: ConnectionSession = done.value
         return session
     except ProtocolViolation as error:
         raise channel.lose(str(error)) from error

@@ -17,7 +17,7 @@ from ._damage import BadBatch
 from .model import SCHEMA, SCHEMA_WITH_HEADERS
 
 if TYPE_CHECKING:
-    from ._plan import Plan
+    from ._plan import DecodePlan
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Decoder:
             return ClientError(where, bad.code)
         return ClientError(f"{where}; go on at offset {last + 1}, or set unreadable.batches=skip", bad.code)
 
-    def _rows_of(self, plan: "Plan", start: int, end: int) -> pa.RecordBatch | None:
+    def _rows_of(self, plan: "DecodePlan", start: int, end: int) -> pa.RecordBatch | None:
         if not len(plan.batches):
             return None
         filled = self._fill(plan, start, end, with_headers=self._with_headers)

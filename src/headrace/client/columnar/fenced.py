@@ -19,7 +19,7 @@ from headrace.protocol.produce_request import produce_parts
 
 from ..core.codes import Remedy, remedy_of
 from ..core.produce import ALL_IN_SYNC, UNANSWERED, Produced, read_produced
-from ..core.transactions import NOBODY, Producer
+from ..core.transactions import NOBODY, ProducerId
 from ..errors import ClientError
 from .channel import Channel
 from .cluster import Cluster
@@ -50,7 +50,7 @@ class FencedLog:
         self._cluster = cluster
         self._where = where
         self._name = name
-        self._producer: Producer | None = None
+        self._producer: ProducerId | None = None
         self._sequence = FIRST_SEQUENCE
         self._position = EARLIEST
 

@@ -29,7 +29,7 @@ HOLE_WAIT_MS: Final = 500
 """How long a broker may wait for data that it did not find at once."""
 
 
-class Step(Enum):
+class FetchStep(Enum):
     """What an answer means for a partition."""
 
     RECORDS = auto()
@@ -91,34 +91,36 @@ class PartitionRead:
         self.patience = None
 
 
-def judge(state: PartitionRead, answer: PartitionRecords, *, read_committed: bool, is_alone: bool) -> Step:
+def step_after(state: PartitionRead, answer: PartitionRecords, *, read_committed: bool, is_alone: bool) -> FetchStep:
     """What an answer means; `is_alone` is whether no other partition took room in the same response."""
     code = code_of(answer.code)
     if code is not ErrorCode.none:
-        return _judge_error(state, code)
+        return _step_after_error(state, code)
     if answer.preferred_read_replica >= 0:
-        return Step.ASK
+        return FetchStep.ASK
     if len(answer.records):
-        return Step.RECORDS
-    return _judge_nothing(state, answer, read_committed, is_alone)
+        return FetchStep.RECORDS
+    return _step_after_nothing(state, answer, read_committed, is_alone)
 
 
-def _judge_error(state: PartitionRead, code: ErrorCode) -> Step:
+def _step_after_error(state: PartitionRead, code: ErrorCode) -> FetchStep:
     if code is ErrorCode.offset_out_of_range:
-        return Step.GONE if state.replica is None else Step.LEADER
+        return FetchStep.GONE if state.replica is None else FetchStep.LEADER
     if remedy_of(code) is Remedy.REFRESH_METADATA:
-        return Step.STALE
-    return Step.WAIT if is_retriable(code) else Step.REFUSED
+        return FetchStep.STALE
+    return FetchStep.WAIT if is_retriable(code) else FetchStep.REFUSED
 
 
-def _judge_nothing(state: PartitionRead, answer: PartitionRecords, read_committed: bool, is_alone: bool) -> Step:
+def _step_after_nothing(
+    state: PartitionRead, answer: PartitionRecords, read_committed: bool, is_alone: bool
+) -> FetchStep:
     if not is_alone:
-        return Step.ASK
+        return FetchStep.ASK
     if answer.high_watermark < state.end:
-        return Step.GONE if state.replica is None else Step.LEADER
+        return FetchStep.GONE if state.replica is None else FetchStep.LEADER
     if read_committed and 0 <= answer.last_stable_offset < state.end:
-        return Step.WAIT
-    return Step.DONE if state.empty_answers + 1 >= SURE_AFTER else Step.EMPTY
+        return FetchStep.WAIT
+    return FetchStep.DONE if state.empty_answers + 1 >= SURE_AFTER else FetchStep.EMPTY
 
 
 def end_of_batches(records: memoryview, start: int) -> int:

@@ -8,7 +8,7 @@ from headrace.protocol.errors import ErrorCode
 from headrace.protocol.topic_partition import TopicPartition
 
 from ..core.groups import (
-    Committed,
+    CommittedOffset,
     commit_passes,
     commit_request,
     committed_request,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def commit(cluster: "Cluster", group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    values = commit_request(group, {where: Committed(offset) for where, offset in offsets.items()})
+    values = commit_request(group, {where: CommittedOffset(offset) for where, offset in offsets.items()})
 
     def attempt(channel: Channel) -> None:
         refusals = read_refused_commits(channel.ask(ApiKey.OFFSET_COMMIT, values))

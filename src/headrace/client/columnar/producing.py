@@ -15,7 +15,7 @@ from headrace.protocol.errors import ErrorCode
 from headrace.protocol.topic_partition import TopicPartition
 
 from ..core.codes import Remedy, is_retriable, remedy_of
-from ..core.transactions import NOBODY, Producer
+from ..core.transactions import NOBODY, ProducerId
 from .encode import EncodedBatch, seal_for
 
 FIRST_SEQUENCE: Final = 0
@@ -70,7 +70,7 @@ class PartitionQueue:
     """The batches of a partition that are not written yet, in their order; the first `in_flight` are under way."""
 
     where: TopicPartition
-    producer: Producer
+    producer: ProducerId
     transactional: bool = False
     batches: deque[Batch] = field(default_factory=deque)
     in_flight: int = 0
@@ -126,7 +126,7 @@ class PartitionQueue:
         self.pause = pause
         self.retry_at = now + pause
 
-    def start_anew(self, producer: Producer) -> None:
+    def start_anew(self, producer: ProducerId) -> None:
         """Number all that is left from the first on, as another producer; nothing may be under way."""
         assert not self.in_flight
         self.is_forgotten = False

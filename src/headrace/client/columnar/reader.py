@@ -22,12 +22,12 @@ from headrace.protocol.fetched import FetchAnswer, PartitionRecords, parse_fetch
 
 from ..core.codes import code_of
 from ..core.errors import ConnectionLost
-from ..core.metadata import Route
+from ..core.metadata import PartitionRoute
 from ..errors import ClientError
 from .channel import Answer, Channel
 from .cluster import Cluster
 from .decode import Decoder
-from .fetching import PartitionRead, Step, end_of_batches, judge, next_fetch
+from .fetching import FetchStep, PartitionRead, end_of_batches, next_fetch, step_after
 from .model import EARLIEST, LATEST, OffsetsGone, Range, TopicPartition, TopicReplaced
 from .retry import Patience, TryAgain, refused, translated_call, unreachable
 
@@ -166,7 +166,7 @@ class _Reading:
         state.epoch = place.epoch
         return place.node if state.replica is None else state.replica
 
-    def _place(self, where: TopicPartition) -> Route:
+    def _place(self, where: TopicPartition) -> PartitionRoute:
         """Who leads a partition of the very topic that is wanted; what is remembered may be of another one."""
         wanted = self._topic_ids.get(where.topic)
         place = self._cluster.locate(where)
@@ -265,7 +265,7 @@ class _Reading:
             state = asked.pop((partition.topic, partition.partition), None)
             if state is None:
                 continue
-            step = judge(state, partition, read_committed=self._read_committed, is_alone=not total)
+            step = step_after(state, partition, read_committed=self._read_committed, is_alone=not total)
             job = self._act(state, partition, step)
             if job is not None:
                 jobs.append(job)
@@ -282,28 +282,28 @@ class _Reading:
             else:
                 self._postpone(state, refused(ErrorCode.unknown_server_error, state.where.text, "was not answered for"))
 
-    def _act(self, state: PartitionRead, answer: PartitionRecords, step: Step) -> _Job | None:
+    def _act(self, state: PartitionRead, answer: PartitionRecords, step: FetchStep) -> _Job | None:
         code = code_of(answer.code)
-        if step is Step.RECORDS:
+        if step is FetchStep.RECORDS:
             return self._job(state, answer)
-        if step is Step.DONE:
+        if step is FetchStep.DONE:
             state.next_offset = state.end
-        elif step is Step.EMPTY:
+        elif step is FetchStep.EMPTY:
             state.empty_answers += 1
-        elif step is Step.ASK and answer.preferred_read_replica >= 0:
+        elif step is FetchStep.ASK and answer.preferred_read_replica >= 0:
             state.replica = answer.preferred_read_replica
-        elif step is Step.LEADER:
+        elif step is FetchStep.LEADER:
             state.replica = None
-        elif step is Step.STALE:
+        elif step is FetchStep.STALE:
             self._cluster.forget_leaders([state.where.topic])
             state.replica = None
             self._postpone(state, refused(code, state.where.text))
-        elif step is Step.WAIT:
+        elif step is FetchStep.WAIT:
             words = _OPEN_TRANSACTION if code is ErrorCode.none else None
             self._postpone(state, refused(code, state.where.text, words))
-        elif step is Step.GONE:
+        elif step is FetchStep.GONE:
             self._confirm_gone(state)
-        elif step is Step.REFUSED:
+        elif step is FetchStep.REFUSED:
             raise refused(code, state.where.text)
         return None
 

@@ -13,7 +13,7 @@ from headrace.protocol.topic_partition import TopicPartition
 
 from ..core.errors import ConnectionLost
 from ..core.produce import UNANSWERED, read_produced
-from ..core.transactions import NOBODY, Producer
+from ..core.transactions import NOBODY, ProducerId
 from ..errors import ClientError
 from .channel import Channel
 from .cluster import Cluster
@@ -70,7 +70,7 @@ class Sender:
         self.places: dict[TopicPartition, Places] = defaultdict(Places)
         """Where those of a transaction are."""
 
-    def add(self, where: TopicPartition, encoded: EncodedBatch, producer: Producer) -> None:
+    def add(self, where: TopicPartition, encoded: EncodedBatch, producer: ProducerId) -> None:
         """Take a batch to be sent; `producer` counts for the first batch of a partition."""
         queue = self._queues.get(where)
         if queue is None:

@@ -18,7 +18,7 @@ from ..core.errors import VersionNotServed
 from ..core.metadata import CoordinatorKind
 from ..core.transactions import (
     NOBODY,
-    Producer,
+    ProducerId,
     add_partitions_request,
     end_request,
     init_producer_request,
@@ -34,7 +34,7 @@ from .retry import refused_or_again
 T = TypeVar("T")
 
 
-class State(Enum):
+class TransactionState(Enum):
     """Where a transaction is."""
 
     NEW = auto()
@@ -47,7 +47,7 @@ class State(Enum):
     """Somebody else has the transactional id: nothing more can be done."""
 
 
-class Event(Enum):
+class TransactionEvent(Enum):
     BEGIN = auto()
     COMMIT = auto()
     ABORT = auto()
@@ -56,25 +56,25 @@ class Event(Enum):
     FENCE = auto()
 
 
-TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
-    (State.NEW, Event.BEGIN): State.OPEN,
-    (State.READY, Event.BEGIN): State.OPEN,
-    (State.OPEN, Event.COMMIT): State.READY,
-    (State.OPEN, Event.ABORT): State.NEW,
-    (State.OPEN, Event.HAND_OVER): State.NEW,
-    (State.OPEN, Event.FAIL): State.FAILED,
-    (State.FAILED, Event.FAIL): State.FAILED,
-    (State.FAILED, Event.ABORT): State.NEW,
-    **{(state, Event.FENCE): State.FENCED for state in State},
-    (State.FENCED, Event.FAIL): State.FENCED,
+TRANSITIONS: Final[dict[tuple[TransactionState, TransactionEvent], TransactionState]] = {
+    (TransactionState.NEW, TransactionEvent.BEGIN): TransactionState.OPEN,
+    (TransactionState.READY, TransactionEvent.BEGIN): TransactionState.OPEN,
+    (TransactionState.OPEN, TransactionEvent.COMMIT): TransactionState.READY,
+    (TransactionState.OPEN, TransactionEvent.ABORT): TransactionState.NEW,
+    (TransactionState.OPEN, TransactionEvent.HAND_OVER): TransactionState.NEW,
+    (TransactionState.OPEN, TransactionEvent.FAIL): TransactionState.FAILED,
+    (TransactionState.FAILED, TransactionEvent.FAIL): TransactionState.FAILED,
+    (TransactionState.FAILED, TransactionEvent.ABORT): TransactionState.NEW,
+    **{(state, TransactionEvent.FENCE): TransactionState.FENCED for state in TransactionState},
+    (TransactionState.FENCED, TransactionEvent.FAIL): TransactionState.FENCED,
 }
 
 _WORDS: Final = {
-    State.NEW: "no transaction has begun",
-    State.READY: "no transaction has begun",
-    State.OPEN: "a transaction is open already",
-    State.FAILED: "the transaction failed and can only be aborted",
-    State.FENCED: WHY_FENCED,
+    TransactionState.NEW: "no transaction has begun",
+    TransactionState.READY: "no transaction has begun",
+    TransactionState.OPEN: "a transaction is open already",
+    TransactionState.FAILED: "the transaction failed and can only be aborted",
+    TransactionState.FENCED: WHY_FENCED,
 }
 
 
@@ -87,8 +87,8 @@ class PreparedTransaction(NamedTuple):
     has_records: bool
 
     @property
-    def producer(self) -> Producer:
-        return Producer(self.producer_id, self.epoch)
+    def producer(self) -> ProducerId:
+        return ProducerId(self.producer_id, self.epoch)
 
 
 class Transaction:
@@ -100,20 +100,20 @@ class Transaction:
         self._timeout_ms = timeout_ms
         self._added: set[TopicPartition] = set()
         self.producer = NOBODY
-        self.state = State.NEW
+        self.state = TransactionState.NEW
 
     @property
     def is_open(self) -> bool:
-        return self.state in (State.OPEN, State.FAILED)
+        return self.state in (TransactionState.OPEN, TransactionState.FAILED)
 
     def begin(self) -> bool:
         """Begin; True when the producer is another one than before."""
-        self.check(Event.BEGIN)
-        is_new = self.state is State.NEW
+        self.check(TransactionEvent.BEGIN)
+        is_new = self.state is TransactionState.NEW
         if is_new:
             self.producer = self._guarded(self._new_producer)
         self._added.clear()
-        self.move(Event.BEGIN)
+        self.move(TransactionEvent.BEGIN)
         return is_new
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
@@ -125,27 +125,27 @@ class Transaction:
 
     def prepared(self) -> PreparedTransaction:
         """Hand the open transaction over; the next one begins with a new epoch."""
-        self.check(Event.HAND_OVER)
-        self.move(Event.HAND_OVER)
+        self.check(TransactionEvent.HAND_OVER)
+        self.move(TransactionEvent.HAND_OVER)
         return PreparedTransaction(self.id, *self.producer, bool(self._added))
 
-    def end(self, event: Event) -> None:
+    def end(self, event: TransactionEvent) -> None:
         """Commit or abort."""
         self.check(event)
         prepared = PreparedTransaction(self.id, *self.producer, bool(self._added))
-        self._guarded(lambda: finish_transaction(self._cluster, prepared, commit=event is Event.COMMIT))
+        self._guarded(lambda: finish_transaction(self._cluster, prepared, commit=event is TransactionEvent.COMMIT))
         self.move(event)
 
-    def check(self, event: Event) -> None:
+    def check(self, event: TransactionEvent) -> None:
         """`ClientError` when this cannot be done now."""
         if (self.state, event) not in TRANSITIONS:
-            code = FENCED if self.state is State.FENCED else "INVALID_TXN_STATE"
+            code = FENCED if self.state is TransactionState.FENCED else "INVALID_TXN_STATE"
             raise ClientError(f"transactional id '{self.id}': {_WORDS[self.state]}", code)
 
-    def move(self, event: Event) -> None:
+    def move(self, event: TransactionEvent) -> None:
         self.state = TRANSITIONS[(self.state, event)]
 
-    def _new_producer(self) -> Producer:
+    def _new_producer(self) -> ProducerId:
         if self.producer == NOBODY:
             _require_transactions(self._cluster)
         return init_producer(self._cluster, self.id, self._timeout_ms, self.producer)
@@ -155,9 +155,9 @@ class Transaction:
             return call()
         except ClientError as error:
             if error.code == FENCED:
-                self.move(Event.FENCE)
+                self.move(TransactionEvent.FENCE)
             elif self.is_open:
-                self.move(Event.FAIL)
+                self.move(TransactionEvent.FAIL)
             raise
 
 
@@ -174,11 +174,11 @@ def finish_transaction(cluster: Cluster, prepared: PreparedTransaction, *, commi
     cluster.with_coordinator(CoordinatorKind.TRANSACTION, prepared.transactional_id, attempt)
 
 
-def init_producer(cluster: Cluster, transactional_id: str | None, timeout_ms: int, before: Producer) -> Producer:
+def init_producer(cluster: Cluster, transactional_id: str | None, timeout_ms: int, before: ProducerId) -> ProducerId:
     """An id for a producer; with a transactional id its own one, with a new epoch and older ones fenced off."""
     values = init_producer_request(transactional_id, timeout_ms, before)
 
-    def attempt(channel: Channel) -> Producer:
+    def attempt(channel: Channel) -> ProducerId:
         answer = channel.ask(ApiKey.INIT_PRODUCER_ID, values)
         if answer.error_code is ErrorCode.invalid_transaction_timeout:
             raise ClientError(
@@ -195,7 +195,7 @@ def init_producer(cluster: Cluster, transactional_id: str | None, timeout_ms: in
     return cluster.with_any(attempt)
 
 
-def _add_partitions(cluster: Cluster, transactional_id: str, producer: Producer, new: list[TopicPartition]) -> None:
+def _add_partitions(cluster: Cluster, transactional_id: str, producer: ProducerId, new: list[TopicPartition]) -> None:
     values = add_partitions_request(transactional_id, producer, new)
 
     def attempt(channel: Channel) -> None:

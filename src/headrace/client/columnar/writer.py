@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from ..core.transactions import NOBODY, Producer
+from ..core.transactions import NOBODY, ProducerId
 from ..errors import ClientError, ClusterUnreachable
 from .cluster import Cluster
 from .encode import encode_rows
@@ -22,7 +22,7 @@ from .model import Range, TopicPartition
 from .producing import FENCED
 from .rows import Router, batches_of, by_topic, checked, highest_partition, joined, pieces
 from .sender import Sender
-from .transaction import Event, PreparedTransaction, Transaction, init_producer
+from .transaction import PreparedTransaction, Transaction, TransactionEvent, init_producer
 
 MIB: Final = 1 << 20
 _LEAST_COLLECTED: Final = 4 * MIB
@@ -77,7 +77,7 @@ class Writer:
         self._compression = compression or settings["compression.type"]
         self._transaction = Transaction(cluster, name, settings["transaction.timeout.ms"]) if name else None
         self._sender = Sender(cluster, acks=_checked_acks(word), transaction=self._transaction)
-        self._producer: Producer | None = None if _is_idempotent(wanted, word, name) else NOBODY
+        self._producer: ProducerId | None = None if _is_idempotent(wanted, word, name) else NOBODY
         self._collected: dict[str, _Collected] = {}
         self._collected_bytes = 0
         self._error: ClientError | None = None
@@ -89,7 +89,7 @@ class Writer:
         return dict(self._sender.written)
 
     @property
-    def producer(self) -> Producer:
+    def producer(self) -> ProducerId:
         """Who writes, as brokers know it; nobody before the first transaction or the first rows."""
         return self._producer or NOBODY
 
@@ -135,23 +135,23 @@ class Writer:
 
     def commit(self) -> None:
         """Write what is left, then make all of the transaction visible; raises when it is not."""
-        self._require_transaction().check(Event.COMMIT)
+        self._require_transaction().check(TransactionEvent.COMMIT)
         self.flush()
-        self._require_transaction().end(Event.COMMIT)
+        self._require_transaction().end(TransactionEvent.COMMIT)
 
     def abort(self) -> None:
         """Give the transaction up: nothing of it is ever shown to readers of what is committed."""
         transaction = self._require_transaction()
-        transaction.check(Event.ABORT)
+        transaction.check(TransactionEvent.ABORT)
         self._collected.clear()
         self._collected_bytes = 0
         self._sender.drop()
-        transaction.end(Event.ABORT)
+        transaction.end(TransactionEvent.ABORT)
         self._error = None
 
     def prepare(self) -> PreparedTransaction:
         """Write what is left, and hand the open transaction over to whoever ends it with `finish_transaction`."""
-        self._require_transaction().check(Event.HAND_OVER)
+        self._require_transaction().check(TransactionEvent.HAND_OVER)
         self.flush()
         return self._require_transaction().prepared()
 
@@ -255,7 +255,7 @@ class Writer:
         count = self._cluster.describe([topic])[topic].partitions
         return count if highest < count else self._cluster.partitions([topic])[topic]
 
-    def _identity(self) -> Producer:
+    def _identity(self) -> ProducerId:
         if self._producer is None:
             self._producer = init_producer(self._cluster, None, 0, NOBODY)
         return self._producer
@@ -263,7 +263,7 @@ class Writer:
     def _fail(self, error: ClientError) -> None:
         self._error = error
         if self._transaction is not None and self._transaction.is_open:
-            self._transaction.move(Event.FENCE if error.code == FENCED else Event.FAIL)
+            self._transaction.move(TransactionEvent.FENCE if error.code == FENCED else TransactionEvent.FAIL)
 
     def _require_usable(self) -> None:
         if self._is_closed:

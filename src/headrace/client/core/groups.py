@@ -13,14 +13,14 @@ from .codes import Remedy, remedy_of
 _NOTHING: Final = -1
 
 
-class Standing(NamedTuple):
+class Membership(NamedTuple):
     """A member's place in a group; the default is that of somebody who is not a member."""
 
     member_id: str = ""
     generation: int = -1
 
 
-NOT_A_MEMBER: Final = Standing()
+NOT_A_MEMBER: Final = Membership()
 
 
 class Coordinator(NamedTuple):
@@ -30,7 +30,7 @@ class Coordinator(NamedTuple):
     address: Address
 
 
-class Committed(NamedTuple):
+class CommittedOffset(NamedTuple):
     """What a group commits for a partition."""
 
     offset: int
@@ -41,7 +41,7 @@ class FetchedOffset(NamedTuple):
     """What a coordinator says of a partition; `committed` is None where nothing is."""
 
     code: ErrorCode
-    committed: Committed | None
+    committed: CommittedOffset | None
 
 
 def find_coordinator_request(kind: int, key: str) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def read_coordinator(answer: Any) -> Coordinator:
 
 
 def commit_request(
-    group: str, offsets: Mapping[TopicPartition, Committed], standing: Standing = NOT_A_MEMBER
+    group: str, offsets: Mapping[TopicPartition, CommittedOffset], standing: Membership = NOT_A_MEMBER
 ) -> dict[str, Any]:
     """OffsetCommit, as a member or as somebody who is none."""
     topics = [
@@ -108,7 +108,7 @@ def read_committed(answer: Any) -> dict[TopicPartition, FetchedOffset]:
     return {
         TopicPartition(topic.name, int(p.partition_index)): FetchedOffset(
             p.error_code,
-            None if p.committed_offset == _NOTHING else Committed(int(p.committed_offset), p.metadata or ""),
+            None if p.committed_offset == _NOTHING else CommittedOffset(int(p.committed_offset), p.metadata or ""),
         )
         for topic in answer.topics
         for p in topic.partitions
@@ -116,7 +116,7 @@ def read_committed(answer: Any) -> dict[TopicPartition, FetchedOffset]:
 
 
 def join_request(
-    group: str, standing: Standing, *, topics: Iterable[str], assignor: str, session_ms: int, rebalance_ms: int
+    group: str, standing: Membership, *, topics: Iterable[str], assignor: str, session_ms: int, rebalance_ms: int
 ) -> dict[str, Any]:
     """JoinGroup of a consumer that subscribes to topics."""
     return {
@@ -130,7 +130,7 @@ def join_request(
 
 
 def sync_request(
-    group: str, standing: Standing, protocol: str | None, shares: Mapping[str, Mapping[str, Iterable[int]]]
+    group: str, standing: Membership, protocol: str | None, shares: Mapping[str, Mapping[str, Iterable[int]]]
 ) -> dict[str, Any]:
     """SyncGroup; `shares` has what each member is to read, from the member that leads the group."""
     return {
@@ -145,12 +145,12 @@ def sync_request(
     }
 
 
-def heartbeat_request(group: str, standing: Standing) -> dict[str, Any]:
+def heartbeat_request(group: str, standing: Membership) -> dict[str, Any]:
     """Heartbeat of a member."""
     return {"group_id": group, "generation_id": standing.generation, "member_id": standing.member_id}
 
 
-def leave_request(group: str, standing: Standing) -> dict[str, Any]:
+def leave_request(group: str, standing: Membership) -> dict[str, Any]:
     """LeaveGroup of one member."""
     leaving = {"member_id": standing.member_id, "group_instance_id": None}
     return {"group_id": group, "members": [leaving]}

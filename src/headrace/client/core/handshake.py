@@ -1,8 +1,8 @@
 """From a connected socket to a connection that is ready for requests: the versions both sides speak, then SASL.
 
-A generator: it yields requests, is sent the body of each answer, and returns a `Session`. A driver whose connection is
-lost meanwhile throws that into it. `AuthenticationRefused` and `ProtocolViolation` are for the driver to complete with
-the broker's address.
+A generator: it yields requests, is sent the body of each answer, and returns a `ConnectionSession`. A driver whose
+connection is lost meanwhile throws that into it. `AuthenticationRefused` and `ProtocolViolation` are for the driver to
+complete with the broker's address.
 """
 
 import ssl
@@ -47,7 +47,7 @@ class HandshakeRequest(NamedTuple):
     body: bytes | bytearray
 
 
-class Session(NamedTuple):
+class ConnectionSession(NamedTuple):
     """What was agreed on."""
 
     served: Ranges
@@ -56,7 +56,7 @@ class Session(NamedTuple):
     """Seconds from now for which the connection may be used; None for as long as it lasts."""
 
 
-Steps: TypeAlias = Generator[HandshakeRequest, memoryview, Session]
+Steps: TypeAlias = Generator[HandshakeRequest, memoryview, ConnectionSession]
 
 
 def handshake(settings: ConnectionSettings) -> Steps:
@@ -66,7 +66,7 @@ def handshake(settings: ConnectionSettings) -> Steps:
     if settings.exchange is not None:
         assert settings.mechanism is not None
         lifetime = yield from _authenticate(served, settings.mechanism, settings.exchange())
-    return Session(served, lifetime * _REAUTHENTICATION_SHARE if lifetime else None)
+    return ConnectionSession(served, lifetime * _REAUTHENTICATION_SHARE if lifetime else None)
 
 
 def _served_versions() -> Generator[HandshakeRequest, memoryview, Ranges]:

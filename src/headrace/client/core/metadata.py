@@ -33,7 +33,7 @@ class Leader(NamedTuple):
     epoch: int
 
 
-class Route(NamedTuple):
+class PartitionRoute(NamedTuple):
     """The broker that leads a partition, and what its topic is called on the wire."""
 
     node: int
@@ -59,10 +59,10 @@ class TopicImage:
     def partitions(self) -> int:
         return len(self.leaders)
 
-    def route(self, partition: int) -> Route | None:
+    def route(self, partition: int) -> PartitionRoute | None:
         """Who leads a partition; None while nobody does. `KeyError` for a partition that there is not."""
         leader = self.leaders[partition]
-        return None if leader.node < 0 else Route(leader.node, leader.epoch, self.id)
+        return None if leader.node < 0 else PartitionRoute(leader.node, leader.epoch, self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

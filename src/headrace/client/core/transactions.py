@@ -7,18 +7,18 @@ from headrace.protocol.errors import ErrorCode
 from headrace.protocol.topic_partition import TopicPartition, indexes_by_topic
 
 
-class Producer(NamedTuple):
+class ProducerId(NamedTuple):
     """Who writes, as brokers know it."""
 
     id: int
     epoch: int
 
 
-NOBODY: Final = Producer(-1, -1)
+NOBODY: Final = ProducerId(-1, -1)
 """A producer without sequence numbers: a repeated batch is a second one."""
 
 
-def init_producer_request(transactional_id: str | None, timeout_ms: int, before: Producer = NOBODY) -> dict[str, Any]:
+def init_producer_request(transactional_id: str | None, timeout_ms: int, before: ProducerId = NOBODY) -> dict[str, Any]:
     """InitProducerId: an id, or for a transactional id a new epoch that fences older ones."""
     return {
         "transactional_id": transactional_id,
@@ -28,13 +28,13 @@ def init_producer_request(transactional_id: str | None, timeout_ms: int, before:
     }
 
 
-def read_producer(answer: Any) -> Producer:
+def read_producer(answer: Any) -> ProducerId:
     """The producer in an answer that is no error."""
-    return Producer(int(answer.producer_id), int(answer.producer_epoch))
+    return ProducerId(int(answer.producer_id), int(answer.producer_epoch))
 
 
 def add_partitions_request(
-    transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition]
+    transactional_id: str, producer: ProducerId, partitions: Iterable[TopicPartition]
 ) -> dict[str, Any]:
     """AddPartitionsToTxn, as clients ask it."""
     topics = [{"name": topic, "partitions": indexes} for topic, indexes in indexes_by_topic(partitions).items()]
@@ -52,7 +52,7 @@ def read_added(answer: Any) -> list[ErrorCode]:
     return sorted(codes, key=lambda code: code is ErrorCode.operation_not_attempted)
 
 
-def end_request(transactional_id: str, producer: Producer, *, commit: bool) -> dict[str, Any]:
+def end_request(transactional_id: str, producer: ProducerId, *, commit: bool) -> dict[str, Any]:
     """EndTxn: commit or abort."""
     return {
         "transactional_id": transactional_id,

@@ -21,11 +21,11 @@ from headrace import __version__
 from headrace.client.aio import once
 from headrace.client.aio.assignment import WHOLE
 from headrace.client.aio.client import Client
-from headrace.client.aio.member import Member, MemberSettings, State
+from headrace.client.aio.member import Member, MemberSettings, MembershipState
 from headrace.client.aio.reader import Reader
 from headrace.client.aio.retrying import Unavailable
 from headrace.client.core.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
-from headrace.client.core.groups import Committed
+from headrace.client.core.groups import CommittedOffset
 from headrace.protocol.errors import CodedError
 from headrace.protocol.partitioner import partition_for
 from headrace.protocol.records import Record
@@ -141,8 +141,8 @@ class Delivery:
 
     async def commit(self, place: TopicPartition, offset: int) -> None:
         """Commit how far a partition is, while this gateway is the owner."""
-        if self._member.state is State.STABLE:
-            refused = await self._member.commit({place: Committed(offset)})
+        if self._member.state is MembershipState.STABLE:
+            refused = await self._member.commit({place: CommittedOffset(offset)})
             for code in refused.values():
                 log.info("a commit was refused", subscription=self.subscription.id, code=code.name)
 

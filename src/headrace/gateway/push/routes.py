@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from headrace.client.aio import admin, groups
 from headrace.client.aio.client import Client
-from headrace.client.aio.fetching import Position, fetch, list_offsets
+from headrace.client.aio.fetching import FetchPosition, fetch, list_offsets
 from headrace.client.core.offsets import EARLIEST
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.topic_partition import TopicPartition
@@ -209,7 +209,7 @@ async def _check_callback(manager: Manager, url: str) -> None:
 async def _check_rights(client: Client, subscription: Subscription) -> None:
     """Who subscribes must itself be allowed to read the topic in that group: brokers are asked in its name."""
     start = (await list_offsets(client.cluster, subscription.topic, {0: EARLIEST}))[0][0]
-    await fetch(client.cluster, Position(subscription.topic, 0, start), max_bytes=1)
+    await fetch(client.cluster, FetchPosition(subscription.topic, 0, start), max_bytes=1)
     await groups.committed(client.cluster, subscription.group, [TopicPartition(subscription.topic, 0)])
     found = await groups.describe(client.cluster, subscription.group)
     if found.members:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from headrace.client.core.errors import AuthenticationRefused, ConnectionLost
-from headrace.client.core.handshake import ConnectionSettings, HandshakeRequest, Session, Steps, handshake
+from headrace.client.core.handshake import ConnectionSession, ConnectionSettings, HandshakeRequest, Steps, handshake
 from headrace.client.core.sasl import PLAIN, credentials
 from headrace.protocol.api import ApiKey
 from headrace.protocol.encode import encode_response
@@ -30,10 +30,10 @@ def versions(version: int = 3, code: ErrorCode = ErrorCode.none) -> memoryview:
     return answer(ApiKey.API_VERSIONS, version, {"error_code": code, "api_keys": VERSIONS, "throttle_time": 0})
 
 
-def ended(steps: Steps, body: memoryview) -> Session:
+def ended(steps: Steps, body: memoryview) -> ConnectionSession:
     with pytest.raises(StopIteration) as done:
         steps.send(body)
-    session: Session = done.value.value
+    session: ConnectionSession = done.value.value
     return session
 
 

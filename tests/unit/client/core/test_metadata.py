@@ -12,7 +12,7 @@ from headrace.client.core.metadata import (
     CoordinatorKind,
     Leader,
     Metadata,
-    Route,
+    PartitionRoute,
     TopicImage,
 )
 from headrace.client.errors import UnknownPartition, UnknownTopic
@@ -35,7 +35,7 @@ IMAGE = ClusterImage(
 
 
 def test_a_partition_is_routed_to_its_leader_while_it_has_one() -> None:
-    assert ORDERS.route(0) == Route(1, 5, b"i" * 16)
+    assert ORDERS.route(0) == PartitionRoute(1, 5, b"i" * 16)
     assert ORDERS.route(1) is None
     assert ORDERS.led == (0,)
 

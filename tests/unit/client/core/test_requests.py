@@ -9,8 +9,8 @@ from kio.serial import entity_reader
 
 from headrace.client.core.groups import (
     NOT_A_MEMBER,
-    Committed,
-    Standing,
+    CommittedOffset,
+    Membership,
     commit_request,
     committed_request,
     find_coordinator_request,
@@ -30,7 +30,7 @@ from headrace.client.core.topics import (
     describe_configs_request,
 )
 from headrace.client.core.transactions import (
-    Producer,
+    ProducerId,
     add_partitions_request,
     end_request,
     init_producer_request,
@@ -43,7 +43,7 @@ from headrace.protocol.fetch_request import FetchPartition, fetch_request
 from headrace.protocol.topic_partition import TopicPartition
 
 ONE, TWO, OTHER = TopicPartition("a", 0), TopicPartition("a", 3), TopicPartition("b", 1)
-MEMBER, PRODUCER = Standing("m-1", 4), Producer(77, 2)
+MEMBER, PRODUCER = Membership("m-1", 4), ProducerId(77, 2)
 FETCHED = [FetchPartition(ONE, 5, 100), FetchPartition(OTHER, 6, 200, leader_epoch=3, topic_id=b"t" * 16)]
 REQUESTS: list[tuple[ApiKey, Mapping[str, Any]]] = [
     (ApiKey.METADATA, metadata_request(None)),
@@ -56,8 +56,8 @@ REQUESTS: list[tuple[ApiKey, Mapping[str, Any]]] = [
     (ApiKey.INCREMENTAL_ALTER_CONFIGS, alter_configs_request(TOPIC, ["a", "b"], {"set": "1", "deleted": None})),
     (ApiKey.DESCRIBE_CONFIGS, describe_configs_request(TOPIC, ["a"], ["k"])),
     (ApiKey.FIND_COORDINATOR, find_coordinator_request(CoordinatorKind.TRANSACTION, "x")),
-    (ApiKey.OFFSET_COMMIT, commit_request("g", {ONE: Committed(4), OTHER: Committed(5, "note")}, MEMBER)),
-    (ApiKey.OFFSET_COMMIT, commit_request("g", {TWO: Committed(4)}, NOT_A_MEMBER)),
+    (ApiKey.OFFSET_COMMIT, commit_request("g", {ONE: CommittedOffset(4), OTHER: CommittedOffset(5, "note")}, MEMBER)),
+    (ApiKey.OFFSET_COMMIT, commit_request("g", {TWO: CommittedOffset(4)}, NOT_A_MEMBER)),
     (ApiKey.OFFSET_FETCH, committed_request("g", [ONE, TWO, OTHER], require_stable=True)),
     (
         ApiKey.JOIN_GROUP,
