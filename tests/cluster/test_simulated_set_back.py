@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
 from headrace.cluster.identity import WrongCluster
-from headrace.cluster.lineage import MARK_SECONDS
+from headrace.cluster.lineage import LINEAGE, MARK_SECONDS
 from headrace.cluster.membership import IdInUse
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
@@ -98,6 +99,40 @@ def test_leaders_after_a_set_back_have_epochs_that_no_log_has_seen() -> None:
         assert cluster.state(TOPIC).leader_epoch < known
         await cluster.until(lambda: cluster.state(TOPIC).leader_epoch > known, "a new leader epoch")
         await whole_and_nothing_lost(run)
+
+    told(story)
+
+
+def test_partitions_that_are_added_again_after_a_set_back_have_epochs_that_their_old_logs_have_not_seen() -> None:
+    async def grow(run: Run) -> None:
+        topic = {"name": TOPIC, "count": 2, "assignments": [{"broker_ids": [0, 1, 2]}]}
+        request = {"topics": [topic], "timeout": 5_000, "validate_only": False}
+        while len(run.cluster.topics()[TOPIC].partitions) != 2:
+            with suppress(OSError):
+                await run.client.ask_anyone(ApiKey.CREATE_PARTITIONS, 3, request)
+            await run.client.pause()
+
+    async def story(run: Run) -> None:
+        cluster = run.cluster
+        await run.client.create_topic(TOPIC, assignments=[[0, 1, 2]])
+        await asyncio.sleep(MARK_SECONDS + 1)
+        backup = cluster.ensemble.tree.snapshot()
+        await grow(run)
+        for _ in range(4):
+            await cluster.until(cluster.is_whole, "every partition is whole")
+            await cluster.leader(TOPIC, 1).stop()
+            await asyncio.gather(*(machine.start() for machine in cluster if not machine.is_up))
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        known = cluster.state(TOPIC, 1).leader_epoch
+        await asyncio.sleep(MARK_SECONDS + 1)
+        cluster.ensemble.set_back(backup)
+        await cluster.until(lambda: cluster.ensemble.tree.get(LINEAGE) is not None, "it was noticed")
+        lone = cluster[2]
+        lone.kill()
+        await grow(run)
+        await cluster.until(lambda: cluster.state(TOPIC, 1).leader_epoch > known, "an epoch that no log has seen")
+        await lone.start()
+        await cluster.until(cluster.is_whole, "every partition is whole")
 
     told(story)
 

@@ -18,6 +18,7 @@ from uuid import UUID
 
 import structlog
 
+from headrace.net.clock import Clock
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from . import election
@@ -37,6 +38,9 @@ POLL_SECONDS: Final = 5.0
 LISTEN_SECONDS: Final = 1.0
 SILENCE_SECONDS: Final = 3 * POLL_SECONDS
 """How long a controller may be out of reach for everyone else."""
+
+_EARLIEST_SECOND: Final = 1_600_000_000
+"""September 2020: leader epochs have 31 bits, which last until 2088."""
 
 log = structlog.get_logger(__name__)
 
@@ -65,11 +69,14 @@ class ActiveController:
         feed: Feed,
         ask_ends: AskEnds,
         rng: Random,
+        clock: Clock,
     ) -> None:
         self._broker_id = broker_id
         self._rng = rng
+        self._clock = clock
         self._store = store
         self.writer = writer
+        writer.first_leader_epoch = self._first_leader_epoch
         self.image = image
         self.feed = feed
         self.is_ready = False
@@ -200,6 +207,17 @@ class ActiveController:
         operation, lineage = self._lineage.extension(self._rng)
         await self.writer.commit([operation])
         self._lineage = lineage
+
+    def _first_leader_epoch(self) -> int:
+        """Of a partition that is added to a topic, above all that logs know of it.
+
+        Where the store was set back, the partition may have been there before: brokers still hold its logs, and how far
+        its leader epochs had come nobody knows any more. They never came as far as there are seconds.
+        """
+        if not self._lineage.was_set_back:
+            return 0
+        known = max((state.leader_epoch for topic in self.image.topics() for state in topic.partitions), default=0)
+        return max(known + 1, self._clock.now_ms() // 1000 - _EARLIEST_SECOND)
 
     async def _settle_partitions(self, came: Mapping[int, Registration]) -> None:
         """Leaders for what the living hold. Who has come anew was gone: it is in no ISR unless it is the last."""

@@ -115,6 +115,11 @@ class Lineage(NamedTuple):
     def latest(self) -> str:
         return self.ids[-1]
 
+    @property
+    def was_set_back(self) -> bool:
+        """Whether the store ever was, as far as it knows itself."""
+        return self.version is not None
+
     def is_news(self, known: str) -> bool:
         """Whether somebody who has heard of the lineage as far as `known` tells something new of a set-back.
 

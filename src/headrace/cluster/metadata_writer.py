@@ -154,6 +154,8 @@ class MetadataWriter:
         self._deleted: deque[UUID] = deque()
         """The deleted topics that the store remembers, the oldest first."""
         self._running: set[asyncio.Task[Any]] = set()
+        self.first_leader_epoch: Callable[[], int] = lambda: 0
+        """Of partitions that are added to a topic."""
 
     async def load(self) -> None:
         """Fills the image with what the store holds."""
@@ -227,7 +229,7 @@ class MetadataWriter:
         async def grow() -> Topic:
             topic = self._existing(name)
             added = self._assign_more(topic, total, assignments)
-            states = (*topic.partitions, *led_by_first(added, self._image.brokers))
+            states = (*topic.partitions, *led_by_first(added, self._image.brokers, self.first_leader_epoch()))
             if validate_only:
                 return replace(topic, partitions=states)
             for end in growth_steps(len(topic.partitions), total):

@@ -68,7 +68,9 @@ def collision_key(name: str) -> str:
     return name.replace(".", "_")
 
 
-def led_by_first(assignments: Iterable[tuple[int, ...]], alive: Container[int]) -> Iterable[PartitionState]:
+def led_by_first(
+    assignments: Iterable[tuple[int, ...]], alive: Container[int], leader_epoch: int = 0
+) -> Iterable[PartitionState]:
     """The states of new partitions: all replicas that live are in sync, the first of them leads."""
     states: list[PartitionState] = []
     for replicas in assignments:
@@ -78,7 +80,7 @@ def led_by_first(assignments: Iterable[tuple[int, ...]], alive: Container[int]) 
                 ErrorCode.invalid_replica_assignment,
                 f"The replica assignment is invalid: none of the brokers {list(replicas)} is alive",
             )
-        states.append(PartitionState(replicas=replicas, isr=isr, leader=isr[0]))
+        states.append(PartitionState(replicas=replicas, isr=isr, leader=isr[0], leader_epoch=leader_epoch))
     return states
 
 

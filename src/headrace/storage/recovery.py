@@ -398,9 +398,9 @@ def _recover_tail(recovery: _Recovery) -> int:
             break
         end, whole = _recover_segment(recovery, segment)
         number += 1
-        if not whole:
+        if not whole and not (number < len(segments) and segments[number].base_offset == end):
             _drop_from(recovery, number, f"offset {end} before it was lost")
-            break
+            break  # else the next one begins right there: what was cut off were no records
     return end
 
 

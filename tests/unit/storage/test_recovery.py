@@ -234,6 +234,25 @@ def test_a_missing_segment_behind_the_recovery_point_ends_the_log() -> None:
     assert len(log_paths(store)) == 2
 
 
+def test_garbage_behind_a_segment_that_ended_takes_nothing_from_those_after_it() -> None:
+    store = many_segments()
+    end, count = store.log.log_end_offset, len(log_paths(store))
+    store.disk.open(log_paths(store)[1]).append(b"garbage" * 100)
+    store.kill()
+    assert (store.log.offline, store.log.log_end_offset, len(log_paths(store))) == (None, end, count)
+    assert len(store.log.findings) == 1
+    assert "cut by 700 bytes" in store.log.findings[0]
+
+
+def test_a_segment_that_lost_its_last_batch_takes_those_after_it_along() -> None:
+    store = many_segments()
+    second, third = log_paths(store)[1:3]
+    store.disk.damage(second, len(store.disk.content(second)) - 1, b"\xee")
+    store.kill()
+    assert store.log.log_end_offset < int(third[-24:-4])
+    assert len(log_paths(store)) == 2
+
+
 def test_an_empty_directory_that_held_records_is_reported() -> None:
     store = store_with(5)
     store.checkpoint()

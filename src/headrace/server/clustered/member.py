@@ -247,6 +247,7 @@ class ClusterMember:
             feed=feed,
             ask_ends=self._ask_ends,
             rng=parts.rng,
+            clock=parts.replicas.clock,
         )
         self.active_controller = active
         try:
