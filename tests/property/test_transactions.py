@@ -327,7 +327,7 @@ async def _quietly(work: Callable[[], Awaitable[int]]) -> None:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(service, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(markers, "PAUSE_SECONDS", 0.0)
 
 

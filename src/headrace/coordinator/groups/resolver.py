@@ -1,7 +1,7 @@
 """Which topics match the expressions that groups are subscribed to, found a few at a time.
 
 With a hundred thousand topics an expression takes from half a second to minutes, in which others have to be served. So
-a group asks for what is known; what takes longer is found meanwhile, and the group hears of it at a later heartbeat:
+a group asks for what is known; what takes longer is found meanwhile, and counts with a later heartbeat:
 Kafka resolves expressions in the background, too. Names that were looked at once are not looked at again.
 """
 
@@ -17,7 +17,7 @@ from headrace.protocol.patterns import Pattern
 STEPS_PER_SLICE: Final = 200_000
 """What is spent on matching before other work runs (see `Pattern.cost`): at most some 5 ms."""
 _MOST_KEPT: Final = 1_000
-"""Expressions; the one that was not asked for longest is found anew when somebody asks."""
+"""Expressions; the least recently used one is resolved again when a group asks."""
 
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
 

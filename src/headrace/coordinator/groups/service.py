@@ -116,7 +116,7 @@ class GroupCoordinator:
         return await self.runtime.find(group_id)
 
     def shard(self, group_id: str) -> GroupShard:
-        """The shard of a group, ready to act; `CodedError` with what the client is to be told otherwise."""
+        """The shard of a group, ready to act; `CodedError` with the client's answer otherwise."""
         check_text(group_id)
         return self.runtime.shard(group_id)
 

@@ -75,7 +75,7 @@ class GroupShard(Shard):
             self.begin()
 
     def begin(self) -> None:
-        """Let the time of members run, who can be heard from now on."""
+        """Start the session timers of members: clients are served from now on."""
         for group in list(self.groups.values()):
             if self.phase is Phase.ACTIVE:
                 self.carry_out(group, group.on_loaded(self.now_ms()))
@@ -134,7 +134,7 @@ class GroupShard(Shard):
             self.groups[group.group_id] = group.successor
 
     def put(self, group: Group) -> None:
-        """Put a group in the place of any other of its id, whose waiting members are told to join again."""
+        """Put a group in the place of any other of its id, whose waiting members get REBALANCE_IN_PROGRESS."""
         former = self.groups.get(group.group_id)
         if former is not None:
             deliver(former.resign(ErrorCode.rebalance_in_progress))

@@ -1,1 +1,1 @@
-"""State that is kept in the partitions of an internal topic, by whoever leads them."""
+"""State that the records of an internal topic keep, coordinated by the leaders of its partitions."""

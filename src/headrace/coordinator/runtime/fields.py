@@ -22,7 +22,7 @@ _U64: Final = Struct(">Q")
 _UVARINT_SHIFTS: Final = (0, 7, 14, 21, 28)
 _LARGEST_UVARINT: Final = 2**32 - 1
 LARGEST_TEXT: Final = 32_767
-"""Bytes of the longest text that a plain length can tell."""
+"""Bytes of the longest text with a plain length."""
 
 
 class BadRecord(Exception):

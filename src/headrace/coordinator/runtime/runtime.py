@@ -74,7 +74,7 @@ class Runtime(Generic[AnyShard]):
         self._tasks.spawn(work)
 
     async def close(self) -> None:
-        """Coordinate nothing any more: everyone who waits is told so, and what runs in the background ends."""
+        """Coordinate nothing any more: requests that wait get NOT_COORDINATOR, background work ends."""
         self.is_closed = True
         self.close_shards()
         await self._tasks.close()
@@ -94,7 +94,7 @@ class Runtime(Generic[AnyShard]):
             self._load(self._open(partition))
 
     def leads_no_more(self, partition: Partition) -> None:
-        """Another broker leads a partition now: those who wait here are told to look for the coordinator again."""
+        """Another broker leads a partition now: requests that wait here get NOT_COORDINATOR."""
         if partition.topic == self._spec.name and (shard := self._shards.pop(partition.index, None)) is not None:
             self._backoffs.pop(shard, None)
             shard.close()
@@ -126,7 +126,7 @@ class Runtime(Generic[AnyShard]):
     # Shards
 
     def shard(self, key: str) -> AnyShard:
-        """The shard of a key, ready to act; `CodedError` with what the client is to be told otherwise."""
+        """The shard of a key, ready to act; `CodedError` with the client's answer otherwise."""
         topic = self._image.topic(self._spec.name)
         if topic is None or self.is_closed:
             raise CodedError(ErrorCode.not_coordinator)

@@ -7,8 +7,8 @@ What always holds:
 2.  Records are written in the order of the decisions, each decision as one batch.
 3.  A reply leaves, and whatever else follows from a decision, only once its records are committed: nobody learns what a
     crash could take back, nor sees it by reading.
-4.  Where what was written cannot be committed the shard gives up: everyone who waits is told so, and the log is read
-    again when somebody asks.
+4.  Where what was written cannot be committed the shard gives up: requests that wait get
+    COORDINATOR_NOT_AVAILABLE, and the log is read again with the next one.
 
 Whatever keeps state on an internal topic is a subclass: it says how each kind of record is replayed, and what becomes
 of those who wait when the shard is closed or gives up.
@@ -227,7 +227,7 @@ class Shard(ABC):
     # Ending
 
     def give_up(self, error: CodedError, replies: Iterable[Reply] = ()) -> None:
-        """What was decided here may never be committed: forget it, and read the log again when somebody asks."""
+        """What was decided here may never be committed: forget it, and read the log again with the next request."""
         deliver(replies, unavailable(error))
         if self.phase is Phase.ACTIVE:
             log.warning(
@@ -238,12 +238,12 @@ class Shard(ABC):
             self._resign(ErrorCode.coordinator_not_available)
 
     def close(self) -> None:
-        """Another broker coordinates this now, or nobody: everyone who waits is told to look for the coordinator."""
+        """This broker is no longer the coordinator: requests that wait get NOT_COORDINATOR."""
         self.phase = Phase.CLOSED
         self.timers.clear()
         self._resign(ErrorCode.not_coordinator)
 
 
 def unavailable(error: CodedError) -> CodedError:
-    """What a client is told when something could not be written or committed: to try again, here or elsewhere."""
+    """The answer when something could not be written or committed: COORDINATOR_NOT_AVAILABLE, so that clients retry."""
     return CodedError(ErrorCode.coordinator_not_available, error.message)

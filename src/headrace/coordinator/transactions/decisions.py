@@ -38,7 +38,7 @@ class Outcome:
     code: ErrorCode = ErrorCode.none
     write: Transaction | None = None
     producer: Producer = NOBODY
-    """What the client is told."""
+    """The producer id and epoch of the answer."""
 
 
 _NO_PARTITIONS: Final[dict[str, Any]] = {"partitions": frozenset(), "topic_ids": {}}
@@ -189,7 +189,7 @@ def end(
 def _end_with_epoch(
     known: Transaction, producer: Producer, event: Event, now_ms: int, version: int, new_id: int | None
 ) -> Outcome:
-    """The newer protocol: the epoch tells which transaction is meant. The one before the current was ended already."""
+    """The newer protocol: the epoch identifies the transaction. The one before the current is ended already."""
     wanted_commit = event is Event.COMMIT
     if _was_ended(known, producer):
         if known.state not in (State.EMPTY, State.ONGOING) and known.is_committed == wanted_commit:

@@ -1,4 +1,4 @@
-"""Tells partitions how transactions ended: markers, sent to their leaders until each has taken its own.
+"""The markers that end transactions, sent to the leaders of their partitions until each has written its own.
 
 A leader gets the markers of many transactions in one request, and few requests at a time, so that a thousand producers
 that commit at once cost it a few writes. Where a partition has moved, or nobody leads it, its marker is sent again a
@@ -53,12 +53,12 @@ def is_gone(image: ClusterImage, partition: TopicPartition, topic_id: UUID | Non
     Kafka's have no ids; what such an image does not know of them is gone.
     """
     topic, index = partition
-    found = image.topic(topic)
+    known = image.topic(topic)
     if topic_id is None:
-        return image.is_whole and (found is None or index >= len(found.partitions))
-    if found is not None and found.id == topic_id:
+        return image.is_whole and (known is None or index >= len(known.partitions))
+    if known is not None and known.id == topic_id:
         return False
-    return image.was_deleted(topic_id) or (image.is_whole and found is not None)
+    return image.was_deleted(topic_id) or (image.is_whole and known is not None)
 
 
 class Job:
@@ -129,12 +129,12 @@ class MarkerSender:
             self._work_off(broker)
 
     def _leader(self, partition: TopicPartition, topic_id: UUID | None) -> int:
-        """Who leads a partition; NO_LEADER also where it is not known, or not yet: an older topic may have its name."""
+        """The leader of a partition; NO_LEADER also where it is not known yet: an older topic may have its name."""
         topic, index = partition
-        found = self._image.topic(topic)
-        if found is None or index >= len(found.partitions) or topic_id not in (None, found.id):
+        known = self._image.topic(topic)
+        if known is None or index >= len(known.partitions) or topic_id not in (None, known.id):
             return NO_LEADER
-        return found.partitions[index].leader
+        return known.partitions[index].leader
 
     def _work_off(self, broker: int) -> None:
         if self._queues.get(broker) and self._under_way.get(broker, 0) < MOST_REQUESTS:

@@ -148,15 +148,15 @@ def _read_transaction(transactional_id: str, reader: Reader) -> Transaction:
 
 
 def _read_partitions(reader: Reader) -> tuple[frozenset[TopicPartition], dict[str, UUID]]:
-    found: set[TopicPartition] = set()
+    partitions: set[TopicPartition] = set()
     topic_ids: dict[str, UUID] = {}
     for _ in range(reader.count()):
         topic = reader.text()
-        found.update([(topic, index) for index in reader.i32s()])
+        partitions.update([(topic, index) for index in reader.i32s()])
         topic_id = reader.tags().get(_TOPIC_ID)
         if topic_id is not None:
             topic_ids[topic] = _uuid(topic_id)
-    return frozenset(found), topic_ids
+    return frozenset(partitions), topic_ids
 
 
 def _uuid(data: bytes) -> UUID:

@@ -39,8 +39,8 @@ from .states import PREPARED, State
 
 log = structlog.get_logger(__name__)
 
-PATIENCE_SECONDS: Final = 0.1
-"""How long a request waits for the transaction before it to be ended, instead of being told to come again."""
+SETTLE_SECONDS: Final = 0.1
+"""How long a request waits for the transaction before it to be ended; after that it is CONCURRENT_TRANSACTIONS."""
 _IDS_PER_SLICE: Final = 500
 OLDER, NEWER = 0, EPOCH_BUMPING
 """The two protocols, by the transaction.version that their producers go by."""
@@ -232,7 +232,7 @@ class TransactionCoordinator:
     async def end(
         self, transactional_id: str, producer: Producer, *, committed: bool, version: int = OLDER, connection: int = 0
     ) -> Outcome:
-        """EndTxn: the answer comes when the outcome is certain, the partitions are told after it."""
+        """EndTxn: the answer comes when the outcome is committed, markers are written after it."""
         check_id(transactional_id)
         if version < NEWER:
             self._check_not_late(transactional_id, producer, connection)
@@ -286,17 +286,17 @@ class TransactionCoordinator:
                 return outcome
 
     async def _settled(self, shard: TransactionShard, transactional_id: str) -> bool:
-        """Whether the transaction that is being ended was, before patience ended."""
+        """Whether the transaction that is being ended was, within `SETTLE_SECONDS`."""
         entry = shard.entries.get(transactional_id)
         if entry is None or not entry.transaction.is_prepared:
             return entry is not None
-        done, _ = await asyncio.wait([shard.settled(transactional_id)], timeout=PATIENCE_SECONDS)
+        done, _ = await asyncio.wait([shard.settled(transactional_id)], timeout=SETTLE_SECONDS)
         return bool(done)
 
     # Ends
 
     def _send_markers(self, shard: TransactionShard, transaction: Transaction) -> None:
-        """The end of a transaction is certain: tell its partitions, then note that all know."""
+        """The end of a transaction is committed: write its markers, then complete it."""
         marker = TransactionMarker(
             producer_id=transaction.producer_id,
             producer_epoch=transaction.producer_epoch,
@@ -389,14 +389,14 @@ class TransactionCoordinator:
         """The transactions that every filter lets through: by state, by producer id, by how long they have lasted,
         by an expression for the whole id. A filter that names nothing lets everything through."""
         asked = set(states)
-        wanted = {STATES[name] for name in asked if name in STATES}
+        allowed = {STATES[name] for name in asked if name in STATES}
         producers = set(producer_ids)
         expression = matcher(pattern) if pattern else None
         entries = [entry for shard in self.runtime.all() for entry in shard.entries.values()]
         return [
             transaction
             async for transaction in paced([entry.transaction for entry in entries])
-            if (not asked or transaction.state in wanted)
+            if (not asked or transaction.state in allowed)
             and (not producers or transaction.producer_id in producers)
             and (longer_than_ms < 0 or _has_lasted(transaction, now_ms) > longer_than_ms)
             and (expression is None or _matches(expression, transaction.transactional_id))
@@ -406,31 +406,31 @@ class TransactionCoordinator:
         """A transaction as it is stored; TRANSACTIONAL_ID_NOT_FOUND where nobody has the id."""
         check_id(transactional_id)
         shard = self.runtime.shard(transactional_id)
-        found = shard.get(transactional_id)
+        transaction = shard.get(transactional_id)
         await shard.id_committed(transactional_id)
-        if found is None:
+        if transaction is None:
             raise CodedError(
                 ErrorCode.transactional_id_not_found, f"nobody has the transactional id {transactional_id!r}"
             )
-        return found
+        return transaction
 
     async def open_partitions(self, producer_ids: Collection[int]) -> Open:
         """The partitions on which some coordinator will end a transaction of one of these producers.
 
         Every coordinator of the cluster is asked, as ids are not found by producer; `CodedError` unless all answer.
         """
-        found: Open = set()
+        partitions: Open = set()
         if not producer_ids:
-            return found
+            return partitions
         for broker in self.runtime.leaders():
             if broker == self._broker_id:
-                found |= await self._open_here(producer_ids)
+                partitions |= await self._open_here(producer_ids)
                 continue
             try:
-                found |= await self._open_at(broker, producer_ids)
+                partitions |= await self._open_at(broker, producer_ids)
             except PeerUnreachable as error:
                 raise CodedError(ErrorCode.coordinator_not_available, str(error)) from error
-        return found
+        return partitions
 
     async def _open_here(self, producer_ids: Collection[int]) -> Open:
         listed = await self.list_transactions(

@@ -27,7 +27,7 @@ ANSWER_SECONDS: Final = 10.0
 """How long an answer waits for its record to be committed; the record may be later, and what follows from it is."""
 
 Prepared = Callable[["TransactionShard", Transaction], None]
-"""Called when it is certain how a transaction ends: its partitions are to be told."""
+"""Called when the end of a transaction is committed: its markers are to be written."""
 
 
 class Entry:
@@ -41,7 +41,7 @@ class Entry:
         self.since = since
         """When the transaction began, on a clock that nobody sets: one on which it can be timed out."""
         self.settled: asyncio.Future[None] | None = None
-        """Done when the transaction is no longer being ended; there while somebody waits for that."""
+        """Done when the transaction is no longer being ended; there while a request waits for that."""
         self.ended_by: tuple[int, int, int] | None = None
         """The producer id and epoch of the last one that ended a transaction, and the number of its connection."""
         self.is_fenced = False
@@ -87,7 +87,7 @@ class TransactionShard(Shard):
     def _clear(self) -> None:
         self.entries = {}
 
-    def _resign(self, code: ErrorCode) -> None:  # noqa: ARG002 - who waits asks again, and is told then
+    def _resign(self, code: ErrorCode) -> None:  # noqa: ARG002 - requests that wait are decided anew, and refused then
         entries, self.entries = self.entries, {}
         for entry in entries.values():
             _settle(entry)
@@ -169,7 +169,7 @@ class TransactionShard(Shard):
             )
 
     def check_not_fenced(self, transactional_id: str) -> None:
-        """NOT_COORDINATOR where a later coordinator has written markers of an id, and this broker has yet to hear."""
+        """NOT_COORDINATOR where there is a later coordinator of an id, of which this broker does not know yet."""
         entry = self.entries.get(transactional_id)
         if entry is not None and entry.is_fenced:
             raise CodedError(

@@ -83,10 +83,10 @@ class Verifier:
         if self._peers is None:
             raise CodedError(ErrorCode.not_coordinator)
         values = request.encoded()
-        told = await self._peers.tell(
+        answer = await self._peers.tell(
             leader, InternalApi.VERIFY, values, purpose=Purpose.VERIFY, timeout=VERIFY_SECONDS
         )
-        return dict(zip(request.partitions, map(ErrorCode, told["codes"]), strict=True))
+        return dict(zip(request.partitions, map(ErrorCode, answer["codes"]), strict=True))
 
     async def serve(self, message: Message) -> Message:
         """The answer to another broker's request; `CodedError` where this broker is not the coordinator."""

@@ -6,8 +6,10 @@ A rebalance, seen from the group:
 2.  A JoinGroup waits until every member has joined, or the longest rebalance timeout of them has passed; dynamic
     members that have not joined by then are out. The first rebalance of an empty group also waits a little
     (`group.initial.rebalance.delay.ms`) for members that start at the same time.
-3.  A new generation begins (`ALL_JOINED`). Everyone is told the protocol and the leader; the leader is told everyone.
-4.  The leader's SyncGroup brings the assignments (`ASSIGNED`). They are written to the log before anyone hears of them.
+3.  A new generation begins (`ALL_JOINED`). Each JoinGroup is answered with the protocol and the leader; the leader's
+    also with all members.
+4.  The leader's SyncGroup brings the assignments (`ASSIGNED`). They are written to the log before anyone is
+    answered.
     Members that never sync are out after the rebalance timeout.
 
 A member is known by its id, and a static one also by its instance id: when an instance returns with no member id it
@@ -236,7 +238,7 @@ class ClassicGroup(Group):
             self._update(request, member, decision)
             self._rebalance_or_complete(decision)
         elif self.state in (State.COMPLETING_REBALANCE, State.STABLE):
-            # It did not hear our answer, or asks again without need: it gets what it has.
+            # The answer was lost, or it asks again without need: it gets what it has.
             decision.reply(request.token, self._joined(member, self.members))
         else:
             decision.reply(request.token, join_refused(ErrorCode.unknown_member_id, member_id))
@@ -288,12 +290,12 @@ class ClassicGroup(Group):
         if self.state is State.PREPARING_REBALANCE:
             self._complete_if_all_joined(decision)
         else:
-            # The leader may have been told the former id, so its assignments would miss the new one.
+            # The leader may know the former id, so its assignments would miss the new one.
             self._prepare(decision)
 
     def _welcome_back(self, request: JoinRequest, members: Members, member_id: str, decision: Decision) -> None:
-        """The generation goes on with the new member. Older clients cannot be told to skip the assignment: those are
-        told of the former leader, and follow."""
+        """The generation goes on with the new member. Older clients have no field to skip the assignment: they
+        are answered with the former leader, and follow."""
         answer = self._joined(members.by_id[member_id], members)
         if request.can_skip_assignment:
             answer["skip_assignment"] = members.leader == member_id
@@ -603,23 +605,23 @@ class ClassicGroup(Group):
         return decision
 
     def check_offset_delete(self) -> None:
-        """Offsets of a group with members can be deleted only if we can tell what the members read."""
+        """Offsets of a group with members can be deleted only where it is known what the members read."""
         if not self.is_empty and self.protocol_type != CONSUMER:
             raise CodedError(ErrorCode.non_empty_group)
 
     def subscribed_topics(self) -> Container[str]:
-        """The topics that members read; all, where consumers cannot tell us."""
+        """The topics that members are subscribed to; all, where a subscription cannot be read."""
         if self.protocol_type != CONSUMER:
             return ()
         if self._subscribed is not None and self._subscribed[0] == self.generation:
             return self._subscribed[1]
-        told = {member.metadata(self.protocol_name) for member in self.members.by_id.values()}
-        topics = [subscribed_topics(metadata) for metadata in told]
+        subscriptions = {member.metadata(self.protocol_name) for member in self.members.by_id.values()}
+        topics = [subscribed_topics(metadata) for metadata in subscriptions]
         known = [each for each in topics if each is not None]
-        found: Container[str] = set[str]().union(*known) if len(known) == len(topics) else _EVERYTHING
+        subscribed: Container[str] = set[str]().union(*known) if len(known) == len(topics) else _EVERYTHING
         if self.state in (State.COMPLETING_REBALANCE, State.STABLE):
-            self._subscribed = (self.generation, found)
-        return found
+            self._subscribed = (self.generation, subscribed)
+        return subscribed
 
     def offsets_idle_since(self, commit_timestamp: int) -> int | None:
         """Since when an offset is of no use, for its expiry; None while it is."""

@@ -1,5 +1,5 @@
 """The record of a classic group in `__consumer_offsets`, byte for byte as Kafka has it: key type 2, written as v3, read
-as v0 to v4. It tells the group's generation, its members and what they were assigned. A null value is a tombstone."""
+as v0 to v4. It has the group's generation, its members and what they were assigned. A null value is a tombstone."""
 
 from dataclasses import dataclass
 from struct import Struct

@@ -1,5 +1,5 @@
-"""A consumer group (KIP-848): members say by heartbeats what they want and what they own, and are told by the answers
-what to own. Events in, decisions out; the same state comes back from replaying the records written.
+"""A consumer group (KIP-848): heartbeats bring what members subscribe to and what they own, and the answers bring
+what they are to own. Events in, decisions out; the same state comes back from replaying the records written.
 
 A heartbeat takes up to four steps, each of which is left out where nothing changed:
 
@@ -135,7 +135,7 @@ class ConsumerGroup(Group):
         self._new_id = new_id
         self._new_classic = new_classic
         self._to_join: set[str] = set()
-        """Classic members that were told to join again."""
+        """Classic members whose Heartbeat or SyncGroup was answered with REBALANCE_IN_PROGRESS."""
         self._hashed_version: int | None = None
         """The version of the image that `state.metadata_hash` was made from, by this process."""
         self._hashed: tuple[int, dict[int, str]] | None = None
@@ -206,7 +206,7 @@ class ConsumerGroup(Group):
     # Heartbeats
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> Decision:
-        """A ConsumerGroupHeartbeat that `check_request` found valid: a member joins, lives on, or leaves."""
+        """A ConsumerGroupHeartbeat that `check_request` found valid: a member joins, stays, or leaves."""
         draft = self._draft(now_ms)
         try:
             if request.member_epoch < JOINING:
@@ -272,7 +272,7 @@ class ConsumerGroup(Group):
             self._fence(draft, [member])
         draft.reply(request.token, answer(request.member_id, request.member_epoch))
 
-    # Members of the classic protocol. A generation is the member's epoch. JoinGroup is its heartbeat: it tells the
+    # Members of the classic protocol. A generation is the member's epoch. JoinGroup is its heartbeat: it has the
     # subscription and what the member owns, and takes the next step towards the target. SyncGroup gets what the member
     # may hold, Heartbeat whether there is more to do. There is no leader: the broker assigns, so nobody waits.
 
@@ -400,7 +400,7 @@ class ConsumerGroup(Group):
         return member, member.classic
 
     def _expect_join(self, draft: Draft, member: Member) -> None:
-        """It was told to join again, and has its rebalance timeout to do so, from the first time it was told."""
+        """A member has its rebalance timeout to join again, from the first REBALANCE_IN_PROGRESS on."""
         if member.id not in self._to_join:
             self._to_join.add(member.id)
             draft.wake((JOIN, member.id), member.rebalance_timeout_ms)
@@ -455,7 +455,7 @@ class ConsumerGroup(Group):
         return new
 
     def _subscribe(self, draft: Draft, old: Member, new: Member) -> bool:
-        """Keeps what a member told; whether what it is subscribed to changed."""
+        """Store what a member sent; returns whether its subscription changed."""
         if new != old or new.id not in draft.state.members:
             draft.apply(MemberSubscription(new.id, new))
         regex_changed = (old.subscribed_topic_regex or None) != (new.subscribed_topic_regex or None)
@@ -512,7 +512,7 @@ class ConsumerGroup(Group):
         for regex in draft.state.regexes():
             try:
                 topics = self._resolver.topics(regex)
-            except CodedError:  # written by a broker that served more: the group goes on with what it found
+            except CodedError:  # written by a broker that served more: the group goes on with the topics it has
                 continue
             if topics is None:
                 all_found = False
@@ -676,7 +676,7 @@ class ConsumerGroup(Group):
         return Decision(now_ms)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """`CodedError` unless this member may read the group's offsets; whoever names no member may."""
+        """`CodedError` unless this member may read the group's offsets; requests without a member may."""
         if not member_id and member_epoch < 0:
             return
         check_own_epoch(self._known(member_id or ""), member_epoch)

@@ -32,7 +32,7 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicMetadata:
-    """What a member that speaks the classic protocol told when it joined."""
+    """The JoinGroup of a member of the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -70,7 +70,7 @@ def partitions_of(assignment: Assignment) -> Iterable[tuple[UUID, int]]:
 
 
 def is_within(owned: Assignment | None, allowed: Assignment) -> bool:
-    """Whether `owned` was told and holds nothing that is not in `allowed`."""
+    """Whether `owned` was sent and has nothing that is not in `allowed`."""
     if owned is None:
         return False
     return all(partitions <= allowed.get(topic, frozenset()) for topic, partitions in owned.items())

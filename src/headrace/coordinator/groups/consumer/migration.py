@@ -93,7 +93,7 @@ def can_downgrade(members: Sequence[Member], settings: ConsumerSettings) -> bool
 
 
 def downgraded(state: GroupState, classic: ClassicGroup, image: ClusterImage) -> Record:
-    """Makes `classic` the group that its record, which is returned, tells of."""
+    """Make `classic` the group of its record, which is returned."""
     members = list(state.members.values())
     protocol = select_protocol(members)
     stored = StoredGroup(
@@ -125,7 +125,7 @@ def _stored(member: Member, protocol: str, target: Assignment, image: ClusterIma
 
 
 def protocol_version(metadata: bytes) -> int:
-    """The version of the embedded protocol that a member speaks."""
+    """The version of a member's embedded protocol."""
     return int.from_bytes(metadata[:2], signed=True) if len(metadata) >= 2 else 0
 
 

@@ -8,7 +8,7 @@ a value starts with its version (int16, always 0) and is.
 |------|--------------------|--------------------------------------------------------------------|
 | 3    | group              | epoch; tag 0: a hash of the topics it is subscribed to             |
 | 4    | group              | topics of the group: of Kafka before 4.1, read over                |
-| 5    | group, member      | what the member told when it joined; tag 0: its classic protocols  |
+| 5    | group, member      | what the member sent when it joined; tag 0: its classic protocols  |
 | 6    | group              | epoch of the target assignment                                     |
 | 7    | group, member      | the member's target                                                |
 | 8    | group, member      | the member's epochs, state and partitions                          |

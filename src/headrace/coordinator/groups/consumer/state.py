@@ -145,8 +145,8 @@ class GroupState:
                 self.target_epoch = epoch or 0
             case MemberSubscription(member_id, None):
                 self._forget(member_id)
-            case MemberSubscription(member_id, told) if told is not None:
-                self._put(_with_subscription(self.members.get(member_id) or Member(id=member_id), told))
+            case MemberSubscription(member_id, subscription) if subscription is not None:
+                self._put(_with_subscription(self.members.get(member_id) or Member(id=member_id), subscription))
             case CurrentAssignment(member_id, None):
                 member = self.members.get(member_id)
                 if member is not None:
@@ -275,18 +275,18 @@ def _subscription(member: Member | None) -> tuple[frozenset[str], frozenset[str]
     return member.subscribed_topic_names, frozenset({regex} if regex else ())
 
 
-def _with_subscription(member: Member, told: Member) -> Member:
+def _with_subscription(member: Member, subscription: Member) -> Member:
     return replace(
         member,
-        instance_id=told.instance_id,
-        rack_id=told.rack_id,
-        client_id=told.client_id,
-        client_host=told.client_host,
-        rebalance_timeout_ms=told.rebalance_timeout_ms,
-        subscribed_topic_names=told.subscribed_topic_names,
-        subscribed_topic_regex=told.subscribed_topic_regex,
-        server_assignor=told.server_assignor,
-        classic=told.classic,
+        instance_id=subscription.instance_id,
+        rack_id=subscription.rack_id,
+        client_id=subscription.client_id,
+        client_host=subscription.client_host,
+        rebalance_timeout_ms=subscription.rebalance_timeout_ms,
+        subscribed_topic_names=subscription.subscribed_topic_names,
+        subscribed_topic_regex=subscription.subscribed_topic_regex,
+        server_assignor=subscription.server_assignor,
+        classic=subscription.classic,
     )
 
 

@@ -64,9 +64,9 @@ class TargetAssignmentBuilder:
         resolved, image = self.resolved, self.image
         names_of = {member.id: subscriptions.subscribed_names(member, resolved) for member in self.members.values()}
         names = set().union(*names_of.values())
-        found = {name: topic for name in names if (topic := image.topic(name)) is not None}
-        topics = subscriptions.shapes(found.values(), self.racks)
-        made = ASSIGNORS[self.assignor](self._subscribers(names_of, found), topics)
+        topics_by_name = {name: topic for name in names if (topic := image.topic(name)) is not None}
+        topics = subscriptions.shapes(topics_by_name.values(), self.racks)
+        made = ASSIGNORS[self.assignor](self._subscribers(names_of, topics_by_name), topics)
         targets = {member_id: self._same(member_id, target) for member_id, target in made.items()}
         return TargetAssignment(
             epoch=self.epoch,
@@ -80,13 +80,15 @@ class TargetAssignmentBuilder:
             instances={member.id: member.instance_id for member in self.members.values() if member.instance_id},
         )
 
-    def _subscribers(self, names_of: Mapping[str, frozenset[str]], found: Mapping[str, Topic]) -> dict[str, Subscriber]:
+    def _subscribers(
+        self, names_of: Mapping[str, frozenset[str]], topics_by_name: Mapping[str, Topic]
+    ) -> dict[str, Subscriber]:
         ids_of: dict[frozenset[str], frozenset[UUID]] = {}
         subscribers = {}
         for member_id, names in names_of.items():
             ids = ids_of.get(names)
             if ids is None:
-                ids = ids_of[names] = frozenset([found[name].id for name in names if name in found])
+                ids = ids_of[names] = frozenset([topics_by_name[name].id for name in names if name in topics_by_name])
             member = self.members[member_id]
             subscribers[member_id] = Subscriber(
                 topics=ids,

@@ -53,7 +53,7 @@ OFFSETS_PER_SLICE: Final = 2_000
 """How many offsets, or groups, are looked at before other requests run."""
 RECORDS_PER_BATCH: Final = 1_000
 _PASSED_ON: Final = frozenset({ErrorCode.invalid_producer_epoch, ErrorCode.invalid_txn_state})
-"""Errors that a producer is told as they are, where its offsets cannot be written."""
+"""Errors that a producer gets as they are, where its offsets cannot be written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class OffsetCoordinator:
     ) -> None:
         """Keep encoded offsets by topic and partition. A group that is not there is made, for commits without members.
 
-        Clients of v9 and later understand that a group is missing; older ones are told of a wrong generation.
+        Clients of v9 and later understand that a group is missing; older ones get ILLEGAL_GENERATION.
         """
         check_text(group_id)
         shard = self._runtime.shard(group_id)
@@ -120,7 +120,7 @@ class OffsetCoordinator:
         await shard.committed()
 
     async def commit_in_transaction(self, commit: TransactionalCommit) -> None:
-        """Keep offsets as part of a producer's transaction; `CodedError` with what the producer is to be told."""
+        """Keep offsets as part of a producer's transaction; `CodedError` with the producer's answer otherwise."""
         check_group_id(commit.group_id)
         verification = await self._verify(commit)
         shard = self._runtime.shard(commit.group_id)
