@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from headrace.coordinator.groups.consumer import HeartbeatRequest
 from headrace.coordinator.groups.consumer.member import AWAY, JOINING, LEFT, partitions_of
 from headrace.protocol.errors import ErrorCode
-from tests.unit.coordinator.consumer.support import Host, Owned, code, make_image, owned, put_topic, topic_id
+from tests.support.coordinator.consumer_group import Host, Owned, code, make_image, owned, put_topic, topic_id
 
 TOPICS = ("orders", "orders-eu", "payments")
 REGEX = "orders.*"

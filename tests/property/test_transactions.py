@@ -27,7 +27,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record, decode_marker, encode_batch
 from headrace.replication.partition import Partition
 from headrace.replication.transactions import Verification
-from tests.unit.coordinator.support import World
+from tests.support.coordinator.world import World
 
 TOPIC = "t"
 PARTITIONS = 3

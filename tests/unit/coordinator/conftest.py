@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from .support import World
+from tests.support.coordinator.world import World
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import Any
 
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
-from tests.unit.coordinator.support import World
+from tests.support.coordinator.world import World
 
 TOPIC = "t"
 

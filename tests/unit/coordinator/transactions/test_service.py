@@ -8,7 +8,7 @@ import pytest
 from headrace.coordinator.transactions.records import TRANSACTION_TOPIC
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode, ProtocolViolation
-from tests.unit.coordinator.support import World
+from tests.support.coordinator.world import World
 
 from .producers import TOPIC, Producer
 

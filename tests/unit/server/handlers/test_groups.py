@@ -10,8 +10,7 @@ import pytest
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.server.handlers.authorized import NOT_ASKED
-from tests.support.handlers import versions
-from tests.unit.coordinator.consumers import (
+from tests.support.coordinator.members import (
     SESSION,
     commit,
     commit_values,
@@ -23,7 +22,8 @@ from tests.unit.coordinator.consumers import (
     lone_member,
     subscription,
 )
-from tests.unit.coordinator.support import World
+from tests.support.coordinator.world import World
+from tests.support.handlers import versions
 
 HUGE = "x" * 32_768
 

@@ -9,9 +9,9 @@ import pytest
 
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
+from tests.support.coordinator.members import commit_values, find, join_values, lone_member
+from tests.support.coordinator.world import World
 from tests.support.handlers import versions
-from tests.unit.coordinator.consumers import commit_values, find, join_values, lone_member
-from tests.unit.coordinator.support import World
 
 MEMBERS = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP, ApiKey.OFFSET_COMMIT)
 EVERY = [(api, version) for api in MEMBERS for version in versions(api)]

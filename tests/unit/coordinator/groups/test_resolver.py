@@ -9,7 +9,7 @@ import pytest
 from headrace.coordinator.groups import resolver as module
 from headrace.coordinator.groups.resolver import Resolver
 from headrace.protocol.patterns import Pattern
-from tests.unit.coordinator.consumer.support import Host, make_image, put_topic
+from tests.support.coordinator.consumer_group import Host, make_image, put_topic
 
 
 class Spawned:

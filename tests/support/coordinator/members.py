@@ -6,8 +6,7 @@ from struct import pack
 from typing import Any
 
 from headrace.protocol.api import ApiKey
-
-from .support import World
+from tests.support.coordinator.world import World
 
 SESSION = timedelta(seconds=10)
 

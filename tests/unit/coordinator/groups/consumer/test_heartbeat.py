@@ -7,7 +7,7 @@ import pytest
 from headrace.coordinator.groups.consumer import ConsumerSettings, HeartbeatRequest, check_request
 from headrace.coordinator.groups.consumer.member import MemberState
 from headrace.protocol.errors import CodedError, ErrorCode
-from tests.unit.coordinator.consumer.support import Host, code, make_image, owned, put_topic, topic_id
+from tests.support.coordinator.consumer_group import Host, code, make_image, owned, put_topic, topic_id
 
 ORDERS = topic_id("orders")
 

@@ -10,9 +10,9 @@ from headrace.coordinator.groups.consumer import group as consumer_group
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.server.handlers.authorized import GROUP_OPERATIONS, NOT_ASKED
+from tests.support.coordinator.members import commit, fetch, find, heartbeat, join, lone_member, subscription
+from tests.support.coordinator.world import World
 from tests.support.handlers import versions
-from tests.unit.coordinator.consumers import commit, fetch, find, heartbeat, join, lone_member, subscription
-from tests.unit.coordinator.support import World
 
 GROUP_RESOURCE = 32
 

@@ -7,9 +7,18 @@ import pytest
 
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
-
-from .consumers import SESSION, commit, find, heartbeat, join, lone_member, start_join, sync, sync_values
-from .support import World
+from tests.support.coordinator.members import (
+    SESSION,
+    commit,
+    find,
+    heartbeat,
+    join,
+    lone_member,
+    start_join,
+    sync,
+    sync_values,
+)
+from tests.support.coordinator.world import World
 
 
 def test_a_new_member_is_given_an_id_to_join_with(world: World) -> None:

@@ -10,7 +10,7 @@ from headrace.coordinator.groups.consumer import ConsumerSettings, MigrationPoli
 from headrace.coordinator.groups.consumer.embedded import by_id
 from headrace.protocol.consumer_protocol import NotConsumerProtocol, parse_assignment, parse_subscription
 from headrace.protocol.errors import CodedError, ErrorCode
-from tests.unit.coordinator.consumer.support import GROUP, Host, code, make_image, owned, topic_id
+from tests.support.coordinator.consumer_group import GROUP, Host, code, make_image, owned, topic_id
 
 ORDERS = topic_id("orders")
 

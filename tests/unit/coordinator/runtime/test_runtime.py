@@ -12,8 +12,7 @@ from headrace.coordinator.runtime.decision import Decision
 from headrace.coordinator.runtime.runtime import Runtime
 from headrace.coordinator.runtime.shard import Phase, Replay, Shard
 from headrace.protocol.errors import CodedError, ErrorCode
-
-from .support import World
+from tests.support.coordinator.world import World
 
 TOPIC = "__counters"
 KIND = b"\0\7"

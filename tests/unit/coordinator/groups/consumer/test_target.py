@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.coordinator.groups.consumer import group as consumer_group
-
-from .support import Host, make_image, owned, put_topic, topic_id
+from tests.support.coordinator.consumer_group import Host, make_image, owned, put_topic, topic_id
 
 A = topic_id("a")
 

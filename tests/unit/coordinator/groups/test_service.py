@@ -15,9 +15,19 @@ from headrace.coordinator.runtime.partitions import partition_of
 from headrace.coordinator.runtime.shard import Phase
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
-
-from .consumers import commit, commit_values, fetch, find, heartbeat, join, lone_member, start_join, subscription, sync
-from .support import World
+from tests.support.coordinator.members import (
+    commit,
+    commit_values,
+    fetch,
+    find,
+    heartbeat,
+    join,
+    lone_member,
+    start_join,
+    subscription,
+    sync,
+)
+from tests.support.coordinator.world import World
 
 DAY_MS = 86_400_000
 

@@ -14,9 +14,8 @@ from headrace.coordinator.groups.kinds import GroupKind
 from headrace.coordinator.runtime.decision import Decision, Record
 from headrace.coordinator.runtime.fields import Reader, plain_text
 from headrace.protocol.errors import CodedError, ErrorCode
-
-from .consumers import commit, find, join, lone_member
-from .support import World
+from tests.support.coordinator.members import commit, find, join, lone_member
+from tests.support.coordinator.world import World
 
 RECORD = 900
 SESSION_MS = 10_000
