@@ -25,6 +25,7 @@ from headrace.coordinator.transactions.states import RESTING
 from headrace.protocol.batch import BatchHeader, read_header
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record, decode_marker, encode_batch
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.replication.partition import Partition
 from headrace.replication.transactions import Verification
 from tests.support.coordinator.world import World
@@ -141,7 +142,7 @@ class TransactionMachine(RuleBasedStateMachine):
                 return
 
     async def _write_one(self, client: Client, producer: Producer, index: int) -> bool:
-        coordinator, where = self.world.transactions, (TOPIC, index)
+        coordinator, where = self.world.transactions, TopicPartition(TOPIC, index)
         if client.version == OLDER:
             added = await coordinator.add_partitions(client.name, producer, [where])
             if not self._goes_on(client, added[where]):

@@ -11,8 +11,7 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from headrace.protocol.errors import CodedError, ErrorCode
-
-TopicPartition = tuple[str, int]
+from headrace.protocol.topic_partition import TopicPartition
 
 NO_SEQUENCE: Final = -1
 MOST_SEQUENCES: Final = 10_000

@@ -9,7 +9,8 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.batch import HEADER_SIZE, read_header
 from headrace.protocol.errors import ErrorCode
 from headrace.protocol.records import Record, decode_records, encode_batch
-from headrace.replication.transactions import TopicPartition, TransactionMarker
+from headrace.protocol.topic_partition import TopicPartition
+from headrace.replication.transactions import TransactionMarker
 from headrace.testing.client import SimulatedClient
 from headrace.testing.cluster import SimulatedCluster
 from headrace.testing.loop import VirtualClock

@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from headrace.protocol.errors import ErrorCode
-from headrace.replication.transactions import EPOCH_BUMPING, TopicPartition
+from headrace.protocol.topic_partition import TopicPartition
+from headrace.replication.transactions import EPOCH_BUMPING
 
 from .model import LAST_EPOCH, NO_EPOCH, NO_ID, Transaction
 from .states import RESTING, Event, State

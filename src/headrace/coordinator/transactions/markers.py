@@ -18,7 +18,8 @@ from headrace.cluster.image import NO_LEADER, ClusterImage
 from headrace.net.peers import Peers, PeerUnreachable, Purpose
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
-from headrace.replication.transactions import TopicPartition, TransactionMarker
+from headrace.protocol.topic_partition import TopicPartition
+from headrace.replication.transactions import TransactionMarker
 
 log = structlog.get_logger(__name__)
 
@@ -234,7 +235,7 @@ def _marker_values(marker: TransactionMarker, partitions: Sequence[TopicPartitio
 
 def _marked(result: Any) -> Marked:
     return {
-        (topic.name, partition.partition_index): partition.error_code
+        TopicPartition(topic.name, partition.partition_index): partition.error_code
         for topic in result.topics
         for partition in topic.partitions
     }

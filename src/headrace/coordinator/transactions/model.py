@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
 
-from headrace.replication.transactions import EPOCH_BUMPING, TopicPartition
+from headrace.protocol.topic_partition import TopicPartition
+from headrace.replication.transactions import EPOCH_BUMPING
 
 from .states import PREPARED, TRANSITIONS, Event, State
 

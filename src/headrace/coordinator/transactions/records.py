@@ -25,7 +25,7 @@ from headrace.coordinator.runtime.fields import (
 )
 from headrace.protocol.encode import write_uvarint
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.replication.transactions import TopicPartition
+from headrace.protocol.topic_partition import TopicPartition
 
 from .model import NO_ID, Transaction
 from .states import State
@@ -152,7 +152,7 @@ def _read_partitions(reader: Reader) -> tuple[frozenset[TopicPartition], dict[st
     topic_ids: dict[str, UUID] = {}
     for _ in range(reader.count()):
         topic = reader.text()
-        partitions.update([(topic, index) for index in reader.i32s()])
+        partitions.update([TopicPartition(topic, index) for index in reader.i32s()])
         topic_id = reader.tags().get(_TOPIC_ID)
         if topic_id is not None:
             topic_ids[topic] = _uuid(topic_id)

@@ -25,9 +25,10 @@ from headrace.net.peers import Peers, PeerUnreachable
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.patterns import Pattern, PatternError
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.replication.transactions import EPOCH_BUMPING, TopicPartition, TransactionMarker
+from headrace.replication.transactions import EPOCH_BUMPING, TransactionMarker
 
 from . import decisions
 from .decisions import WANTS_ID, Outcome, Producer
@@ -203,7 +204,7 @@ class TransactionCoordinator:
             topic = self._image.topic(name)
             is_known = topic is not None and topic_ids.get(name, topic.id) == topic.id
             counts[name] = len(topic.partitions) if topic is not None and is_known else 0
-        return [(name, index) for name, index in partitions if not 0 <= index < counts[name]]
+        return [where for where in partitions if not 0 <= where.partition < counts[where.topic]]
 
     def _code_of_unknown(self) -> ErrorCode:
         """While this broker does not know all of its cluster it cannot say of anything that it does not exist."""
@@ -458,7 +459,7 @@ class TransactionCoordinator:
         for each in described.transaction_states:
             _check(each.error_code)
         return {
-            (each.producer_id, (topic.topic, index))
+            (each.producer_id, TopicPartition(topic.topic, index))
             for each in described.transaction_states
             for topic in each.topics
             for index in topic.partitions

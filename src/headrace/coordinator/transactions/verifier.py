@@ -11,7 +11,7 @@ from uuid import UUID
 from headrace.net.peers import Peers, PeerUnreachable, Purpose
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.peer import InternalApi, Message
-from headrace.replication.transactions import TopicPartition
+from headrace.protocol.topic_partition import TopicPartition
 
 from .decisions import Producer
 from .service import NEWER, TransactionCoordinator
@@ -43,7 +43,7 @@ class VerifyRequest(NamedTuple):
         return cls(
             values["transactional_id"],
             Producer(*values["producer"]),
-            [(name, index) for name, index in values["partitions"]],
+            [TopicPartition(name, index) for name, index in values["partitions"]],
             {name: UUID(hex=topic_id) for name, topic_id in values["topic_ids"].items()},
             values["add"],
         )

@@ -24,7 +24,8 @@ from headrace.coordinator.transactions.service import Open
 from headrace.net.pacing import gather_limited, paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.replication.transactions import TopicPartition, TransactionMarker
+from headrace.protocol.topic_partition import TopicPartition
+from headrace.replication.transactions import TransactionMarker
 
 from ..context import Context, RequestInfo
 from ..dispatch import Handler
@@ -57,7 +58,9 @@ def _marker(asked: Any, version: int) -> TransactionMarker:
 
 
 def _keys(asked: Any) -> list[TopicPartition]:
-    named = [(topic.name, index) for topic in asked.topics or () for index in topic.partition_indexes or ()]
+    named = [
+        TopicPartition(topic.name, index) for topic in asked.topics or () for index in topic.partition_indexes or ()
+    ]
     return list(dict.fromkeys(named))
 
 
@@ -91,7 +94,7 @@ def _answer(asked: Any, codes: Codes) -> dict[str, Any]:
             {
                 "name": topic.name,
                 "partitions": [
-                    {"partition_index": index, "error_code": codes[topic.name, index]}
+                    {"partition_index": index, "error_code": codes[TopicPartition(topic.name, index)]}
                     for index in topic.partition_indexes or ()
                 ],
             }

@@ -13,9 +13,10 @@ from uuid import UUID
 from headrace.protocol.batch import HEADER_SIZE, TRANSACTIONAL_BIT, BatchHeader, read_header
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.produce import FIRST_WITH_IDS, ProduceRequest, TopicRecords
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.replication.transactions import TopicPartition, TransactionVerifier, Verification
+from headrace.replication.transactions import TransactionVerifier, Verification
 
 FIRST_WITH_ABORTABLE: Final = 11
 FIRST_ADDING: Final = 12
@@ -58,10 +59,12 @@ class Verified:
 
     def of(self, partition: Partition) -> Verification | None:
         """What a transaction may begin with there; None where it needs nothing, `CodedError` where it may not."""
-        key = (partition.topic, partition.index)
+        if not self._verifications:
+            return None
+        key = TopicPartition(partition.topic, partition.index)
         code = self._codes.get(key, ErrorCode.none)
         if code is not ErrorCode.none:
-            raise CodedError(code, f"the transaction coordinator refuses {key[0]}-{key[1]}: {code.name}")
+            raise CodedError(code, f"the transaction coordinator refuses {key.topic}-{key.partition}: {code.name}")
         return self._verifications.get(key)
 
 
@@ -99,7 +102,7 @@ async def ask(
     by_producer: dict[tuple[int, int], list[TopicPartition]] = {}
     verifications: dict[TopicPartition, Verification] = {}
     for partition, header, verification in found:
-        key = (partition.topic, partition.index)
+        key = TopicPartition(partition.topic, partition.index)
         by_producer.setdefault((header.producer_id, header.producer_epoch), []).append(key)
         verifications[key] = verification
     codes: dict[TopicPartition, ErrorCode] = {}
@@ -110,7 +113,7 @@ async def ask(
         for key in partitions:
             codes[key] = told(answered.get(key, ErrorCode.invalid_txn_state), version)
     for partition, header, _ in found:
-        code = codes[partition.topic, partition.index]
+        code = codes[TopicPartition(partition.topic, partition.index)]
         if code in _PASSING:
             partition.verifications.postpone(header.producer_id)
         elif code is not ErrorCode.none:

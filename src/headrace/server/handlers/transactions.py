@@ -22,7 +22,7 @@ from headrace.coordinator.transactions.decisions import Producer
 from headrace.coordinator.transactions.service import NEWER, OLDER, LateRequest
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
-from headrace.replication.transactions import TopicPartition
+from headrace.protocol.topic_partition import TopicPartition
 
 from ..context import Context, RequestInfo
 
@@ -41,7 +41,7 @@ def told(code: ErrorCode, version: int, first_with_fenced: int = _FIRST_WITH_FEN
 
 async def handle_add_partitions(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     topics = request.v3_and_below_topics or ()
-    partitions = [(topic.name, index) for topic in topics for index in topic.partitions or ()]
+    partitions = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions or ()]
     producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
     found = await _add(ctx, request.v3_and_below_transactional_id, producer, partitions, info)
     codes = {where: told(found[where], info.version) for where in partitions}
@@ -80,7 +80,7 @@ async def handle_add_offsets(ctx: Context, request: Any, info: RequestInfo) -> d
         topic = ctx.image.topic(OFFSETS_TOPIC)
     if topic is None:
         raise CodedError(ErrorCode.coordinator_not_available)
-    where = (OFFSETS_TOPIC, partition_of(request.group_id, len(topic.partitions)))
+    where = TopicPartition(OFFSETS_TOPIC, partition_of(request.group_id, len(topic.partitions)))
     codes = await _add(ctx, request.transactional_id, producer, [where], info)
     return {"throttle_time": 0, "error_code": told(codes[where], info.version)}
 

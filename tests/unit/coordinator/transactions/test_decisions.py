@@ -10,11 +10,12 @@ from headrace.coordinator.transactions.decisions import WANTS_ID, Outcome, Produ
 from headrace.coordinator.transactions.model import LAST_EPOCH, Transaction
 from headrace.coordinator.transactions.states import PREPARED, RESTING, TRANSITIONS, Event, State
 from headrace.protocol.errors import ErrorCode
+from headrace.protocol.topic_partition import TopicPartition
 
 NOW = 1_000
 NEWER = 2
-A = ("t", 0)
-B = ("t", 1)
+A = TopicPartition("t", 0)
+B = TopicPartition("t", 1)
 IDS = {"t": UUID(int=1)}
 OTHER_IDS = {"t": UUID(int=2)}
 

@@ -9,6 +9,7 @@ from headrace.coordinator.runtime.fields import BadRecord
 from headrace.coordinator.transactions.model import Transaction
 from headrace.coordinator.transactions.records import decode_key, decode_value, encode_key, encode_value
 from headrace.coordinator.transactions.states import State
+from headrace.protocol.topic_partition import TopicPartition
 
 NUMBERS = st.integers(-1, 2**62)
 EPOCHS = st.integers(-1, 2**15 - 1)
@@ -47,7 +48,7 @@ def test_a_value_is_byte_for_byte_what_kafka_writes() -> None:
         producer_epoch=3,
         timeout_ms=60_000,
         state=State.PREPARE_COMMIT,
-        partitions=frozenset({("t", 1), ("t", 0)}),
+        partitions=frozenset({TopicPartition("t", 1), TopicPartition("t", 0)}),
         start_ms=5,
         update_ms=6,
         previous_producer_id=4,
@@ -78,7 +79,7 @@ def test_the_id_of_a_topic_is_a_tagged_field_which_kafka_passes_over() -> None:
         producer_epoch=3,
         timeout_ms=60_000,
         state=State.ONGOING,
-        partitions=frozenset({("t", 1)}),
+        partitions=frozenset({TopicPartition("t", 1)}),
     )
     partition = "02" + "02" + b"t".hex() + "02" + "00000001"
     tagged = encode_value(replace(plain, topic_ids={"t": topic_id})).hex()

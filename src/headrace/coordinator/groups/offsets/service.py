@@ -26,6 +26,7 @@ from headrace.coordinator.runtime.runtime import Runtime
 from headrace.coordinator.runtime.shard import Phase, unavailable
 from headrace.net.pacing import paced
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.replication.transactions import TransactionVerifier, Verification
 
 from .records import (
@@ -143,7 +144,7 @@ class OffsetCoordinator:
         if verifier is None:
             raise CodedError(ErrorCode.invalid_txn_state, "transactions are not available on this broker")
         verification = partition.verifications.begin(commit.producer_id, commit.producer_epoch)
-        key = (partition.topic, partition.index)
+        key = TopicPartition(partition.topic, partition.index)
         answered = await verifier.verify(
             commit.transactional_id,
             commit.producer_id,
