@@ -56,6 +56,10 @@ def _taken_for_duplicate(state: Any, header: Any) -> Any:
     raise CodedError(ErrorCode.out_of_order_sequence_number)
 
 
+def _done_at_once(_shard: object, done: Callable[[None], None], *_: object) -> None:
+    done(None)
+
+
 def _unknown_is_gone(image: Any, where: tuple[str, int], _topic_id: object) -> bool:
     return image.topic(where[0]) is None
 
@@ -225,6 +229,14 @@ ABLATIONS: Mapping[str, Ablation] = {
             "settings": {"replica.lag.time.max.ms": "1000"},
         },
         seeds=40,
+    ),
+    "coordinator_commit": Ablation(
+        guards="a coordinator answers, and sends markers, only once what it has written is committed",
+        replaced={"headrace.coordinator.runtime.shard.Shard.after_commit": _done_at_once},
+        faults=_of("kill", "cut"),
+        work=_of("transactions"),
+        mix={**_REPLICATED, "partitions": 2, "busy": 0.1, "pace": 2.0, "rounds": 20},
+        seeds=60,
     ),
     "producer_epoch": Ablation(
         guards="a transactional producer that has a successor writes nothing and ends nothing",
