@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from headrace.cli.zookeeper import ZooKeeperServer
+from tests.support.cli import command, environment
 from tests.support.process import free_port, wait_for
-from tests.unit.cli.conftest import command, environment
 
 pytestmark = pytest.mark.slow
 

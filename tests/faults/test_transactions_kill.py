@@ -41,7 +41,7 @@ class Keeper:
     """Runs a copier, and starts it again whenever it is killed or gives up, until it has copied everything."""
 
     def __init__(self, task: Task) -> None:
-        self._command = [sys.executable, "-m", "tests.faults.copier", json.dumps(dataclasses.asdict(task))]
+        self._command = [sys.executable, "-m", "tests.support.faults.copier", json.dumps(dataclasses.asdict(task))]
         self.copied = 0
         self.notes: Counter[str] = Counter()
         """What the copier said beside its progress, and how often."""

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from headrace.client.admin import Admin
+from tests.support.cli import command
 from tests.support.process import free_port, wait_for
-from tests.unit.cli.conftest import command
 
 pytestmark = pytest.mark.slow
 

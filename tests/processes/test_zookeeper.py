@@ -14,8 +14,8 @@ from kazoo.client import KazooClient
 from headrace.cli import zookeeper
 from headrace.cli.console import Failure
 from headrace.cli.zookeeper import Ensemble, ZooKeeperServer, find_jars, find_java
+from tests.support.cli import Run, command
 from tests.support.process import wait_for
-from tests.unit.cli.conftest import Run, command
 
 
 def test_a_machine_without_java_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

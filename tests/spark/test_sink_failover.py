@@ -67,10 +67,10 @@ def save(frame: Any, view: View, bootstrap: str, kind: str = "headrace", **optio
 
 
 def ends(bootstrap: str, view: View, *, read_committed: bool = False) -> list[int]:
-    paths = [TopicPartition(view.topic, number) for number in range(len(REPLICAS))]
+    partitions = [TopicPartition(view.topic, number) for number in range(len(REPLICAS))]
     with Cluster({"bootstrap.servers": bootstrap}) as cluster:
-        found = cluster.offsets(dict.fromkeys(paths, LATEST), read_committed=read_committed)
-    return [found[where] or 0 for where in paths]
+        found = cluster.offsets(dict.fromkeys(partitions, LATEST), read_committed=read_committed)
+    return [found[where] or 0 for where in partitions]
 
 
 def committed(bootstrap: str, view: View) -> Counter[int]:

@@ -38,7 +38,7 @@ class Run:
     """The query in a process group of its own."""
 
     def __init__(self, plan: Plan) -> None:
-        command = [sys.executable, "-m", "tests.spark.sink_query", json.dumps(dataclasses.asdict(plan))]
+        command = [sys.executable, "-m", "tests.support.spark.sink_query", json.dumps(dataclasses.asdict(plan))]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, text=True)
 
     def wait_for(self, word: str) -> None:

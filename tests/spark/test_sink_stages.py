@@ -34,7 +34,7 @@ def test_tasks_that_have_twins_write_each_row_once(
         plan = Plan(
             bootstrap=topics.bootstrap, source=source, target=target, master=master, place=str(tmp_path), way=way
         )
-        command = [sys.executable, "-m", "tests.spark.retried", json.dumps(dataclasses.asdict(plan))]
+        command = [sys.executable, "-m", "tests.support.spark.retried", json.dumps(dataclasses.asdict(plan))]
         done = subprocess.run(command, capture_output=True, text=True, timeout=FINISH_SECONDS, check=False)
     assert "finished" in done.stdout, done.stderr[-5_000:]
     assert (tmp_path / "twin-wrote").exists(), "there was no twin"

@@ -6,6 +6,6 @@
 
 A seed draws a `Mix` first: how many brokers and topics, which kinds of work, which kinds of faults and how often. So
 runs differ in kind, not only in order. Then clients work while faults happen; then everything is set right, and the
-cluster has to serve everyone again within bounded time; then `tests.checker` compares what clients were told with what
+cluster has to serve everyone again within bounded time; then the checker compares what clients were told with what
 is there.
 """

@@ -1,4 +1,4 @@
-"""A copier in a process of its own, to be killed: `python -m tests.faults.copier JSON`, with a `Task` as JSON.
+"""A copier in a process of its own, to be killed: `python -m tests.support.faults.copier JSON`, with a `Task` as JSON.
 
 It reads a topic in a group and writes what it read, transformed, to the same partitions of another, in transactions
 that hold the offsets, too. It says `copied N` after each commit, N being all that was ever copied, and ends when that

@@ -4,8 +4,8 @@ import json
 import subprocess
 from typing import Any
 
+from tests.support.cli import command, environment
 from tests.support.process import ClusterProcesses
-from tests.unit.cli.conftest import command, environment
 
 TIMEOUT_SECONDS = 120.0
 

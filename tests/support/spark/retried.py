@@ -1,4 +1,4 @@
-"""A write whose tasks have twins, in a process of its own: `python -m tests.spark.retried JSON`, with a `Plan`.
+"""A write whose tasks have twins, in a process of its own: `python -m tests.support.spark.retried JSON`, with a `Plan`.
 
 In ways `job` and `stream` a stage is run again. Rows are shuffled before they are written, on two executors with one
 core each, both of which have shuffle files: they are read by more than one task. When task 0 has written some of its

@@ -1,4 +1,4 @@
-"""A query in a process of its own, to be killed: `python -m tests.spark.sink_query JSON`, with a `Plan` as JSON.
+"""A query in a process of its own, to be killed: `python -m tests.support.spark.sink_query PLAN`, in JSON.
 
 It copies a topic to another, in small batches, until it has copied all that was there when it started. Tasks can be
 told to fail once, half-way, in their first attempt.

@@ -10,8 +10,8 @@ from headrace.cli.console import Failure
 from headrace.cli.doctor.zookeeper import ServerState, assess_ensemble, assess_server, parse_servers
 from headrace.net.address import Address
 from headrace.protocol.topic_partition import TopicPartition
+from tests.support.cli import Run
 from tests.support.process import free_port
-from tests.unit.cli.conftest import Run
 
 
 @pytest.mark.parametrize(

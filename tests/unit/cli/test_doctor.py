@@ -28,7 +28,7 @@ from headrace.cli.doctor.machine import (
     nearest_existing,
     read_meminfo,
 )
-from tests.unit.cli.conftest import Run
+from tests.support.cli import Run
 
 OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from headrace.testing import Broker
-from tests.unit.cli.conftest import Run
+from tests.support.cli import Run
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from headrace.spark.pipeline.progress import SinkProgress
 from headrace.spark.pipeline.queries import SinkGraph
 from headrace.spark.pipeline.session import SparkTarget
 from headrace.testing import Broker
-from tests.unit.cli.conftest import Run
+from tests.support.cli import Run
 
 BROKEN = """
 name: shop

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from headrace.testing import Broker
-from tests.unit.cli.conftest import Run, command, environment
+from tests.support.cli import Run, command, environment
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.protocol.partitioner import partition_for
 from headrace.testing import Broker
-from tests.unit.cli.conftest import Headrace, command, environment
+from tests.support.cli import Headrace, command, environment
 
 pytestmark = pytest.mark.slow
 

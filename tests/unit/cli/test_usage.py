@@ -8,8 +8,8 @@ import pytest
 
 import headrace
 from headrace import __version__
+from tests.support.cli import Run
 from tests.support.process import free_port
-from tests.unit.cli.conftest import Run
 
 COMMANDS = [
     ("up",),
