@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: help setup run demo test check unit lint types imports chaos explore compat bench lock docs clean
+.PHONY: help setup run demo test check unit lint types imports chaos explore compat bench lock docs wheel clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -12,11 +12,16 @@ help:  ## this list
 setup: $(STAMP)  ## make .venv with the package, every extra and the development tools
 
 $(STAMP): requirements.lock pyproject.toml
+	@echo "setup 1/4: making .venv with $$($(PYTHON) --version); all of it takes about a minute the first time" >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "setup 2/4: installing uv" >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(sed -n 's/^\(uv==[^ ]*\).*/\1/p' requirements.lock)"
-	@$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements.lock
+	@echo "setup 3/4: installing $$(grep -c '==' requirements.lock) packages, PySpark among them (400 MB)" >&2
+	@$(BIN)/uv pip sync --compile-bytecode --python $(BIN)/python --require-hashes requirements.lock
+	@echo "setup 4/4: installing headrace itself" >&2
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@$(BIN)/python -m compileall -q src
+	@echo "setup done: .venv/bin/headrace" >&2
 	@touch $@
 
 run: setup  ## one broker with its gateway on an embedded store, in the foreground
@@ -56,12 +61,18 @@ compat: setup  ## other people's clients against a running broker; writes docs/c
 bench: setup  ## throughput, latency, start and memory, each beside its ceiling
 	$(BIN)/python -m bench $(ARGS)
 
-docs: setup  ## renew docs/configuration.md and docs/states.md from the tables in the code
+docs: setup  ## renew docs/configuration.md, metrics.md, states.md and cli.md from the tables and commands in the code
 	@$(BIN)/python -m headrace.config > docs/configuration.md
+	@$(BIN)/python -m headrace.metrics > docs/metrics.md
 	@$(BIN)/python -m headrace.coordinator > docs/states.md
+	@$(BIN)/python -m headrace.cli.reference > docs/cli.md
+
+wheel: setup  ## dist/: the wheels of headrace and headrace-zookeeper (whose jars Maven fetches)
+	@rm -rf build packaging/zookeeper/build
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . packaging/zookeeper
 
 lock: setup  ## renew requirements.lock
-	$(BIN)/uv pip compile pyproject.toml --python $(BIN)/python --all-extras --group dev --universal --generate-hashes \
+	$(BIN)/uv pip compile pyproject.toml --python $(BIN)/python --extra arrow --extra spark --group dev --universal --generate-hashes \
 	  --no-header --no-annotate --quiet --upgrade --output-file requirements.lock
 
 clean:  ## remove what the other targets made

@@ -18,12 +18,17 @@ def main() -> None:
     profile = cProfile.Profile()
     run_broker = broker.run_broker
 
-    def run_profiled(config: BrokerConfig, on_ready: Callable[[str], None]) -> int:
+    def run_profiled(
+        config: BrokerConfig,
+        on_ready: Callable[[str], None],
+        on_stop: Callable[[], None] = lambda: None,
+        reread: Callable[[], BrokerConfig] | None = None,
+    ) -> int:
         def ready(bootstrap: str) -> None:
             on_ready(bootstrap)
             profile.enable()
 
-        return run_broker(config, ready)
+        return run_broker(config, ready, on_stop, reread)
 
     broker.run_broker = run_profiled
     try:

@@ -2,12 +2,15 @@
 
 import asyncio
 from functools import partial
+from typing import Any
 
 import pytest
 
 from headrace.cluster.image import PartitionState
+from headrace.config import BrokerConfig
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.replication.partition import Partition
 from headrace.testing.cluster import SESSION_SECONDS, Machine, SimulatedCluster
 from headrace.testing.loop import run_virtual
 from tests.support.simulation.runs import TOPIC, Plan, Run
@@ -37,6 +40,103 @@ async def all_know(cluster: SimulatedCluster) -> None:
         return partition.state == state and partition.is_leader == (state.leader == machine.id)
 
     await cluster.until(agree, "every broker knows what the store says", 20)
+
+
+def test_every_broker_tells_who_the_controller_is_and_how_far_all_have_come() -> None:
+    async def main() -> None:
+        run = Run(Plan(seed=6))
+        cluster = run.cluster
+        await cluster.start()
+        asked = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
+        for machine in cluster:
+            answer = await run.client.ask(machine.address, ApiKey.DESCRIBE_QUORUM, 2, {"topics": [asked]})
+            ((partition,),) = (topic.partitions for topic in answer.topics)
+            assert (partition.error_code, partition.leader_id) == (ErrorCode.none, controller_of(cluster).id)
+            assert partition.leader_epoch > 0
+            voters = {voter.replica_id: voter.log_end_offset for voter in partition.current_voters}
+            assert voters == dict.fromkeys((each.id for each in cluster), partition.high_watermark)
+            assert {node.node_id for node in answer.nodes} == set(voters)
+        await run.end()
+
+    run_virtual(main)
+
+
+def test_subscriptions_to_client_metrics_are_known_to_every_broker() -> None:
+    async def main() -> None:
+        run = Run(Plan(seed=6))
+        cluster = run.cluster
+        await cluster.start()
+        for machine in cluster:
+            config = {"name": "interval.ms", "config_operation": 0, "value": "60000"}
+            resource = {"resource_type": 16, "resource_name": f"s{machine.id}", "configs": [config]}
+            request = {"resources": [resource], "validate_only": False}
+            answer = await run.client.ask(machine.address, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request)
+            assert answer.responses[0].error_code is ErrorCode.none
+        for machine in cluster:
+            listed = await run.client.ask(machine.address, ApiKey.LIST_CONFIG_RESOURCES, 0, {})
+            assert {each.resource_name for each in listed.config_resources} == {f"s{each.id}" for each in cluster}
+        await run.end()
+
+    run_virtual(main)
+
+
+def test_loggers_are_those_of_the_broker_that_is_asked_whoever_is_the_controller() -> None:
+    async def main() -> None:
+        run = Run(Plan(seed=6))
+        cluster = run.cluster
+        await cluster.start()
+        brokers = [machine.id for machine in cluster]
+        asked = {
+            (through, about): await check(run, through, [logger(about)]) for through in brokers for about in brokers
+        }
+        assert {pair for pair, code in asked.items() if code is ErrorCode.none} == {(id_, id_) for id_ in brokers}
+        follower = next(machine.id for machine in cluster if machine is not controller_of(cluster))
+        mixed = [logger(follower), {"resource_type": 4, "resource_name": "", "configs": []}]
+        assert await check(run, follower, mixed) is ErrorCode.invalid_request
+        await run.end()
+
+    def logger(broker: int) -> dict[str, Any]:
+        config = {"name": "ROOT", "config_operation": 0, "value": "INFO"}
+        return {"resource_type": 8, "resource_name": str(broker), "configs": [config]}
+
+    async def check(run: Run, through: int, resources: list[dict[str, Any]]) -> ErrorCode:
+        request = {"resources": resources, "validate_only": True}
+        answer = await run.client.ask(run.cluster[through].address, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request)
+        code = answer.responses[0].error_code
+        assert isinstance(code, ErrorCode)
+        return code
+
+    run_virtual(main)
+
+
+def test_a_broker_that_is_cut_off_leads_nothing_by_reading_its_settings_again() -> None:
+    async def main() -> None:
+        run = Run(Plan(seed=6))
+        cluster = run.cluster
+        await cluster.start()
+        await run.client.create_topic(TOPIC, partitions=3)
+        leader = cluster.leader(TOPIC)
+        assert reload(leader, "7000000") == ["log.retention.ms not set -> 7000000"]
+        assert partition(leader).is_leader
+        leader.cut_from_store()
+        await cluster.until(lambda: not partition(leader).is_leader, "it has stepped aside")
+        assert reload(leader, "8000000") == ["log.retention.ms 7000000 -> 8000000"]
+        assert not partition(leader).is_leader
+        leader.heal_store()
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        await all_know(cluster)
+        assert leader.broker.config["log.retention.ms"] == 8_000_000
+        await run.end()
+
+    def reload(machine: Machine, retention: str) -> list[str]:
+        config = machine.broker.config
+        new = BrokerConfig.parse({**config.given, "log.retention.ms": retention}, lone=config.lone)
+        return machine.broker.reload(new).changed
+
+    def partition(machine: Machine) -> Partition:
+        return machine.broker.replicas.partition(TOPIC, 0)
+
+    run_virtual(main)
 
 
 def test_settings_of_one_broker_change_through_that_broker_whoever_is_the_controller() -> None:

@@ -25,10 +25,7 @@ def told(story: Story, *, brokers: int = 3, seed: int = 1, settings: dict[str, s
         await run.cluster.start()
         await run.client.create_topic(TOPIC, assignments=[[0, 1, 2]])
         await story(run)
-        await run.cluster.until(run.cluster.is_whole, "every partition is whole")
-        found = await run.reckon()
-        assert not found, "\n".join(found)
-        await run.end()
+        await run.end_whole()
 
     run_virtual(main, seed, longest=600)
 

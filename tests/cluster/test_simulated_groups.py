@@ -8,7 +8,7 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.testing.cluster import SimulatedCluster
 from headrace.testing.loop import run_virtual
-from tests.support.simulation.clients import ClusterClient
+from tests.support.simulation.clients import ClusterClient, offset_topics
 from tests.support.simulation.runs import TOPIC, Plan, Run
 
 OFFSETS = "__consumer_offsets"
@@ -33,18 +33,12 @@ class Member:
 
     async def commit(self, offset: int) -> None:
         """Returns when the offset is committed, for certain."""
-        asked = {
-            "partition_index": 0,
-            "committed_offset": offset,
-            "committed_leader_epoch": -1,
-            "committed_metadata": "",
-        }
         values = {
             "group_id": self.group,
             "generation_id_or_member_epoch": -1,
             "member_id": "",
             "group_instance_id": None,
-            "topics": [{"name": TOPIC, "partitions": [asked]}],
+            "topics": offset_topics(TOPIC, 0, offset),
         }
 
         async def ask() -> bool:

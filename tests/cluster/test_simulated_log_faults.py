@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.replication.partition import Partition
+from headrace.storage.condition import Health
 from headrace.storage.disk import StorageError
-from headrace.storage.log import Health
 from headrace.testing.disk import PLENTY
 from headrace.testing.loop import run_virtual
 from tests.support.simulation.runs import TOPIC, Plan, Run
@@ -31,17 +31,11 @@ def told(
 
     async def main() -> None:
         run = Run(Plan(seed=1, partitions=1, settings=settings or {}))
-        await run.cluster.start()
         configs = {"flush.messages": "1", "min.insync.replicas": str(least_isr)}
-        await run.client.create_topic(TOPIC, assignments=[list(replicas)], configs=configs)
-        for value in ("a", "b", "c"):
-            await run.write_until_acknowledged(value)
+        await run.start_with(replicas, configs, "a", "b", "c")
         await story(run)
         await run.write_until_acknowledged("z")
-        await run.cluster.until(run.cluster.is_whole, "every partition is whole")
-        found = await run.reckon()
-        assert not found, "\n".join(found)
-        await run.end()
+        await run.end_whole()
 
     run_virtual(main, 1, longest=3600)
 

@@ -26,18 +26,13 @@ def told(story: Story, *, flush_messages: str, seed: int = 1, least_isr: int = 2
 
     async def main() -> None:
         run = Run(Plan(seed=seed, brokers=4, partitions=1))
-        await run.cluster.start()
         configs = {"flush.messages": flush_messages, "min.insync.replicas": str(least_isr)}
-        await run.client.create_topic(TOPIC, assignments=[[0, 1, 2]], configs=configs)
-        await run.write_until_acknowledged("a")
+        await run.start_with((0, 1, 2), configs, "a")
         await run.cluster.until(run.cluster.is_whole, "every partition is whole")
         await asyncio.sleep(FIRST_SYNC_SECONDS)
         await story(run)
         await run.write_until_acknowledged("z")
-        await run.cluster.until(run.cluster.is_whole, "every partition is whole")
-        found = await run.reckon()
-        assert not found, "\n".join(found)
-        await run.end()
+        await run.end_whole()
 
     run_virtual(main, seed, longest=3600)
 

@@ -20,17 +20,12 @@ def told(story: Story, *, seed: int = 1, settings: dict[str, str] | None = None)
 
     async def main() -> None:
         run = Run(Plan(seed=seed, partitions=1, settings=settings or {}))
-        await run.cluster.start()
-        await run.client.create_topic(TOPIC, assignments=[[0, 1, 2]])
-        await run.write_until_acknowledged("a")
+        await run.start_with((0, 1, 2), {}, "a")
         await run.cluster.until(run.cluster.is_whole, "every partition is whole")
         await asyncio.sleep(FIRST_SYNC_SECONDS)
         await story(run)
         await run.write_until_acknowledged("z")
-        await run.cluster.until(run.cluster.is_whole, "every partition is whole")
-        found = await run.reckon()
-        assert not found, "\n".join(found)
-        await run.end()
+        await run.end_whole()
 
     run_virtual(main, seed, longest=3600)
 

@@ -6,6 +6,8 @@ from contextlib import suppress
 
 import pytest
 
+from headrace.cluster import backup as backups
+from headrace.cluster.backup import Backup, StoreKind
 from headrace.cluster.identity import WrongCluster
 from headrace.cluster.lineage import LINEAGE, MARK_SECONDS
 from headrace.cluster.membership import IdInUse
@@ -343,3 +345,44 @@ def test_a_broker_that_was_down_when_a_topic_was_deleted_deletes_it_when_it_is_b
         await run.cluster.until(lambda: directories(run) == [[]] * 3, "the logs are deleted", seconds=600)
 
     told(story)
+
+
+async def restored(run: Run, backup: Backup) -> None:
+    """Everything in the store is lost, and comes back from a backup once nobody is registered."""
+    cluster = run.cluster
+    cluster.ensemble.set_back(Tree().snapshot())
+    store = cluster.ensemble.session()
+    target = await backups.look(store)
+    backups.refuse(backup, StoreKind.ZOOKEEPER, target, newest_level=1, force=False)
+    await backups.restore(store, backups.restoration(backup, run.cluster.rng), target)
+    await store.close()
+
+
+async def taken(run: Run) -> Backup:
+    store = run.cluster.ensemble.session()
+    backup = await backups.take(store, StoreKind.ZOOKEEPER, now_ms=0, version="")
+    await store.close()
+    return backups.decode(backups.encode(backup))
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_cluster_restored_from_a_backup_has_what_was_acknowledged_since(seed: int, restart: bool) -> None:
+    async def story(run: Run) -> None:
+        cluster = run.cluster
+        await run.client.create_topic(TOPIC, assignments=[[0, 1, 2]])
+        await run.write_until_acknowledged("a")
+        await cluster.until(cluster.is_whole, "every partition is whole")
+        backup = await taken(run)
+        cluster[0].kill()
+        for value in "bcd":
+            await run.write_until_acknowledged(value)
+        if restart:
+            cluster[1].kill()
+            cluster[2].kill()
+        await restored(run, backup)
+        await cluster[0].start()
+        await asyncio.gather(*(machine.start() for machine in cluster if not machine.is_up))
+        await whole_and_nothing_lost(run)
+
+    told(story, seed=seed)

@@ -186,8 +186,27 @@ def test_without_java_a_cluster_says_what_it_needs(
     up = start("up", "--brokers", "3", "--kafka-port", "0", "--http-port", "0")
     assert up.ended() == 1
     assert up.errors == [
-        "headrace: ZooKeeper needs Java, and there is no `java` here; install Java 17 or set JAVA_HOME"
+        "headrace: ZooKeeper needs Java, and there is no `java` here; install Java 17 or set JAVA_HOME, "
+        "or use one that runs already: `headrace up --store zookeeper://HOST:PORT`"
     ]
+
+
+def test_a_cluster_comes_up_on_a_zookeeper_that_runs_already(start: Callable[..., Command], tmp_path: Path) -> None:
+    with ZooKeeperServer(tmp_path / "zookeeper") as server:
+        store = f"zookeeper://{server.address}/shop"
+        up = start("up", "--brokers", "2", "--kafka-port", "0", "--http-port", "0", "--store", store, "--json")
+        ready = json.loads(up.first_line())
+        assert ready["store"] == store
+        wait_for("two brokers", lambda: len(brokers_of(ready["kafka"])) == 2)
+        assert not any("zookeeper" in process.cmdline() for process in up.family())
+        os.kill(up.process.pid, signal.SIGINT)
+        assert up.ended() == 0
+
+
+def test_a_store_for_a_cluster_is_zookeepers(start: Callable[..., Command]) -> None:
+    up = start("up", "--brokers", "2", "--store", "sqlite")
+    assert up.ended() == 2
+    assert up.says("--store 'sqlite' is not zookeeper://")
 
 
 def broker(start: Callable[..., Command], number: int, store: str, data: str) -> Command:

@@ -16,8 +16,9 @@ from .broker import BrokerError, OwnBroker
 from .groups.runner import GroupSuite
 from .groups.scenarios import GROUP_SCENARIOS
 from .provision import CLIENTS
-from .report import markdown, show
-from .runner import TITLES, Suite
+from .report import markdown, show, show_tools, with_tools
+from .runner import TITLES, Status, Suite
+from .tools import ToolResult, run_tools
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = _ROOT / "docs" / "compatibility.md"
@@ -32,6 +33,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--keep", action="store_true", help="leave topics, broker data and logs for a look")
     parser.add_argument("--list", action="store_true", help="name the clients and the scenarios, and stop")
     parser.add_argument("--groups", nargs="*", metavar="NAME", help="only group scenarios: these, or all of them")
+    parser.add_argument("--tools", action="store_true", help="only the tools for operators: Kafka's own, kafkactl")
     parser.add_argument("--page", type=Path, help="write the page here, whatever broker and clients were used")
     return parser.parse_args()
 
@@ -61,7 +63,27 @@ def main() -> int:
             shutil.rmtree(work, ignore_errors=True)
 
 
+def _run_tools(arguments: argparse.Namespace, work: Path, console: Console) -> list[ToolResult]:
+    say = partial(console.print, markup=False, highlight=False)
+    with ExitStack() as cleanup:
+        bootstrap = arguments.bootstrap or cleanup.enter_context(OwnBroker(work / "tools")).address
+        results = run_tools(bootstrap, _CACHE, work, say)
+    show_tools(results, console)
+    return results
+
+
+def _has_failed(results: list[ToolResult]) -> bool:
+    return any(outcome.status is Status.FAILED for result in results for outcome in result.outcomes.values())
+
+
 def _run(arguments: argparse.Namespace, work: Path, console: Console) -> int:
+    if arguments.tools:
+        tools = _run_tools(arguments, work, console)
+        page = arguments.page or _PAGE
+        if not any(result.unavailable for result in tools):
+            page.write_text(with_tools(page.read_text(), tools))
+            console.print(f"written: {page}", markup=False)
+        return 1 if _has_failed(tools) else 0
     chosen = {name: prepare for name, prepare in CLIENTS.items() if name in (arguments.client or CLIENTS)}
     say = partial(console.print, markup=False, highlight=False)
     with ExitStack() as cleanup:
@@ -71,15 +93,16 @@ def _run(arguments: argparse.Namespace, work: Path, console: Console) -> int:
     GroupSuite(arguments.bootstrap, work, say, arguments.keep).run(run.results, arguments.groups or ())
     show(run, console)
     whole = len(chosen) == len(CLIENTS) and arguments.groups is None
+    tools = _run_tools(arguments, work, console) if whole else []
     complete = arguments.bootstrap is None and whole and not run.incomplete
     page = arguments.page or (_PAGE if complete else None)
     if page is None:
         console.print("the page is not written: that takes a broker of our own and every client")
     else:
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(markdown(run))
+        page.write_text(with_tools(markdown(run), tools))
         console.print(f"written: {page}", markup=False)
-    return 1 if run.failed else 0
+    return 1 if run.failed or _has_failed(tools) else 0
 
 
 if __name__ == "__main__":

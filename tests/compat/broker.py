@@ -83,7 +83,7 @@ class OwnBroker:
         self._start()
 
     def _start(self) -> None:
-        command = [str(_COMMAND), "broker", "--listen", self.address, "--data", str(self._data)]
+        command = [str(_COMMAND), "broker", "--listen", self.address, "--data", str(self._data), "--metrics", "off"]
         command += [text for name, value in _SETTINGS.items() for text in ("--set", f"{name}={value}")]
         with self.log.open("a") as stderr:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)

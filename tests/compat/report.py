@@ -8,6 +8,7 @@ from rich.table import Table
 from .groups.scenarios import GROUP_SCENARIOS
 from .model import Advertised
 from .runner import TITLES, ClientResult, Outcome, Run, Status
+from .tools import ToolResult
 from .wire import api_name
 
 _COLOURS = {Status.PASSED: "green", Status.FAILED: "bold red", Status.NOT_OFFERED: "dim", Status.PENDING: "yellow"}
@@ -26,6 +27,18 @@ a fourth joined three (3 move to it) and when it left again (none need be given 
 eager assignor in the others.
 
 """
+TOOLS_HEADING = "## Tools\n"
+_AFTER_TOOLS = "## API versions\n"
+_TOOLS = (
+    TOOLS_HEADING
+    + """
+Tools for operators that other people made, each with a few commands as users type them: topics made, grown and
+described; settings of topics, brokers (also those that have no effect here), groups and subscriptions to client metrics
+set, shown and taken back; levels of loggers changed in the running broker; features, the quorum, API versions, log
+directories, offsets, elections and groups.
+
+"""
+)
 _INTRODUCTION = """\
 # Compatibility
 
@@ -86,8 +99,35 @@ def _cell(outcomes: Mapping[str, Outcome], title: str) -> str:
     return f"{outcome.status.value} ({outcome.count})" if outcome.count else outcome.status.value
 
 
+def show_tools(results: Sequence[ToolResult], console: Console) -> None:
+    """Print the table of tools, and why one failed or was not tried."""
+    columns = [(result.name, result.outcomes) for result in results]
+    _show_table(console, "tools", _tool_titles(results), columns)
+    for result in results:
+        if result.unavailable:
+            console.print(f"tools of {result.name}: not run: {result.unavailable}", style="yellow", markup=False)
+
+
+def with_tools(page: str, results: Sequence[ToolResult]) -> str:
+    """The page with another section on tools."""
+    before, _, rest = page.partition(TOOLS_HEADING if TOOLS_HEADING in page else _AFTER_TOOLS)
+    after = rest.partition(_AFTER_TOOLS)[2] if TOOLS_HEADING in page else rest
+    return f"{before}{_tools_section(results)}\n{_AFTER_TOOLS}{after}"
+
+
+def _tool_titles(results: Sequence[ToolResult]) -> list[str]:
+    return list(dict.fromkeys(title for result in results for title in result.outcomes))
+
+
+def _tools_section(results: Sequence[ToolResult]) -> str:
+    columns = [(result.name, result.outcomes) for result in results]
+    absent = [f"- {result.name}: not run: {result.unavailable}\n" for result in results if result.unavailable]
+    notes = [*_reasons(columns), *absent]
+    return _TOOLS + _matrix(_tool_titles(results), columns) + ("\n" + "".join(notes) if notes else "")
+
+
 def markdown(run: Run) -> str:
-    """The page: clients, the table, the reasons, and API versions; equal runs give equal pages."""
+    """The page without tools: clients, the table, the reasons, and API versions; equal runs give equal pages."""
     sections = [
         _INTRODUCTION,
         "## Clients\n\n" + _clients(run.results),
@@ -99,7 +139,8 @@ def markdown(run: Run) -> str:
         "## Running it again\n\n"
         "`make compat` sets up the clients in `.venv/compat` (kcat through the system's package manager), starts\n"
         "brokers on loopback, and rewrites this page. `make compat ARGS='--client kcat'` runs one client,\n"
-        "`ARGS='--groups kill static'` these group scenarios alone (`--groups` all of them, `--list` names them), and\n"
+        "`ARGS='--groups kill static'` these group scenarios alone (`--groups` all of them, `--list` names them),\n"
+        "`ARGS=--tools` the tools alone, of which it writes the section, and\n"
         "`ARGS='--bootstrap HOST:PORT'` uses a broker that is already running, which is not restarted then; all leave\n"
         "this page alone. With `--keep` the logs of the members stay.\n",
     ]

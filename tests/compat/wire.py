@@ -1,24 +1,22 @@
 """Questions asked of the broker without any client: which APIs it serves, where partitions end, how batches are
 compressed. The broker asked must lead the partitions."""
 
-import io
-import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from kio.index import load_response_from_request
 from kio.schema.api_versions.v0 import ApiVersionsRequest
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v4.request import FetchPartition, FetchRequest, FetchTopic
 from kio.schema.index import api_key_map
 from kio.schema.list_offsets.v1.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kio.schema.types import BrokerId, TopicName
-from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32, i32Timedelta, i64
 from kio.static.protocol import RequestPayload
+
+from tests.support.wire import Wire
 
 from .model import TIMEOUT_SECONDS, Codec
 
@@ -87,23 +85,5 @@ def _batches(stored: bytes) -> Iterator[StoredBatch]:
 
 
 def _call(bootstrap: str, request: RequestPayload) -> Any:
-    frame = io.BytesIO()
-    frame.write(struct.pack(">hhih", request.__api_key__, request.__version__, 1, -1))
-    entity_writer(type(request))(frame, request)
-    host, _, port = bootstrap.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS) as connection:
-        connection.sendall(struct.pack(">i", frame.tell()) + frame.getvalue())
-        (size,) = struct.unpack(">i", _read(connection, 4))
-        answer = _read(connection, size)
-    payload, _ = entity_reader(load_response_from_request(request))(answer, 4)
-    return payload
-
-
-def _read(connection: socket.socket, size: int) -> bytes:
-    received = bytearray()
-    while len(received) < size:
-        chunk = connection.recv(min(1 << 20, size - len(received)))
-        if not chunk:
-            raise ConnectionError("the broker closed the connection in the middle of an answer")
-        received += chunk
-    return bytes(received)
+    with Wire(bootstrap, TIMEOUT_SECONDS) as wire:
+        return wire.ask(request.__api_key__, request.__version__, request)

@@ -11,9 +11,10 @@ import psutil
 import pytest
 from kazoo.client import KazooClient
 
-from headrace.cli import zookeeper
+from headrace.cli import zookeeper_jars
 from headrace.cli.console import Failure
-from headrace.cli.zookeeper import Ensemble, ZooKeeperServer, find_jars, find_java
+from headrace.cli.zookeeper import Ensemble, ZooKeeperServer, find_java
+from headrace.cli.zookeeper_jars import find_jars
 from tests.support.cli import Run, command
 from tests.support.process import wait_for
 
@@ -33,18 +34,67 @@ def test_java_is_taken_from_its_home_first(monkeypatch: pytest.MonkeyPatch, tmp_
     assert find_java() == str(java)
 
 
-def test_without_pyspark_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path) -> None:
-    monkeypatch.setattr(zookeeper, "find_spec", lambda _: None)
-    result = run("zookeeper", "--data", str(tmp_path))
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine without any ZooKeeper, and a directory for one."""
+    monkeypatch.delenv("ZOOKEEPER_HOME", raising=False)
+    monkeypatch.setattr(zookeeper_jars, "find_spec", lambda _: None)
+    monkeypatch.setattr(zookeeper_jars, "DEBIAN", tmp_path / "debian")
+    return tmp_path
+
+
+def _write_jars(directory: Path, *names: str) -> list[Path]:
+    directory.mkdir(parents=True)
+    files = [directory / f"{name}.jar" for name in names]
+    for file in files:
+        file.touch()
+    return files
+
+
+NEEDED = ("zookeeper-3.9.5", "zookeeper-jute-3.9.5", "slf4j-api-2.0.17", "metrics-core-4.2.37", "snappy-java-1.1.10")
+
+
+@pytest.mark.parametrize("asked", [("zookeeper",), ("up", "--brokers", "3", "--kafka-port", "0")])
+def test_without_a_zookeeper_one_line_names_every_way_to_one(bare: Path, run: Run, asked: tuple[str, ...]) -> None:
+    result = run(*asked, "--data", str(bare / "d"))
     assert result.exit_code == 1
-    assert 'pip install "headrace[spark]"' in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    for way in ('pip install "headrace[zookeeper]"', "apt install zookeeper", "ZOOKEEPER_HOME", "--store zookeeper://"):
+        assert way in result.stderr
 
 
-def test_pyspark_without_its_jars_is_named_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    spec = ModuleSpec("pyspark", None, origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(zookeeper, "find_spec", lambda _: spec)
-    with pytest.raises(Failure, match="zookeeper-3 is not there"):
+def test_jars_are_taken_from_the_extra_of_their_own_before_spark(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    homes = {name: bare / name for name in ("headrace_zookeeper", "pyspark")}
+    specs = {name: ModuleSpec(name, None, origin=str(home / "__init__.py")) for name, home in homes.items()}
+    monkeypatch.setattr(zookeeper_jars, "find_spec", specs.get)
+    spark = _write_jars(
+        homes["pyspark"] / "jars", *NEEDED, "log4j-slf4j2-impl-2.25", "log4j-api-2.25", "log4j-core-2.25"
+    )
+    assert find_jars() == spark
+    own = _write_jars(homes["headrace_zookeeper"] / "jars", *NEEDED, "slf4j-simple-2.0.17")
+    assert find_jars() == own
+
+
+def test_debians_jars_have_no_version_in_their_names(bare: Path) -> None:
+    names = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java", "slf4j-simple")
+    assert find_jars_of(bare / "debian", *names, "zookeeper-contrib-loggraph", "zookeeper-it") == list(names)
+
+
+def find_jars_of(directory: Path, *names: str) -> list[str]:
+    _write_jars(directory, *names)
+    return [jar.stem for jar in find_jars()]
+
+
+def test_an_unpacked_release_comes_first_and_is_told_when_it_is_none(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZOOKEEPER_HOME", str(bare / "apache-zookeeper"))
+    with pytest.raises(Failure, match=r"there is no ZooKeeper in .*apache-zookeeper/lib"):
         find_jars()
+    jars = _write_jars(
+        bare / "apache-zookeeper" / "lib", *NEEDED, "logback-classic-1.3", "logback-core-1.3", "netty-4.1"
+    )
+    assert find_jars() == [bare / "apache-zookeeper" / "conf", *jars[:-1]]
 
 
 @pytest.mark.slow

@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from headrace.coordinator.groups.classic import (
     ClassicGroup,
     ClassicSettings,
+    ClassicState,
     JoinRequest,
     LeavingMember,
-    State,
     SyncRequest,
 )
 from headrace.coordinator.groups.classic.records import decode_group
@@ -316,7 +316,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_partition_has_one_owner(self) -> None:
-        if self.group.state is not State.STABLE:
+        if self.group.state is not ClassicState.STABLE:
             return
         heard = self.assigned.get(self.group.generation, {})
         owned: list[int] = []
@@ -334,7 +334,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         assert self.group._to_sync <= members.by_id.keys()
         if self.group.is_empty:
             assert not members.by_id
-        elif self.group.state is not State.PREPARING_REBALANCE:
+        elif self.group.state is not ClassicState.PREPARING_REBALANCE:
             assert members.by_id
 
     @invariant()
@@ -343,7 +343,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         tokens = {m.join_token for m in self.group.members.by_id.values()}
         tokens |= {m.sync_token for m in self.group.members.by_id.values()}
         assert self.waiting.keys() == tokens - {None}
-        if self.group.state is State.PREPARING_REBALANCE:
+        if self.group.state is ClassicState.PREPARING_REBALANCE:
             assert "join" in self.timers
             assert self.group._is_initial or not self.group.members.all_joined, "everyone waits, and for nobody"
         for member in self.group.members.by_id.values():
@@ -353,7 +353,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_members_were_told_is_stored(self) -> None:
-        if self.group.state is not State.STABLE:
+        if self.group.state is not ClassicState.STABLE:
             return
         assert self.stored is not None
         stored = decode_group(self.stored)

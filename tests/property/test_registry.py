@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from headrace.registry import decisions
 from headrace.registry.errors import RegistryError
-from headrace.registry.parsing import Parser, Posted
+from headrace.registry.parsing import Posted, SchemaParser
 from headrace.schema_log.names import context_of
 from headrace.schema_log.records import Proposal, Reference, decode, encode
 from headrace.schema_log.state import RegistryState
 
-LIBRARY = Parser()
+LIBRARY = SchemaParser()
 SUBJECTS = ("a", "b", ":.x:a")
 WRITERS = 3
 

@@ -22,9 +22,9 @@ from headrace.spark.sink import commit as sink_commit
 from headrace.spark.sink.commit import (
     Claim,
     Command,
+    CommitDecision,
     CommitError,
     Copy,
-    Decision,
     Drop,
     Duty,
     End,
@@ -33,11 +33,11 @@ from headrace.spark.sink.commit import (
     Inspect,
     ListOpen,
     Look,
-    Outcome,
     Part,
     Prepared,
-    Record,
+    RecordDecision,
     Report,
+    SinkOutcome,
     Steps,
     TakeOver,
     abort_steps,
@@ -80,7 +80,7 @@ class Cluster:
     def __init__(self) -> None:
         self.slots: dict[str, Slot] = {}
         self.visible: Counter[tuple[int, int]] = Counter()
-        self.journal: list[Decision] = []
+        self.journal: list[CommitDecision] = []
         self.owner = 0
         self.owner_run: str | None = None
         self.leased: set[str] = set()
@@ -108,22 +108,22 @@ class Cluster:
         slot.epoch += 1
         slot.state = Phase.ABORTED
 
-    def outcome(self, one: Prepared) -> Outcome:
+    def outcome(self, one: Prepared) -> SinkOutcome:
         slot = self.slots[_name(one)]
         if slot.epoch != one.epoch:
-            return Outcome.LOST
-        return {Phase.OPEN: Outcome.OPEN, Phase.COMMITTED: Outcome.COMMITTED}.get(slot.state, Outcome.LOST)
+            return SinkOutcome.LOST
+        return {Phase.OPEN: SinkOutcome.OPEN, Phase.COMMITTED: SinkOutcome.COMMITTED}.get(slot.state, SinkOutcome.LOST)
 
-    def end(self, one: Prepared, commit: bool) -> Outcome:
+    def end(self, one: Prepared, commit: bool) -> SinkOutcome:
         found = self.outcome(one)
-        if found is not Outcome.OPEN:
+        if found is not SinkOutcome.OPEN:
             return found
         slot = self.slots[_name(one)]
         if commit:
             self.visible.update(slot.rows)
         slot.rows.clear()
         slot.state = Phase.COMMITTED if commit else Phase.ABORTED
-        return Outcome.COMMITTED if commit else Outcome.LOST
+        return SinkOutcome.COMMITTED if commit else SinkOutcome.LOST
 
     def free_name(self, run: str, _task: int, batch: int) -> str:
         """A name that nobody has, and under which nothing is open."""
@@ -146,7 +146,7 @@ class Cluster:
             slot.rows.clear()
             slot.state = Phase.ABORTED
 
-    def last_decision(self) -> Decision | None:
+    def last_decision(self) -> CommitDecision | None:
         return self.journal[-1] if self.journal else None
 
 
@@ -163,7 +163,7 @@ class Driver:
     cluster: Cluster
     owner: int = 0
     command: Command | None = None
-    answers: list[Outcome] = field(default_factory=list)
+    answers: list[SinkOutcome] = field(default_factory=list)
     error: Exception | None = None
     is_done: bool = False
 
@@ -187,7 +187,7 @@ class Driver:
                 self.cluster.owner_run = run
                 self.owner = self.cluster.owner
                 self._answer(self.cluster.last_decision())
-            case Record(decision):
+            case RecordDecision(decision):
                 self._require_ownership()
                 self.cluster.journal.append(decision)
                 self._answer(None)
@@ -414,7 +414,7 @@ class Simulation:
     def _decided(self) -> set[str]:
         """Ids of transactions that a driver found open and decided on."""
         pending = [driver.command for driver in (self.run.driver, *self.leftovers) if driver is not None]
-        decisions = [command.decision for command in pending if isinstance(command, Record)]
+        decisions = [command.decision for command in pending if isinstance(command, RecordDecision)]
         last = self.cluster.last_decision()
         return {_name(one) for decision in (last, *decisions) if decision for one in decision.transactions}
 
@@ -454,7 +454,7 @@ def _commit_before_deciding(batch: int, reports: Sequence[Report]) -> Steps:
             command = steps.send(answer)
         except StopIteration:
             return
-        if isinstance(command, Record):
+        if isinstance(command, RecordDecision):
             yield End(own, commit=True)
         answer = yield command
 

@@ -244,7 +244,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule()
     def expire(self) -> None:
-        self.world.run(_quietly(self.world.transactions.expire))
+        self.world.run(_quietly(lambda: self.world.transactions.expire(self.world.clock.now_ms())))
 
     # What must hold in the end
 

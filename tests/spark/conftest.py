@@ -2,6 +2,7 @@
 
 import os
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,11 +10,16 @@ from typing import Any
 
 import pytest
 
+from headrace.spark.pipeline.loading import load
+from headrace.spark.pipeline.paths import paths_of
+from headrace.spark.pipeline.progress import SinkProgress
+from headrace.spark.pipeline.run import RunOptions, run_with
 from headrace.testing import Broker
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.gateways import GatewayProcess
 from tests.support.maven import Unavailable
 from tests.support.process import ClusterProcesses
+from tests.support.spark.pipelines import RunPipeline, Silent, pipeline_settings
 from tests.support.spark.topics import Topics
 
 
@@ -63,8 +69,8 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    """A broker whose logs are cut by hand only, so that tests decide when records expire."""
-    with Broker() as broker:
+    """A broker whose logs are cut by hand only, so that tests decide when records expire, also those of past years."""
+    with Broker({"log.retention.ms": -1}) as broker:
         yield broker
 
 
@@ -92,3 +98,18 @@ def bootstrap(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 def topics(broker: Broker, request: pytest.FixtureRequest) -> Topics:
     """Topics of one test."""
     return Topics(broker.bootstrap, request.node.name)
+
+
+@pytest.fixture
+def run(spark: Any, topics: Topics, tmp_path: Path) -> Iterator[RunPipeline]:
+    """Run a pipeline, given as text, over what is there now."""
+
+    def once(text: str, file: str = "pipeline.yaml") -> list[SinkProgress]:
+        path = tmp_path / file
+        path.write_text(textwrap.dedent(text))
+        declaration = load(path)
+        options = RunOptions(bootstrap=topics.bootstrap, once=True)
+        return run_with(spark, declaration, paths_of(declaration, None), options, Silent())
+
+    with pipeline_settings(spark):
+        yield once

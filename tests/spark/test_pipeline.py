@@ -1,7 +1,5 @@
 """Declared pipelines in a session of Spark, between real topics and files."""
 
-import textwrap
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,29 +11,9 @@ from headrace.client.columnar import Cluster, TopicPartition
 from headrace.spark.pipeline.document import InvalidPipeline
 from headrace.spark.pipeline.failures import PipelineFailed
 from headrace.spark.pipeline.files import committed_files
-from headrace.spark.pipeline.loading import load
-from headrace.spark.pipeline.paths import paths_of
-from headrace.spark.pipeline.progress import SinkProgress
-from headrace.spark.pipeline.run import RunOptions, run_with
-from tests.support.spark.pipelines import Silent, pipeline_settings
+from tests.support.spark.pipelines import RunPipeline
+from tests.support.spark.records import records
 from tests.support.spark.topics import Topics
-
-Run = Callable[..., list[SinkProgress]]
-
-
-@pytest.fixture
-def run(spark: Any, topics: Topics, tmp_path: Path) -> Iterator[Run]:
-    """Run a pipeline, given as text, over what is there now."""
-
-    def once(text: str, file: str = "pipeline.yaml") -> list[SinkProgress]:
-        path = tmp_path / file
-        path.write_text(textwrap.dedent(text))
-        declaration = load(path)
-        options = RunOptions(bootstrap=topics.bootstrap, once=True)
-        return run_with(spark, declaration, paths_of(declaration, None), options, Silent())
-
-    with pipeline_settings(spark):
-        yield once
 
 
 def numbers(directory: Path) -> list[int]:
@@ -54,7 +32,7 @@ sinks:
 """
 
 
-def test_a_pipeline_goes_on_where_it_stopped(run: Run, topics: Topics, tmp_path: Path) -> None:
+def test_a_pipeline_goes_on_where_it_stopped(run: RunPipeline, topics: Topics, tmp_path: Path) -> None:
     topic = topics.create(2)
     topics.fill(topic, (b"%d" % number for number in range(100)))
     (first,) = run(COPY.format(topic=topic))
@@ -65,7 +43,7 @@ def test_a_pipeline_goes_on_where_it_stopped(run: Run, topics: Topics, tmp_path:
     assert numbers(tmp_path / "out") == list(range(130))
 
 
-def test_the_progress_of_a_sink_shows_as_a_group(run: Run, topics: Topics) -> None:
+def test_the_progress_of_a_sink_shows_as_a_group(run: RunPipeline, topics: Topics) -> None:
     topic = topics.create()
     topics.fill(topic, [b"1", b"2", b"3"])
     run(COPY.format(topic=topic))
@@ -74,7 +52,7 @@ def test_the_progress_of_a_sink_shows_as_a_group(run: Run, topics: Topics) -> No
         assert cluster.committed("copy-files", [where]) == {where: 3}
 
 
-def test_a_failing_sink_stops_the_others_and_tells_its_cause(run: Run, topics: Topics, spark: Any) -> None:
+def test_a_failing_sink_stops_the_others_and_tells_its_cause(run: RunPipeline, topics: Topics, spark: Any) -> None:
     topic = topics.create()
     topics.fill(topic, [b"1"])
     text = COPY.format(topic=topic) + "  wrong: {from: broken, console: 1}\n"
@@ -86,14 +64,14 @@ def test_a_failing_sink_stops_the_others_and_tells_its_cause(run: Run, topics: T
     assert spark.streams.active == []
 
 
-def test_what_spark_refuses_is_blamed_on_the_step(run: Run, topics: Topics, tmp_path: Path) -> None:
+def test_what_spark_refuses_is_blamed_on_the_step(run: RunPipeline, topics: Topics, tmp_path: Path) -> None:
     text = COPY.format(topic=topics.create()).replace("value", "valeu")
     with pytest.raises(InvalidPipeline, match=r"pipeline.yaml:6: 'parsed': \[UNRESOLVED_COLUMN.*`valeu`"):
         run(text)
 
 
 def test_a_batch_can_go_to_a_function_and_to_the_terminal(
-    run: Run, topics: Topics, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: RunPipeline, topics: Topics, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic = topics.create()
     topics.fill(topic, [b"41", b"42"])
@@ -107,7 +85,7 @@ def test_a_batch_can_go_to_a_function_and_to_the_terminal(
     assert "only showing top 1 row" in shown
 
 
-def test_a_pipeline_can_be_written_in_python(run: Run, topics: Topics, tmp_path: Path) -> None:
+def test_a_pipeline_can_be_written_in_python(run: RunPipeline, topics: Topics, tmp_path: Path) -> None:
     topic = topics.create()
     topics.fill(topic, [b"5", b"6", b"7"])
     run(
@@ -129,3 +107,27 @@ def test_a_pipeline_can_be_written_in_python(run: Run, topics: Topics, tmp_path:
         "written.py",
     )
     assert numbers(tmp_path / "out") == [5, 7]
+
+
+def test_deletions_of_a_compacted_topic_are_deletions_in_its_copy(run: RunPipeline, topics: Topics) -> None:
+    topic, copies = topics.create(1), [topics.create(1), topics.create(1)]
+    topics.fill(topic, [b'{"id": 1}', b"{}", None, b"no JSON"])
+    run(f"""
+    name: copy
+    sources:
+      things:
+        {{topic: {topic}, startingOffsets: earliest, format: json, schema: id BIGINT, metadata: [key, tombstone]}}
+    steps:
+      named: {{sql: "SELECT CAST(key AS STRING) AS key, id, tombstone, bad IS NOT NULL AS is_bad FROM things"}}
+    sinks:
+      whole: {{from: named, topic: {copies[0]}, key: key, format: json, tombstone: tombstone}}
+      some: {{from: named, topic: {copies[1]}, key: key, value: "struct(id)", tombstone: "tombstone OR is_bad"}}
+    """)
+    whole, some = ([(record["key"], record["value"]) for record in records(topics.bootstrap, copy)] for copy in copies)
+    assert whole == [
+        (b"k0", b'{"key":"k0","id":1,"is_bad":false}'),
+        (b"k1", b'{"key":"k1","is_bad":false}'),
+        (b"k2", None),
+        (b"k3", b'{"key":"k3","is_bad":true}'),
+    ]
+    assert some == [(b"k0", b'{"id":1}'), (b"k1", b"{}"), (b"k2", None), (b"k3", None)]

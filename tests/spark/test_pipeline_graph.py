@@ -1,11 +1,8 @@
 """Several sinks that share tables: one query, computed once for each batch, written once to each of them."""
 
 import json
-import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,31 +10,9 @@ import pytest
 from headrace.spark.pipeline.document import InvalidPipeline
 from headrace.spark.pipeline.failures import PipelineFailed
 from headrace.spark.pipeline.files import committed_files
-from headrace.spark.pipeline.loading import load
-from headrace.spark.pipeline.paths import paths_of
-from headrace.spark.pipeline.progress import SinkProgress
-from headrace.spark.pipeline.run import RunOptions, run_with
-from tests.support.spark.pipelines import Silent, pipeline_settings
+from tests.support.spark.pipelines import RunPipeline
 from tests.support.spark.records import records, values
 from tests.support.spark.topics import Topics
-
-Run = Callable[[str], list[SinkProgress]]
-
-
-@pytest.fixture
-def run(spark: Any, topics: Topics, tmp_path: Path) -> Iterator[Run]:
-    """Run a pipeline, given as text, over what is there now."""
-
-    def once(text: str) -> list[SinkProgress]:
-        path = tmp_path / "pipeline.yaml"
-        path.write_text(textwrap.dedent(text))
-        declaration = load(path)
-        options = RunOptions(bootstrap=topics.bootstrap, once=True)
-        return run_with(spark, declaration, paths_of(declaration, None), options, Silent())
-
-    with pipeline_settings(spark):
-        yield once
-
 
 FAILS_ONCE = """
 from pathlib import Path
@@ -73,7 +48,7 @@ def order(number: int) -> bytes:
     return json.dumps({"id": number, "country": "DE" if number % 2 else "FR"}).encode()
 
 
-def test_a_sink_that_fails_makes_nobody_write_twice(run: Run, topics: Topics, tmp_path: Path) -> None:
+def test_a_sink_that_fails_makes_nobody_write_twice(run: RunPipeline, topics: Topics, tmp_path: Path) -> None:
     orders, letters, copies = topics.create(2), topics.create(), topics.create()
     calls = tmp_path / "calls"
     (tmp_path / "steps.py").write_text(FAILS_ONCE.format(calls=str(calls)))
@@ -121,7 +96,9 @@ sinks:
 """
 
 
-def test_sums_that_change_are_one_query_too(run: Run, topics: Topics, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sums_that_change_are_one_query_too(
+    run: RunPipeline, topics: Topics, capsys: pytest.CaptureFixture[str]
+) -> None:
     topic, by_word, total = topics.create(), topics.create(), topics.create()
     topics.fill(topic, [b"a", b"b", b"a"])
     ended = run(TWO_COUNTS.format(topic=topic, by_word=by_word, all=total))
@@ -132,7 +109,7 @@ def test_sums_that_change_are_one_query_too(run: Run, topics: Topics, capsys: py
     assert "|a   |2    |" in capsys.readouterr().err
 
 
-def test_files_of_an_earlier_query_are_not_taken_for_written(run: Run, topics: Topics, tmp_path: Path) -> None:
+def test_files_of_an_earlier_query_are_not_taken_for_written(run: RunPipeline, topics: Topics, tmp_path: Path) -> None:
     topic = topics.create()
     topics.fill(topic, [b"1"])
     text = f"""
@@ -166,7 +143,7 @@ sinks:
 """
 
 
-def test_all_that_spark_finds_wrong_is_told_at_once(run: Run, topics: Topics) -> None:
+def test_all_that_spark_finds_wrong_is_told_at_once(run: RunPipeline, topics: Topics) -> None:
     with pytest.raises(InvalidPipeline) as raised:
         run(WRONG.format(topic=topics.create()))
     found = [problem.partition("pipeline.yaml:")[2] for problem in raised.value.problems]

@@ -49,7 +49,8 @@ class Hosts:
         """Whether all that was sent is in the files, each once."""
         if event["event"] != "progress":
             return False
-        written = pq.read_table(committed_files(self._directory / "out")).column("value").to_pylist()
+        files = committed_files(self._directory / "out")
+        written = pq.read_table(files).column("value").to_pylist() if files else []
         assert Counter(written) <= Counter(self._sent)
         return len(written) == len(self._sent)
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -16,10 +17,11 @@ Headrace = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The command, called in this process."""
-    monkeypatch.delenv("HEADRACE_BOOTSTRAP", raising=False)
-    monkeypatch.delenv("HEADRACE_DEBUG", raising=False)
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """The command, called in this process; nothing of its user's environment and profiles counts."""
+    for name in [name for name in os.environ if name.startswith("HEADRACE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     # A command sets up the logs of its process, which this one is not: lines would go to a stream that is soon closed.
     monkeypatch.setattr("structlog.configure", lambda **_: None)
     runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"})

@@ -11,7 +11,6 @@ from headrace.replication.follower_session import FollowerSession
 from headrace.replication.partition import Partition
 from headrace.replication.replica_fetch_state import ReplicaFetchState
 from headrace.replication.throttle import Throttle
-from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
 from headrace.storage.log_starts import LogStartWriter
 from headrace.storage.manager import LogManager
@@ -20,6 +19,7 @@ from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import SimulatedDisk
 
 from .intake import RULES
+from .storage import run_now
 from .wire import batch_of, values_in
 
 LEADER, FOLLOWER = 1, 2
@@ -27,15 +27,6 @@ TOPIC_ID = uuid.UUID(int=7)
 UNBORN = PartitionState(
     replicas=(LEADER, FOLLOWER), isr=(LEADER, FOLLOWER), leader=NO_LEADER, leader_epoch=-1, partition_epoch=-1
 )
-
-
-def _inline(work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
-    try:
-        work()
-    except StorageError as error:
-        done(error)
-    else:
-        done(None)
 
 
 def append(partition: Partition, *values: bytes) -> None:
@@ -71,7 +62,7 @@ class Pair:
         logs = LogManager(self.disks[broker], self.clock, "/data", cluster_id="here", broker_id=broker)
         logs.open()
         self.logs[broker] = logs
-        LogStartWriter(logs, Flusher(_inline))
+        LogStartWriter(logs, Flusher(run_now))
         return [
             Partition(
                 topic="t",
@@ -80,7 +71,7 @@ class Pair:
                 state=UNBORN,
                 log=logs.load("t", index, TOPIC_ID, LogSettings(flush_messages=1 << 40)),
                 rules=self.rules,
-                flusher=Flusher(_inline),
+                flusher=Flusher(run_now),
             )
             for index in range(partitions)
         ]

@@ -11,10 +11,12 @@ from headrace.net.address import Address
 from headrace.net.network import Network
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.levels import SUPPORTED, LevelRange
 from headrace.protocol.peer import InternalApi, Message
 from headrace.server.authentication import Authenticator
 from headrace.server.clustered.forwarding import Forwarded, Forwarder
 from headrace.server.clustered.peers import LinkedPeers, PeerIdentity
+from headrace.server.connection import Connection, Parts
 from headrace.server.context import Context, RequestInfo
 from headrace.server.dispatch import Dispatcher, Handler
 from headrace.server.handlers.peer import PeerGate, PeerHandler
@@ -32,6 +34,7 @@ class Cluster:
         self.brokers: dict[int, BrokerNode] = {}
         self.controller: int | None = None
         self.epoch = 7
+        self.level = 1
 
 
 class Node:
@@ -48,6 +51,7 @@ class Node:
         cluster_id: str = CLUSTER,
         users: dict[str, str] | None = None,
         work: Work | None = None,
+        levels: LevelRange = SUPPORTED,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.cluster = cluster
@@ -56,12 +60,21 @@ class Node:
         self.host = host
         self.told: list[tuple[int, dict[str, Any]]] = []
         self.asked: list[RequestInfo] = []
+        self.versions: list[int] = []
+        """Of what brokers have asked."""
         self.work = work
         self.believed: int | None = None
         """Who is the controller, as far as this broker knows, when that is not the truth."""
-        me = PeerIdentity(broker_id=broker_id, cluster_id=cluster_id, secret=secret, epoch=lambda: cluster.epoch)
+        me = PeerIdentity(
+            broker_id=broker_id,
+            cluster_id=cluster_id,
+            secret=secret,
+            epoch=lambda: cluster.epoch,
+            levels=levels,
+            level=lambda: cluster.level,
+        )
         self.peers = LinkedPeers(me=me, network=network, find=cluster.brokers.get, rng=Random(broker_id))
-        authenticator = None if users is None else Authenticator(users, 1 << 20)
+        authenticator = None if users is None else Authenticator(loop, users, 1 << 20)
         self.context = cast(Context, SimpleNamespace(active_controller=self.active_controller))
         handlers: dict[ApiKey, Handler] = {
             ApiKey.CREATE_TOPICS: self.create_topics,
@@ -79,7 +92,7 @@ class Node:
             {},
             lambda: b"",
             authenticator,
-            serve_peer=self.gate.serve,
+            serve_peer=self._serve_peer,
             relay=self.forwarder,
         )
         self.listener = Listener(
@@ -94,6 +107,13 @@ class Node:
 
     def active_controller(self) -> int | None:
         return self.cluster.controller if self.believed is None else self.believed
+
+    def _serve_peer(
+        self, connection: Connection, api_key: int, version: int, correlation_id: int, body: memoryview
+    ) -> Parts | None:
+        if connection.peer_broker is not None:
+            self.versions.append(version)
+        return self.gate.serve(connection, api_key, version, correlation_id, body)
 
     async def start(self, port: int = 0) -> None:
         port = self.listener.bind(self.host, port)

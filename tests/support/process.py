@@ -32,6 +32,8 @@ class Site:
 
     host: str = "127.0.0.1"
     prefix: tuple[str, ...] = ()
+    has_metrics: bool = True
+    """False where the release that runs there has none."""
 
 
 class BrokerProcess:
@@ -45,10 +47,15 @@ class BrokerProcess:
         options: Iterable[str] = (),
         log: Path | None = None,
         site: Site = Site(),  # noqa: B008 - a value
+        metrics: str | None = "off",
     ) -> None:
+        """Without `metrics` none are served: the port that they would have by themselves may be another test's."""
+        self.metrics = metrics if site.has_metrics else None
+        """None where the next start is of a release without metrics."""
         self.port = free_port()
         self.bootstrap = f"{site.host}:{self.port}"
-        self._prefix = site.prefix
+        self.prefix = site.prefix
+        """The words before its command, from its next start on."""
         self._data = data
         self._log = log
         self._options = [*options, *(f"--set={name}={value}" for name, value in (settings or {}).items())]
@@ -83,8 +90,10 @@ class BrokerProcess:
     def launch(self) -> None:
         """Start it without waiting."""
         assert not self.is_running
-        command = [*self._prefix, sys.executable, "-m", "headrace.cli", "broker"]
+        command = [*self.prefix, sys.executable, "-m", "headrace.cli", "broker"]
         place = ["--listen", self.bootstrap, "--data", str(self._data)]
+        if self.metrics is not None:
+            place += ["--metrics", self.metrics]
         with ExitStack() as held:
             errors = sys.stderr if self._log is None else held.enter_context(open(self._log, "ab"))
             self._process = subprocess.Popen([*command, *place, *self._options], stdout=subprocess.PIPE, stderr=errors)

@@ -1,4 +1,6 @@
-"""A proxy that knows Kafka's requests, so that a test can hold one back, or lose its answer, and let the rest pass.
+"""Between a client and a broker: a relay that carries bytes, and a proxy that knows Kafka's requests.
+
+A test can hold a request back, or lose its answer, and let the rest pass.
 
 A request that is held stays held when its client gives up and goes away, as in a network that delivers late: its
 connection to the broker is kept until it was delivered. The broker must advertise the proxy's address.
@@ -8,10 +10,72 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from types import TracebackType
+from typing import Self
 
 from headrace.protocol.api import ApiKey
+
+from .wire import receive_exactly
+
+_CHUNK = 65_536
+
+
+class Relay:
+    """Takes connections on one address and carries their bytes to another, `upstream`, until it is closed."""
+
+    def __init__(self, listen: tuple[str, int] = ("127.0.0.1", 0), upstream: tuple[str, int] | None = None) -> None:
+        self.upstream = upstream
+        self._listener = socket.create_server(listen)
+        self.port = int(self._listener.getsockname()[1])
+        self._sockets: list[socket.socket] = [self._listener]
+        self._threads: list[threading.Thread] = []
+        self._begin(self._accept)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take no more connections, and end those that there are."""
+        for one in list(self._sockets):
+            _hang_up(one)
+        for thread in list(self._threads):
+            thread.join(10)
+        for one in self._sockets:
+            one.close()
+
+    def _begin(self, work: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=work, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self._sockets.append(client)
+            assert self.upstream is not None
+            try:
+                server = socket.create_connection(self.upstream, 5)
+            except OSError:
+                _hang_up(client)
+                continue
+            server.settimeout(None)
+            self._sockets.append(server)
+            self._connected(client, server)
+
+    def _connected(self, client: socket.socket, server: socket.socket) -> None:
+        self._begin(_carry, client, server)
+        self._begin(_carry, server, client)
 
 
 class Fate(Enum):
@@ -34,19 +98,14 @@ class Plan:
     """Set when the broker has answered a request that was held, or closed its connection."""
 
 
-class Proxy:
+class Proxy(Relay):
     """Listens on a free port; `upstream` is where the broker really is, once that is known."""
 
     def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._listener.getsockname()[1])
-        self.upstream: tuple[str, int] | None = None
         self._plans: list[Plan] = []
         self._lock = threading.Lock()
         self._release = threading.Event()
-        self._is_closed = False
-        self._sockets: set[socket.socket] = set()
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__()
 
     def plan(self, api_key: ApiKey, fate: Fate, times: int = 1) -> Plan:
         plan = Plan(api_key, fate, times)
@@ -59,31 +118,13 @@ class Proxy:
         self._release.set()
 
     def close(self) -> None:
-        self._is_closed = True
         self._release.set()
-        self._listener.close()
-        with self._lock:
-            sockets = list(self._sockets)
-        for each in sockets:
-            each.close()
+        super().close()
 
-    def _accept(self) -> None:
-        while not self._is_closed:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            assert self.upstream is not None
-            try:
-                broker = socket.create_connection(self.upstream)
-            except OSError:
-                client.close()
-                continue
-            with self._lock:
-                self._sockets |= {client, broker}
-            pipe = _Pipe(client, broker, self._fate)
-            threading.Thread(target=pipe.requests, args=(self._release,), daemon=True).start()
-            threading.Thread(target=pipe.answers, daemon=True).start()
+    def _connected(self, client: socket.socket, server: socket.socket) -> None:
+        pipe = _Pipe(client, server, self._fate)
+        self._begin(pipe.requests, self._release)
+        self._begin(pipe.answers)
 
     def _fate(self, api_key: int) -> Plan | None:
         with self._lock:
@@ -117,7 +158,7 @@ class _Pipe:
             if not _send(self._broker, frame):
                 break
         if not self._held:
-            self._broker.close()
+            _hang_up(self._broker)
 
     def answers(self) -> None:
         while (frame := _frame(self._broker)) is not None:
@@ -129,26 +170,29 @@ class _Pipe:
                 break
         for plan in self._held.values():
             plan.delivered.set()
-        self._client.close()
+        _hang_up(self._client)
+
+
+def _carry(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(_CHUNK):
+            target.sendall(data)
+    _hang_up(source)
+    _hang_up(target)
+
+
+def _hang_up(one: socket.socket) -> None:
+    with suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
 
 
 def _frame(sock: socket.socket) -> bytes | None:
-    head = _exactly(sock, 4)
-    body = None if head is None else _exactly(sock, int.from_bytes(head, "big"))
-    return None if head is None or body is None else head + body
-
-
-def _exactly(sock: socket.socket, size: int) -> bytes | None:
-    data = bytearray()
-    while len(data) < size:
-        try:
-            chunk = sock.recv(size - len(data))
-        except OSError:
-            return None
-        if not chunk:
-            return None
-        data += chunk
-    return bytes(data)
+    """The next frame with its length; None when there is none."""
+    try:
+        head = receive_exactly(sock, 4)
+        return head + receive_exactly(sock, int.from_bytes(head, "big"))
+    except OSError:
+        return None
 
 
 def _send(sock: socket.socket, frame: bytes) -> bool:

@@ -22,7 +22,6 @@ from headrace.protocol.replicate import decode_positions, encode_progress
 from headrace.replication.follower_session import FollowerSession
 from headrace.replication.partition import Partition
 from headrace.replication.replica_fetch_state import ReplicaFetchState
-from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
 from headrace.storage.log_starts import LogStartWriter
 from headrace.storage.manager import LogManager
@@ -31,21 +30,13 @@ from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import SimulatedDisk
 
 from .intake import RULES
+from .storage import run_now
 from .wire import batch_of
 
 TOPIC_ID = uuid.UUID(int=7)
 KEY = (TOPIC_ID.bytes, 0)
 SETTINGS = LogSettings(flush_messages=1 << 40, segment_bytes=2_000)
 LAG_SECONDS = 10.0
-
-
-def inline(work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
-    try:
-        work()
-    except StorageError as error:
-        done(error)
-    else:
-        done(None)
 
 
 @dataclass
@@ -79,7 +70,7 @@ class Replica:
         self.epoch = self.world.next_epoch()
         self.logs = LogManager(self.disk, self.world.clock, "/data", cluster_id="here", broker_id=self.id)
         self.logs.open()
-        LogStartWriter(self.logs, Flusher(inline))
+        LogStartWriter(self.logs, Flusher(run_now))
         self.partition = Partition(
             topic="t",
             topic_id=TOPIC_ID.bytes,
@@ -87,7 +78,7 @@ class Replica:
             state=replace(self.world.states[0], leader=NO_LEADER, leader_epoch=-1, partition_epoch=-1),
             log=self.logs.load("t", 0, TOPIC_ID, SETTINGS),
             rules=self.world.rules,
-            flusher=Flusher(inline),
+            flusher=Flusher(run_now),
             high_watermark=self.logs.high_watermark("t", 0),
         )
         self.knows = -1

@@ -14,6 +14,8 @@ from headrace.protocol.api import ApiKey, response_header_is_flexible
 from headrace.protocol.encode import encode_response
 from headrace.protocol.schema import request_shape
 
+from .wire import receive_exactly
+
 
 class Asked(NamedTuple):
     """One request as it came in."""
@@ -108,8 +110,8 @@ class ScriptedBroker:
             self._open.discard(raw)
 
     def _serve_one(self, sock: socket.socket) -> bool:
-        (length,) = unpack(">i", _exactly(sock, 4))
-        frame = _exactly(sock, length)
+        (length,) = unpack(">i", receive_exactly(sock, 4))
+        frame = receive_exactly(sock, length)
         api_key, version, correlation_id, client_size = unpack(">hhih", frame[:10])
         start = 10 + client_size + int(_is_flexible(api_key, version))
         asked = Asked(api_key, version, frame[start:])
@@ -137,16 +139,6 @@ def _is_flexible(api_key: int, version: int) -> bool:
         return request_shape(api_key, version).flexible
     except Exception:
         return False
-
-
-def _exactly(sock: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        chunk = sock.recv(size - len(data))
-        if not chunk:
-            raise ConnectionResetError
-        data += chunk
-    return bytes(data)
 
 
 def _shut(sock: socket.socket) -> None:

@@ -18,16 +18,16 @@ from headrace.protocol.records import Record, decode_records, encode_batch
 TIMEOUT_SECONDS = 120.0
 
 
-class Closed(Exception):
+class Closed(ConnectionError):
     """The broker closed the connection."""
 
 
 class Wire:
     """A connection to a broker."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, timeout: float = TIMEOUT_SECONDS) -> None:
         host, port = bootstrap.rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)), TIMEOUT_SECONDS)
+        self.socket = socket.create_connection((host, int(port)), timeout)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation = 0
 
@@ -90,16 +90,21 @@ class Wire:
         return False
 
     def _exactly(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            try:
-                chunk = self.socket.recv(size - len(data))
-            except ConnectionResetError:
-                raise Closed from None
-            if not chunk:
-                raise Closed
-            data += chunk
-        return bytes(data)
+        try:
+            return receive_exactly(self.socket, size)
+        except ConnectionResetError:
+            raise Closed from None
+
+
+def receive_exactly(sock: socket.socket, size: int) -> bytes:
+    """The next bytes of a connection; raises `Closed` when it ends before them."""
+    data = bytearray()
+    while len(data) < size:
+        chunk = sock.recv(size - len(data))
+        if not chunk:
+            raise Closed
+        data += chunk
+    return bytes(data)
 
 
 def request(api_key: int, version: int, **values: Any) -> Any:
@@ -119,6 +124,16 @@ def produce_request(
         timeout=datetime.timedelta(seconds=seconds),
         topic_data=(module.TopicProduceData(name=topic, partition_data=(data,)),),
     )
+
+
+def create_topic(wire: Wire, name: str, partitions: int = 1) -> None:
+    """Make a topic, without a client that leaves threads and descriptors behind."""
+    module: Any = load_payload_module(19, 4, EntityType.request)
+    topic = module.CreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=1, assignments=(), configs=()
+    )
+    asked = module.CreateTopicsRequest(topics=(topic,), timeout=datetime.timedelta(seconds=60), validate_only=False)
+    assert not int(wire.ask(19, 4, asked).topics[0].error_code)
 
 
 def batch_of(*values: bytes, timestamp: int = 1_700_000_000_000, **options: Any) -> bytes:

@@ -1,6 +1,6 @@
 """`headrace broker`: one broker in this process."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -11,9 +11,10 @@ from headrace.net.address import Address
 
 from .console import ExitCode, Failure, bad_input, examples, say, say_json
 from .lean import lean_imports
-from .listening import exit_with, friendly_bind, stop_with_stdin
+from .listening import exit_with, friendly_bind, stop_with_stdin, survive_hangup
 from .logs import FormatOption, LevelOption, LogFormat, LogLevel, configure_logs
 from .options import Json, Set, address, pairs
+from .service_manager import ServiceManager
 
 if TYPE_CHECKING:
     from headrace.config import BrokerConfig
@@ -53,6 +54,15 @@ def broker(
             help="Where the cluster's state is kept: with the broker, which is then alone, or in ZooKeeper.",
         ),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics",
+            metavar="HOST:PORT|auto|off",
+            help="Where to serve /metrics, /healthz and /readyz; auto is 127.0.0.1 and the port of --listen + 552.",
+            show_default="auto",
+        ),
+    ] = None,
     log_format: FormatOption = LogFormat.TEXT,
     log_level: LevelOption = LogLevel.INFO,
     json: Json = False,
@@ -60,19 +70,24 @@ def broker(
 ) -> None:
     """Run one broker in the foreground until SIGTERM or Ctrl-C.
 
-    What --set gives comes before the other options, and these before the file.
+    What --set gives comes before the other options, and these before the file. SIGHUP has the file read again: dynamic
+    settings change at once, and the log says what did, what needs a restart, and what was refused.
     """
-    overrides = {**_flags(id_, listen, data, rack, _servers(store)), **pairs(set_, "--set")}
+    overrides = {**broker_flags(id_, listen, data, rack, store, metrics), **pairs(set_, "--set")}
     with lean_imports():
         settings = read_config(config, overrides)
         _refuse_two_stores(store, settings)
+        survive_hangup()
         from headrace.server.broker import run_broker
 
     configure_logs(log_format, log_level, node=None if settings.lone else settings.node_id)
     if with_stdin:
         stop_with_stdin()
 
+    manager = ServiceManager()
+
     def ready(bootstrap: str) -> None:
+        manager.ready(f"broker {settings.node_id} serves at {bootstrap}")
         if json:
             say_json({"ready": True, "kafka": bootstrap})
         else:
@@ -80,19 +95,26 @@ def broker(
 
     listener = settings.listener
     with friendly_start(settings), friendly_bind(Address(listener.host, listener.port), "--listen"):
-        code = run_broker(settings, ready)
+        code = run_broker(settings, ready, manager.stopping, _rereading(config, overrides))
     exit_with(code)
 
 
-def _flags(
-    id_: int | None, listen: str | None, data: Path | None, rack: str | None, servers: str | None
+def broker_flags(
+    id_: int | None,
+    listen: str | None,
+    data: Path | None,
+    rack: str | None,
+    store: str | None,
+    metrics: str | None = None,
 ) -> dict[str, str]:
+    """What the options of a broker are as settings; those that were not given are left out."""
     flags = {
         "node.id": None if id_ is None else str(id_),
         "listeners": None if listen is None else f"PLAINTEXT://{address(listen, '--listen')}",
         "log.dirs": None if data is None else str(data),
         "broker.rack": rack,
-        "zookeeper.connect": servers,
+        "zookeeper.connect": _servers(store),
+        "headrace.metrics.listener": metrics,
     }
     return {name: value for name, value in flags.items() if value is not None}
 
@@ -124,12 +146,21 @@ def read_config(file: Path | None, overrides: Mapping[str, str]) -> "BrokerConfi
     return settings
 
 
+def _rereading(file: Path | None, overrides: Mapping[str, str]) -> "Callable[[], BrokerConfig] | None":
+    """What reads the settings again, where they come from a file: the options still go before it."""
+    from headrace.config import BrokerConfig
+
+    return None if file is None else lambda: BrokerConfig.from_file(file, overrides=overrides)
+
+
 @contextmanager
 def friendly_start(settings: "BrokerConfig") -> Iterator[None]:
     """Turn what can be wrong with a data directory, or with the store, into words."""
+    from headrace.cluster.feature_level import UnsupportedLevel
     from headrace.cluster.membership import IdInUse
     from headrace.cluster.store import StoreError
     from headrace.config import ConfigError
+    from headrace.server.descriptors import TooFewDescriptors
     from headrace.storage.disk import DirectoryLocked, StorageError
     from headrace.storage.manager import WrongDirectory
 
@@ -143,7 +174,7 @@ def friendly_start(settings: "BrokerConfig") -> Iterator[None]:
     except WrongDirectory as error:
         options = "--id" if settings.lone else "--id and --store"
         raise Failure(f"wrong data directory: {error}; choose --data, or {options} to match") from error
-    except IdInUse as error:
+    except (IdInUse, TooFewDescriptors, UnsupportedLevel) as error:
         raise Failure(str(error)) from error
     except (StorageError, StoreError) as error:
         if isinstance(error, StoreError) and not settings.lone:

@@ -6,12 +6,15 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 import typer
 from typer.core import TyperGroup
 
-from headrace.client.errors import ClientError, ClusterUnreachable
+from headrace.client.errors import AUTHENTICATION_FAILED, REGISTRY_UNREACHABLE, ClientError, ClusterUnreachable
+
+_START: Final = "Start one with `headrace up`, or name its address with --bootstrap or HEADRACE_BOOTSTRAP."
+_CREDENTIALS: Final = "Check sasl.username and sasl.password, in the client file or profile, or given with -X."
 
 
 class ExitCode(IntEnum):
@@ -82,12 +85,14 @@ def _explain(error: Exception) -> tuple[str, ExitCode]:
     if _is_usage(error):
         return _usage(error), ExitCode.USAGE
     if isinstance(error, ClusterUnreachable):
-        advice = "Start one with `headrace up`, or name its address with --bootstrap or HEADRACE_BOOTSTRAP."
-        return f"{error.message}. {advice}", ExitCode.UNREACHABLE
-    if isinstance(error, ClientError) and error.code == "UNKNOWN_TOPIC_OR_PART":
+        advice = f" {_START}" if error.message.startswith("no broker answers") else ""
+        return f"{error.message}.{advice}", ExitCode.UNREACHABLE
+    if isinstance(error, ClientError) and error.code == AUTHENTICATION_FAILED:
+        return f"{error.message}. {_CREDENTIALS}", ExitCode.FAILED
+    if isinstance(error, ClientError) and error.code == "UNKNOWN_TOPIC_OR_PART" and "?" not in error.message:
         return f"{error.message}; `headrace topic list` shows those that do", ExitCode.FAILED
     if isinstance(error, ClientError):
-        return error.message, ExitCode.FAILED
+        return error.message, ExitCode.UNREACHABLE if error.code == REGISTRY_UNREACHABLE else ExitCode.FAILED
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}", ExitCode.FAILED
@@ -141,6 +146,36 @@ def say_json(value: Any) -> None:
     typer.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
 
 
+class Marked(str):
+    """Text of a table that stands out on a terminal."""
+
+    __slots__ = ("style",)
+    style: str
+
+
+def bad(value: object) -> Marked:
+    """What is wrong, in red."""
+    return _marked(value, "bold red")
+
+
+def doubtful(value: object) -> Marked:
+    """What deserves a look, in yellow."""
+    return _marked(value, "yellow")
+
+
+def _marked(value: object, style: str) -> Marked:
+    found = Marked(value)
+    found.style = style
+    return found
+
+
+def coloured(text: Marked) -> str:
+    """The same for a line; colours are left out where nobody sees them."""
+    if os.environ.get("NO_COLOR") or not sys.stdout.isatty():
+        return str(text)
+    return typer.style(str(text), fg="red" if "red" in text.style else "yellow", bold="bold" in text.style)
+
+
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table that fits a terminal, and plain aligned columns where there is none."""
     from rich import box
@@ -152,8 +187,13 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=not sys.stdout.isatty())
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(Text(str(cell), style=getattr(cell, "style", "")) for cell in row))
     Console(width=None if sys.stdout.isatty() else 10_000).print(table)
+
+
+def is_terminal() -> bool:
+    """Whether somebody looks at the results themselves."""
+    return sys.stdout.isatty()
 
 
 def stderr_is_terminal() -> bool:

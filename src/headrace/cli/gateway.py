@@ -11,9 +11,10 @@ from headrace.net.address import Address, parse_bootstrap
 
 from . import gateway_options as options
 from .console import bad_input, examples, say, say_json
-from .listening import exit_with, friendly_bind, stop_with_stdin
+from .listening import exit_with, friendly_bind, stop_with_stdin, survive_hangup
 from .logs import FormatOption, LevelOption, LogFormat, LogLevel, configure_logs
 from .options import DEFAULT_BOOTSTRAP, Bootstrap, Json, address, bootstrap_list
+from .service_manager import ServiceManager
 
 if TYPE_CHECKING:
     import ssl
@@ -37,6 +38,7 @@ def register(app: typer.Typer) -> None:
 def gateway(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     http: options.Http = "127.0.0.1:8080",
+    metrics: options.Metrics = True,
     advertise: options.Advertise = "",
     allow_host: options.AllowHost = None,
     allow_origin: options.AllowOrigin = None,
@@ -61,6 +63,7 @@ def gateway(
     /docs shows all of it, /openapi.json for programs; /healthz answers while this process serves, /readyz while the
     cluster does. Credentials of callers are handed to the brokers, which decide.
     """
+    survive_hangup()
     listen = address(http, "--http")
     configure_logs(log_format, log_level)
     if with_stdin:
@@ -77,6 +80,7 @@ def gateway(
         certificates=_users(client_users),
         push_allow=tuple(push_allow or ()),
         advertise=advertise.rstrip("/"),
+        metrics=metrics,
     )
     _require_account(settings)
     guard = Guard(hosts=[listen.host, *(allow_host or ())], origins=allow_origin or (), rate=rate_limit)
@@ -94,12 +98,15 @@ def _serve(settings: "Settings", place: "Listen", guard: "Guard", *, in_json: bo
     from headrace.gateway.app import run_gateway
     from headrace.gateway.schemas import mount_registry
 
+    manager = ServiceManager()
+
     def ready(host: str, port: int) -> None:
         url = f"{'http' if place.certificate is None else 'https'}://{Address(host, port)}"
+        manager.ready(f"the gateway serves at {url}")
         say_json({"ready": True, "http": url}) if in_json else say(f"headrace ready http={url}")
 
     with friendly_bind(Address(place.host, place.port), "--http"):
-        code = run_gateway(settings, place, ready, guard, [mount_registry])
+        code = run_gateway(settings, place, ready, guard, [mount_registry], manager.stopping)
     exit_with(code)
 
 

@@ -10,6 +10,9 @@ _BROKERS: Final = "Brokers"
 _PUSH: Final = "Push"
 
 Http = Annotated[str, typer.Option("--http", metavar="HOST:PORT", help="Where to listen.")]
+Metrics = Annotated[
+    bool, typer.Option("--metrics/--no-metrics", help="Whether /metrics is served there, for Prometheus.")
+]
 Advertise = Annotated[
     str,
     typer.Option(help="The URL at which this very gateway is reached, for members of groups that it keeps."),

@@ -13,9 +13,9 @@ _UNUSED: Final = ("hypothesis", "rich")
 
 
 @contextmanager
-def lean_imports() -> Iterator[None]:
-    """Within the block, the unused packages look as if they were not installed; those loaded already stay."""
-    hidden = [name for name in _UNUSED if name not in sys.modules]
+def lean_imports(*unused: str) -> Iterator[None]:
+    """Within the block, unused packages (by default, all) look as if not installed; those loaded already stay."""
+    hidden = [name for name in unused or _UNUSED if name not in sys.modules]
     for name in hidden:
         sys.modules[name] = None  # type: ignore[assignment]
     try:

@@ -49,6 +49,11 @@ def stop_with_stdin() -> None:
     threading.Thread(target=watch, name="stdin-watch", daemon=True).start()
 
 
+def survive_hangup() -> None:
+    """Have SIGHUP do nothing until a server takes it: it comes before that, too, and ends a process by default."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
 def exit_with(code: int) -> None:
     """Leave with the code a server ended with."""
     if code:

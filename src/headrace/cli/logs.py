@@ -22,12 +22,41 @@ class LogLevel(StrEnum):
 FormatOption = Annotated[LogFormat, typer.Option("--log-format", help="How log lines look.")]
 LevelOption = Annotated[LogLevel, typer.Option("--log-level", help="The least that is logged.")]
 
-_NUMBERS: Final = {LogLevel.DEBUG: 10, LogLevel.INFO: 20, LogLevel.WARNING: 30, LogLevel.ERROR: 40}
+_KAFKA_LEVELS: Final = {
+    LogLevel.DEBUG: "DEBUG",
+    LogLevel.INFO: "INFO",
+    LogLevel.WARNING: "WARN",
+    LogLevel.ERROR: "ERROR",
+}
+_NUMBERS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+"""By what a logger calls them."""
 
 
 def configure_logs(format_: LogFormat, level: LogLevel, node: int | None = None) -> None:
-    """Set up structlog for this process; lines of one broker among several bear its number."""
+    """Set up structlog for this process; lines of one broker among several bear its number.
+
+    The level is that of the logger ROOT; brokers change it, and those of other loggers, when they are asked to
+    (AlterConfigs of BROKER_LOGGER).
+    """
     import structlog
+
+    from headrace.config.log_levels import PROCESS_LEVELS, ROOT
+
+    from .repeats import Repeats
+
+    PROCESS_LEVELS.set(ROOT, _KAFKA_LEVELS[level])
+
+    class NamedOutput(structlog.WriteLogger):
+        """Where a logger's lines go, with the logger's name."""
+
+        def __init__(self, name: str = "") -> None:
+            super().__init__(sys.stderr)
+            self.name = name
+
+    def leveled(logger: Any, method: str, event: Any) -> Any:
+        if not PROCESS_LEVELS.allows(logger.name, _NUMBERS.get(method, 0)):
+            raise structlog.DropEvent
+        return event
 
     def named(_logger: Any, _method: str, event: Any) -> Any:
         return event if node is None else {"node": node, **event}
@@ -41,13 +70,15 @@ def configure_logs(format_: LogFormat, level: LogLevel, node: int | None = None)
     )
     structlog.configure(
         processors=[
+            leveled,
+            Repeats(),
             named,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             structlog.processors.format_exc_info,
             last,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(_NUMBERS[level]),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(0),
+        logger_factory=NamedOutput,
         cache_logger_on_first_use=True,
     )

@@ -10,7 +10,28 @@ import typer
 
 from headrace import __version__
 
-from . import broker, cluster, consume, doctor, gateway, group, log, pipeline, produce, topic, txn, up, zookeeper
+from . import (
+    broker,
+    cluster,
+    config,
+    consume,
+    doctor,
+    gateway,
+    group,
+    log,
+    node,
+    pipeline,
+    produce,
+    profile,
+    schema,
+    top,
+    topic,
+    txn,
+    up,
+    zookeeper,
+)
+from .arguments import hide_secrets
+from .client_options import add_client_options
 from .console import FriendlyGroup, examples, say
 
 app = typer.Typer(
@@ -42,19 +63,26 @@ def root(
 
 up.register(app)
 broker.register(app)
+node.register(app)
 gateway.register(app)
 zookeeper.register(app)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(config.app, name="config")
+app.add_typer(schema.app, name="schema")
 app.add_typer(txn.app, name="txn")
 app.add_typer(log.app, name="log")
+app.add_typer(profile.app, name="profile")
 produce.register(app)
 consume.register(app)
 app.add_typer(pipeline.app, name="pipeline")
+top.register(app)
 doctor.register(app)
+add_client_options(app)
 
 
 def main() -> None:
     """The entry point of the installed command."""
+    hide_secrets()
     app(prog_name="headrace")

@@ -55,12 +55,12 @@ def address(text: str, option: str) -> Address:
         raise bad_input(f"{option}: {error}") from error
 
 
-def bootstrap_list(text: str) -> str:
+def bootstrap_list(text: str, where: str = "--bootstrap") -> str:
     """A bootstrap list that has been looked at."""
     try:
         return ",".join(str(a) for a in parse_bootstrap(text))
     except ValueError as error:
-        raise bad_input(f"--bootstrap: {error}") from error
+        raise bad_input(f"{where}: {error}") from error
 
 
 def time_ms(text: str, option: str, now_ms: int) -> int:

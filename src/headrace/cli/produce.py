@@ -13,21 +13,31 @@ from typing import Annotated, Any, BinaryIO, Final, cast
 
 import typer
 
-from headrace.client.errors import ClusterUnreachable
+from headrace.client.admin import Admin
+from headrace.client.errors import ClusterUnreachable, UnknownTopic
 from headrace.client.writer import Record, RecordWriter
 
-from .console import ExitCode, Failure, bad_input, examples, say, say_json
-from .options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, bootstrap_list, delimiter, pairs, time_ms
+from . import connecting
+from .console import ExitCode, Failure, bad_input, examples, note, say, say_json
+from .options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, delimiter, pairs, time_ms
 from .progress import Advance, progress
-from .records import Recipe, paced, records_of, whole_file
+from .records import Recipe, csv_records, json_records, paced, records_of, whole_file
+from .registries import Encoder, RegistryUrl, require_registry
 
 _FLUSH_SECONDS: Final = 120.0
+_SETTLE_SECONDS: Final = 5.0
 
 
 class Acks(StrEnum):
     NONE = "0"
     LEADER = "1"
     ALL = "all"
+
+
+class Format(StrEnum):
+    LINES = "lines"
+    CSV = "csv"
+    JSON = "json"
 
 
 class Compression(StrEnum):
@@ -44,6 +54,10 @@ def register(app: typer.Typer) -> None:
             "headrace produce orders < orders.txt",
             "headrace produce orders day1.csv day2.csv --compression zstd",
             "echo 'user-7:hello' | headrace produce greetings --key-separator :",
+            "headrace produce orders orders.csv --format csv --key-column id",
+            "headrace produce orders orders.csv --format csv --value-schema @order.avsc",
+            """echo '{"id": 7}' | headrace produce orders --value-schema latest""",
+            "headrace consume orders --json | headrace produce copy --format json",
             "headrace produce images cat.png --whole-file --key cat -H type=image/png",
         )
     )(produce)
@@ -55,6 +69,30 @@ def produce(
         list[Path] | None, typer.Argument(metavar="FILE", help="Files to read; standard input if none, or for `-`.")
     ] = None,
     whole: Annotated[bool, typer.Option("--whole-file", help="Each file is one record, not each line.")] = False,
+    format_: Annotated[
+        Format,
+        typer.Option(
+            "--format", help="lines; csv: rows become JSON, the first line names columns; json: as of consume --json."
+        ),
+    ] = Format.LINES,
+    columns: Annotated[
+        str | None, typer.Option("--columns", metavar="A,B", help="Columns of CSV that has no line with their names.")
+    ] = None,
+    key_column: Annotated[
+        str | None, typer.Option("--key-column", metavar="NAME", help="The column of CSV that is the key.")
+    ] = None,
+    value_schema: Annotated[
+        str | None,
+        typer.Option(
+            "--value-schema",
+            metavar="SCHEMA",
+            help="Encode JSON by it: latest (of TOPIC-value), SUBJECT, SUBJECT:VERSION, id:ID, @FILE; #MESSAGE behind.",
+        ),
+    ] = None,
+    key_schema: Annotated[
+        str | None, typer.Option("--key-schema", metavar="SCHEMA", help="The same for keys, and TOPIC-key.")
+    ] = None,
+    registry: RegistryUrl = None,
     separator: Annotated[
         str, typer.Option("--delimiter", help="What ends a record; \\\\n, \\\\t, \\\\0 and \\\\xHH work.")
     ] = "\\n",
@@ -81,6 +119,9 @@ def produce(
         typer.Option("--idempotent/--no-idempotent", help="Retries never duplicate; on when acks is all."),
     ] = None,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many records.")] = None,
+    create: Annotated[
+        bool, typer.Option("--create", help="Make the topic, with the broker's defaults, if it is not there.")
+    ] = False,
     rate: Annotated[float | None, typer.Option(min=0.001, help="At most this many records a second.")] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: ClientProperties = None,
@@ -88,25 +129,76 @@ def produce(
 ) -> None:
     """Send lines of standard input, or files, to a topic.
 
-    Keys choose partitions as Kafka's Java client does. Stops at the first record that is refused.
+    Keys choose partitions as Kafka's Java client does. Stops at the first record that is refused. The topic must be
+    there, whatever the broker's auto.create.topics.enable says; --create makes it.
+
+    With --value-schema or --key-schema each value or key is JSON, and encoded by a schema of the registry (Avro, JSON
+    Schema, Protobuf) as serializers do it; @FILE registers a schema first. Cells of CSV become what the schema says,
+    and strings without one.
     """
-    if key is not None and key_separator is not None:
-        raise bad_input("--key and --key-separator exclude each other; give one")
+    _refuse_mixtures(format_, whole, key, key_separator, columns, key_column)
+    encoders = _encoders(topic, value_schema, key_schema, registry, bootstrap, properties)
     recipe = Recipe(
         key=None if key is None else key.encode(),
         key_separator=None if key_separator is None else delimiter(key_separator, "--key-separator"),
         null_value=None if null_value is None else null_value.encode(),
         headers=_headers(header),
         timestamp=0 if timestamp is None else time_ms(timestamp, "--timestamp", time.time_ns() // 1_000_000),
+        encode_value=encoders[0],
+        encode_key=encoders[1],
     )
     source = Source(
-        files=_checked(files or []), whole=whole, delimiter=delimiter(separator, "--delimiter"), recipe=recipe
+        files=_checked(files or []),
+        whole=whole,
+        format=format_,
+        columns=tuple(name.strip() for name in columns.split(",")) if columns else (),
+        key_column=key_column,
+        delimiter=delimiter(separator, "--delimiter"),
+        recipe=recipe,
     )
-    settings = {**_delivery(acks, idempotent), "compression.type": compression.value, **pairs(properties, "--property")}
-    writer = RecordWriter(bootstrap_list(bootstrap), topic, settings, partition)
-    _check_partition(writer, partition)
+    settings = {**_delivery(acks, idempotent), "compression.type": compression.value}
+    _require_topic(connecting.admin(bootstrap, properties), topic, partition, create)
+    writer = connecting.record_writer(bootstrap, properties, topic, partition, settings)
     seconds = _transfer(source, writer, count, rate)
     _summarize(writer, seconds, json)
+
+
+def _refuse_mixtures(
+    format_: Format,
+    whole: bool,
+    key: str | None,
+    key_separator: str | None,
+    columns: str | None,
+    key_column: str | None,
+) -> None:
+    if key is not None and key_separator is not None:
+        raise bad_input("--key and --key-separator exclude each other; give one")
+    if format_ is not Format.LINES and (whole or key_separator is not None):
+        raise bad_input(f"--whole-file and --key-separator are not for --format {format_}")
+    if format_ is not Format.CSV and (columns is not None or key_column is not None):
+        raise bad_input("--columns and --key-column are for --format csv")
+    if key_column is not None and key is not None:
+        raise bad_input("--key and --key-column exclude each other; give one")
+
+
+def _encoders(
+    topic: str,
+    value_schema: str | None,
+    key_schema: str | None,
+    registry: str | None,
+    bootstrap: str,
+    properties: list[str] | None,
+) -> "tuple[Encoder | None, Encoder | None]":
+    """What encodes values and keys; None for those that are sent as they are."""
+    if value_schema is None and key_schema is None:
+        return None, None
+    from .registries import encoder
+
+    client = require_registry(registry, bootstrap, properties)
+    return (
+        None if value_schema is None else encoder(client, value_schema, f"{topic}-value", "--value-schema"),
+        None if key_schema is None else encoder(client, key_schema, f"{topic}-key", "--key-schema"),
+    )
 
 
 def _transfer(source: "Source", writer: RecordWriter, count: int | None, rate: float | None) -> float:
@@ -139,10 +231,29 @@ def _delivery(acks: Acks, idempotent: bool | None) -> dict[str, Any]:
     return {"acks": acks.value, "enable.idempotence": acks is Acks.ALL if idempotent is None else idempotent}
 
 
-def _check_partition(writer: RecordWriter, partition: int | None) -> None:
-    partitions = writer.require_topic()
+def _require_topic(admin: Admin, topic: str, partition: int | None, create: bool) -> None:
+    """See that the topic is there, or make it where that was asked for."""
+    if create:
+        error = admin.create_topics([topic])[topic]
+        if error is None:
+            note(f"topic '{topic}' created")
+        elif error.code != "TOPIC_ALREADY_EXISTS":
+            raise error
+    partitions = len(_numbers(admin, topic, is_new=create))
     if partition is not None and partition >= partitions:
-        raise bad_input(f"--partition {partition}: topic '{writer.topic}' has {partitions}, from 0 to {partitions - 1}")
+        raise bad_input(f"--partition {partition}: topic '{topic}' has {partitions}, from 0 to {partitions - 1}")
+
+
+def _numbers(admin: Admin, topic: str, *, is_new: bool) -> list[int]:
+    """The topic's partitions; one that was just made may not be known to every broker yet."""
+    deadline = time.monotonic() + _SETTLE_SECONDS
+    while True:
+        try:
+            return admin.partition_numbers(topic)
+        except UnknownTopic:
+            if not is_new or time.monotonic() > deadline:
+                raise
+        time.sleep(0.05)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +262,9 @@ class Source:
 
     files: list[Path]
     whole: bool
+    format: Format = Format.LINES
+    columns: tuple[str, ...] = ()
+    key_column: str | None = None
     delimiter: bytes
     recipe: Recipe
 
@@ -172,7 +286,12 @@ class Source:
     def _of(self, stream: BinaryIO, name: str, advance: Advance) -> Iterator[Record]:
         if self.whole:
             return whole_file(cast(io.BufferedIOBase, stream), self.recipe, name, advance)
-        return records_of(cast(io.BufferedReader, stream), self.recipe, self.delimiter, name, advance)
+        readable = cast(io.BufferedReader, stream)
+        if self.format is Format.CSV:
+            return csv_records(readable, self.recipe, name, advance, columns=self.columns, key_column=self.key_column)
+        if self.format is Format.JSON:
+            return json_records(readable, self.recipe, name, advance)
+        return records_of(readable, self.recipe, self.delimiter, name, advance)
 
 
 def _send(writer: RecordWriter, records: Iterable[Record]) -> None:

@@ -1,9 +1,12 @@
 """From bytes to records: what `headrace produce` reads, one at a time."""
 
+import base64
+import csv
 import io
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from headrace.client.writer import MAX_RECORD_BYTES, Record
 
@@ -11,6 +14,7 @@ from .console import Failure, bad_input
 from .progress import Advance
 
 Clock = Callable[[], float]
+Encode = Callable[["bytes | dict[str, str]"], bytes]
 
 _CHUNK: Final = 256 << 10
 
@@ -28,6 +32,9 @@ class Recipe:
     null_value: bytes | None = None
     headers: list[tuple[str, bytes]] | None = None
     timestamp: int = 0
+    encode_key: Encode | None = None
+    encode_value: Encode | None = None
+    """What makes bytes of a schema from JSON, or from a row of CSV; None leaves a value as it is."""
 
     def record(self, piece: bytes, number: int, source: str) -> Record:
         """The record of one piece, which is the `number`th of its source."""
@@ -36,9 +43,15 @@ class Recipe:
             key, found, value = piece.partition(self.key_separator)
             if not found:
                 raise self._no_key(number, source)
+        return self.made(key, value, number, source)
+
+    def made(self, key: bytes | None, value: bytes | dict[str, str] | None, number: int, source: str) -> Record:
+        """The record with this key and value, encoded where that was asked for."""
+        kept = None if value is not None and value == self.null_value else value
+        where = f"record {number} of {source}"
         return Record(
-            key=key,
-            value=None if value == self.null_value else value,
+            key=_encoded(self.encode_key, key, f"{where}, key"),
+            value=_encoded(self.encode_value, kept, where),
             headers=self.headers,
             timestamp=self.timestamp,
         )
@@ -48,6 +61,17 @@ class Recipe:
         return bad_input(
             f"record {number} of {source} has no key separator '{shown}'; --key-separator wants one in each"
         )
+
+
+def _encoded(encode: Encode | None, value: bytes | dict[str, str] | None, where: str) -> bytes | None:
+    if value is None:
+        return None
+    if encode is None:
+        return json.dumps(value, ensure_ascii=False).encode() if isinstance(value, dict) else value
+    try:
+        return encode(value)
+    except ValueError as error:
+        raise bad_input(f"{where}: {error}") from error
 
 
 def pieces(
@@ -82,6 +106,84 @@ def records_of(stream: Readable, recipe: Recipe, delimiter: bytes, name: str, on
         if lines and piece.endswith(b"\r"):
             piece = piece[:-1]
         yield recipe.record(piece, number, name)
+
+
+def csv_records(
+    stream: Readable,
+    recipe: Recipe,
+    name: str,
+    on_bytes: Advance,
+    *,
+    columns: Sequence[str] = (),
+    key_column: str | None = None,
+) -> Iterator[Record]:
+    """The rows of CSV as objects of JSON, by the columns that the first line names, or these."""
+    reader = csv.reader(_lines(stream, name, on_bytes), strict=True)
+    try:
+        head = list(columns) or next(reader, [])
+        if not head:
+            return
+        _check_head(head, key_column, name)
+        for number, row in enumerate(reader, 1):
+            if not row:
+                continue
+            if len(row) != len(head):
+                raise bad_input(f"row {number} of {name} has {len(row)} cells, and there are {len(head)} columns")
+            fields = dict(zip(head, row, strict=True))
+            key = recipe.key if key_column is None else fields[key_column].encode()
+            yield recipe.made(key, fields, number, name)
+    except csv.Error as error:
+        raise bad_input(f"line {reader.line_num} of {name} is not CSV: {error}") from error
+
+
+def _lines(stream: Readable, name: str, on_bytes: Advance) -> Iterator[str]:
+    for number, piece in enumerate(pieces(stream, b"\n", name, on_bytes), 1):
+        try:
+            text = piece.decode()
+        except UnicodeDecodeError as error:
+            raise bad_input(f"line {number} of {name} is not UTF-8: {error}") from error
+        yield (text.removeprefix("\ufeff") if number == 1 else text) + "\n"
+
+
+def _check_head(head: Sequence[str], key_column: str | None, name: str) -> None:
+    doubled = next((column for column in head if head.count(column) > 1), None)
+    if doubled is not None:
+        raise bad_input(f"{name} has two columns '{doubled}'; name them with --columns")
+    if key_column is not None and key_column not in head:
+        raise bad_input(f"--key-column {key_column}: {name} has the columns {', '.join(head)}")
+
+
+def json_records(stream: Readable, recipe: Recipe, name: str, on_bytes: Advance) -> Iterator[Record]:
+    """Lines as `headrace consume --json` prints them: key, value, headers and timestamp of each record."""
+    for number, piece in enumerate(pieces(stream, b"\n", name, on_bytes), 1):
+        if not piece.strip():
+            continue
+        where = f"record {number} of {name}"
+        try:
+            found = json.loads(piece)
+        except ValueError as error:
+            raise bad_input(f"{where} is not JSON: {error}") from error
+        if not isinstance(found, dict) or "value" not in found:
+            raise bad_input(f'{where} is not an object with a value, such as {{"key": "k", "value": "v"}}')
+        record = recipe.made(_bytes(found.get("key")), _bytes(found["value"]), number, name)
+        headers = found.get("headers") or []
+        try:
+            record.headers = [(str(key), _bytes(value) or b"") for key, value in headers] or recipe.headers
+            record.timestamp = int(found.get("timestamp") or 0) or recipe.timestamp
+        except (TypeError, ValueError) as error:
+            raise bad_input(f'{where}: headers are [["name", "value"], ...], and timestamp is a number') from error
+        yield record
+
+
+def _bytes(value: Any) -> bytes | None:
+    """As `text_or_base64` has shown them; what is neither is JSON itself."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, dict) and value.keys() == {"base64"}:
+        return base64.b64decode(str(value["base64"]))
+    return json.dumps(value, ensure_ascii=False).encode()
 
 
 def whole_file(stream: io.BufferedIOBase, recipe: Recipe, name: str, on_bytes: Advance) -> Iterator[Record]:

@@ -12,9 +12,11 @@ from headrace.client.errors import ClientError
 from headrace.ops.overview import PartitionView
 from headrace.protocol.topic_partition import TopicPartition
 
-from .console import ExitCode, Failure, bad_input, examples, note, say, say_json, say_table
-from .lean import lean_imports
-from .options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, bootstrap_list, pairs
+from . import connecting
+from .console import ExitCode, Failure, bad, bad_input, examples, note, say, say_json, say_table
+from .options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, pairs
+from .units import without_units
+from .watching import DEFAULT_INTERVAL, Interval, Watch, watching
 
 app = typer.Typer(
     help="Make, list, describe, change and delete topics.",
@@ -26,18 +28,19 @@ Names = Annotated[list[str], typer.Argument(metavar="NAME", help="Topics, by nam
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 Config = Annotated[
     list[str] | None,
-    typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting of the topic; may be repeated."),
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="NAME=VALUE",
+        help="A setting of the topic, also with a unit: retention.ms=7d; may be repeated.",
+    ),
 ]
-
-
-def _admin(bootstrap: str, properties: list[str] | None) -> Admin:
-    return Admin(bootstrap_list(bootstrap), pairs(properties, "--property"))
 
 
 @app.command(
     epilog=examples(
         "headrace topic create orders payments --partitions 6",
-        "headrace topic create audit --config retention.ms=-1 --if-not-exists",
+        "headrace topic create audit --config retention.ms=7d --config segment.bytes=100MiB --if-not-exists",
     )
 )
 def create(
@@ -58,8 +61,10 @@ def create(
     json: Json = False,
 ) -> None:
     """Make topics."""
-    configs = pairs(config, "--config")
-    results = _admin(bootstrap, properties).create_topics(_distinct(names), partitions, replication_factor, configs)
+    configs = without_units(pairs(config, "--config"))
+    results = connecting.admin(bootstrap, properties).create_topics(
+        _distinct(names), partitions, replication_factor, configs
+    )
     states = {name: _created(error, if_not_exists) for name, error in results.items()}
     _report_each(states, results, json)
 
@@ -82,7 +87,7 @@ def delete(
     names = _distinct(names)
     if not yes:
         _confirm(names)
-    results = _admin(bootstrap, properties).delete_topics(names)
+    results = connecting.admin(bootstrap, properties).delete_topics(names)
     _report_each({name: "deleted" if error is None else "failed" for name, error in results.items()}, results, json)
 
 
@@ -118,7 +123,7 @@ def trim(
     """
     if before != "end" and not (before.isascii() and before.isdigit()):
         raise bad_input(f"--before '{before}' is neither an offset nor `end`")
-    admin = _admin(bootstrap, properties)
+    admin = connecting.admin(bootstrap, properties)
     if not yes:
         _confirm_trim(admin, name, partition, before)
     offset = -1 if before == "end" else int(before)
@@ -165,38 +170,58 @@ def _distinct(names: list[str]) -> list[str]:
 @app.command("list", epilog=examples("headrace topic list", "headrace topic list --internal --json"))
 def list_(
     internal: Annotated[bool, typer.Option("--internal", help="Also the broker's own topics.")] = False,
+    watch: Watch = False,
+    interval: Interval = DEFAULT_INTERVAL,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: ClientProperties = None,
     json: Json = False,
 ) -> None:
     """List topics with their number of partitions."""
-    topics = [t for t in _admin(bootstrap, properties).list_topics() if internal or not t.internal]
-    if json:
-        say_json([asdict(t) for t in topics])
-    elif topics:
-        say_table(("TOPIC", "PARTITIONS", "REPLICAS"), [(t.name, t.partitions, t.replication_factor) for t in topics])
-    else:
-        note("no topics yet; make one with `headrace topic create NAME`")
+    admin = connecting.admin(bootstrap, properties)
+
+    def show() -> None:
+        topics = [t for t in admin.list_topics() if internal or not t.internal]
+        if json:
+            say_json([asdict(t) for t in topics])
+        elif topics:
+            rows = [(t.name, t.partitions, t.replication_factor) for t in topics]
+            say_table(("TOPIC", "PARTITIONS", "REPLICAS"), rows)
+        else:
+            note("no topics yet; make one with `headrace topic create NAME`")
+
+    watching(show, watch, interval, json=json)
 
 
-@app.command(epilog=examples("headrace topic describe orders", "headrace topic describe orders --json"))
+@app.command(
+    epilog=examples(
+        "headrace topic describe orders",
+        "headrace topic describe orders --watch",
+        "headrace topic describe orders --json",
+    )
+)
 def describe(
     names: Names,
+    watch: Watch = False,
+    interval: Interval = DEFAULT_INTERVAL,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: ClientProperties = None,
     json: Json = False,
 ) -> None:
     """Show partitions, their leaders and offsets, and the settings a topic has of its own."""
-    admin = _admin(bootstrap, properties)
-    topics = [admin.describe_topic(name) for name in _distinct(names)]
-    views = _views(bootstrap, properties, [topic.name for topic in topics])
-    if json:
-        say_json([_values(topic, views) for topic in topics])
-        return
-    for position, topic in enumerate(topics):
-        if position:
-            say("")
-        _show(topic, views)
+    admin = connecting.admin(bootstrap, properties)
+
+    def show() -> None:
+        topics = [admin.describe_topic(name) for name in _distinct(names)]
+        views = _views(bootstrap, properties, [topic.name for topic in topics])
+        if json:
+            say_json([_values(topic, views) for topic in topics])
+            return
+        for position, topic in enumerate(topics):
+            if position:
+                say("")
+            _show(topic, views)
+
+    watching(show, watch, interval, json=json)
 
 
 Views = Mapping[TopicPartition, PartitionView]
@@ -204,10 +229,8 @@ Views = Mapping[TopicPartition, PartitionView]
 
 def _views(bootstrap: str, properties: list[str] | None, topics: list[str]) -> Views:
     """What the client library does not tell of partitions; nothing where the cluster does not tell it either."""
-    with lean_imports():
-        from headrace.ops.operations import Operations
     try:
-        with Operations(bootstrap_list(bootstrap), pairs(properties, "--property")) as operations:
+        with connecting.operations(bootstrap, properties) as operations:
             return {view.key: view for view in operations.partitions(topics)}
     except ClientError:
         return {}
@@ -232,12 +255,12 @@ def _show(topic: TopicDescription, views: Views) -> None:
         [
             (
                 p.partition,
-                "none" if p.leader is None else p.leader,
+                bad("none") if p.leader is None else p.leader,
                 _or_dash(
                     None if (view := views.get(TopicPartition(topic.name, p.partition))) is None else view.leader_epoch
                 ),
                 ",".join(map(str, p.replicas)),
-                ",".join(map(str, p.isr)),
+                _in_sync(p),
                 _or_dash(p.start_offset),
                 _or_dash(p.end_offset),
                 _or_dash(_span(p.start_offset, p.end_offset)),
@@ -251,13 +274,18 @@ def _show(topic: TopicDescription, views: Views) -> None:
 def _remark(partition: PartitionDescription, view: PartitionView | None) -> str:
     """What is wrong with a partition, if anything is."""
     if view is None:
-        return "offline" if partition.leader is None else ""
+        return bad("offline") if partition.leader is None else ""
     found = [str(view.problem)] if view.problem is not None else []
     if view.offline:
         found.append(f"not alive: {','.join(map(str, view.offline))}")
     if view.elr:
         found.append(f"may lead: {','.join(map(str, view.elr))}")
-    return "; ".join(found)
+    return bad("; ".join(found)) if found else ""
+
+
+def _in_sync(partition: PartitionDescription) -> str:
+    shown = ",".join(map(str, partition.isr))
+    return shown if len(partition.isr) == len(partition.replicas) else bad(shown)
 
 
 def _span(start: int | None, end: int | None) -> int | None:
@@ -271,7 +299,7 @@ def _or_dash(value: int | None) -> str:
 @app.command(
     epilog=examples(
         "headrace topic alter orders --partitions 12",
-        "headrace topic alter orders --config retention.ms=3600000 --delete-config cleanup.policy",
+        "headrace topic alter orders --config retention.ms=1h --delete-config cleanup.policy",
     )
 )
 def alter(
@@ -286,14 +314,14 @@ def alter(
     json: Json = False,
 ) -> None:
     """Grow a topic or change its settings."""
-    changes = pairs(config, "--config")
+    changes = without_units(pairs(config, "--config"))
     removed = _distinct(delete_config or [])
     if partitions is None and not changes and not removed:
         raise bad_input("nothing to change; give --partitions, --config or --delete-config")
     both = sorted(set(changes) & set(removed))
     if both:
         raise bad_input(f"'{both[0]}' is in both --config and --delete-config; keep one")
-    admin = _admin(bootstrap, properties)
+    admin = connecting.admin(bootstrap, properties)
     if changes or removed:
         admin.alter_configs(name, changes, removed)
     if partitions is not None:

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from . import connecting
 from .console import bad_input, examples, note, say, say_json, say_table
-from .options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, bootstrap_list, pairs
+from .options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json
 
 if TYPE_CHECKING:
-    from headrace.ops.transactions import TransactionOperations
+    pass
 
 app = typer.Typer(
     help="See which transactions there are, and end one that hangs.",
@@ -22,15 +23,6 @@ app = typer.Typer(
 Ids = Annotated[list[str], typer.Argument(metavar="ID", help="Transactional ids.")]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="A topic, by name.")]
 PartitionNumber = Annotated[int, typer.Option("--partition", "-p", min=0, help="The partition.")]
-
-
-def _operations(bootstrap: str, properties: list[str] | None) -> "TransactionOperations":
-    from .lean import lean_imports
-
-    with lean_imports():
-        from headrace.ops.transactions import TransactionOperations
-
-    return TransactionOperations(bootstrap_list(bootstrap), pairs(properties, "--property"))
 
 
 @app.command(
@@ -60,7 +52,7 @@ def list_(
     json: Json = False,
 ) -> None:
     """List transactional ids, with what their coordinators know."""
-    with _operations(bootstrap, properties) as operations:
+    with connecting.transaction_operations(bootstrap, properties) as operations:
         found = operations.list_transactions(state or (), producer_id or (), longer_than, pattern)
     if json:
         say_json(
@@ -81,7 +73,7 @@ def describe(
     json: Json = False,
 ) -> None:
     """Show state, producer, age and partitions of transactional ids."""
-    with _operations(bootstrap, properties) as operations:
+    with connecting.transaction_operations(bootstrap, properties) as operations:
         found = [_values(operations.describe_transaction(each)) for each in dict.fromkeys(ids)]
     if json:
         say_json(found)
@@ -121,7 +113,7 @@ def producers(
     json: Json = False,
 ) -> None:
     """Show who writes to a partition, and where open transactions begin."""
-    with _operations(bootstrap, properties) as operations:
+    with connecting.transaction_operations(bootstrap, properties) as operations:
         found = operations.producers(topic, partition)
     rows = [(p.producer_id, p.producer_epoch, p.coordinator_epoch, p.start_offset, p.last_timestamp) for p in found]
     names = ("producer_id", "producer_epoch", "coordinator_epoch", "start_offset", "last_timestamp")
@@ -151,6 +143,7 @@ def abort(
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: ClientProperties = None,
+    json: Json = False,
 ) -> None:
     """End an open transaction: that of a transactional id, everywhere, or one that hangs in a partition, there alone.
 
@@ -161,13 +154,20 @@ def abort(
         raise bad_input("give a transactional id, or --topic with --partition and --start-offset")
     if topic is not None and start_offset is None:
         raise bad_input("--start-offset is missing; `headrace txn producers` shows where transactions begin")
-    with _operations(bootstrap, properties) as operations:
+    with connecting.transaction_operations(bootstrap, properties) as operations:
         if transactional_id is not None:
             operations.describe_transaction(transactional_id)
             operations.fence(transactional_id)
+            if json:
+                say_json({"id": transactional_id, "state": "aborted"})
+                return
             say(f"transactional id '{transactional_id}': its producer is shut out, and what it had open is aborted")
             return
         assert topic is not None
         assert start_offset is not None
         producer = operations.abort_hanging(topic, partition, start_offset)
+    if json:
+        found = {"topic": topic, "partition": partition, "producer_id": producer.producer_id, "state": "aborted"}
+        say_json(found)
+        return
     say(f"topic '{topic}' partition {partition}: the transaction of producer {producer.producer_id} is aborted")

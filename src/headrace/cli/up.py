@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from .console import ExitCode, Failure, bad_input, examples, say, say_json
+from .console import bad_input, examples
 from .options import Json, Set, pairs
 
 if TYPE_CHECKING:
     from .supervisor import Child, Supervisor
 
 HOST: Final = "127.0.0.1"
+_METRICS: Final = "headrace.metrics.listener"
 CLUSTER_PATH: Final = "/headrace"
 MOST_BROKERS: Final = 32
 _STORE, _BROKERS, _GATEWAY = range(3)
@@ -29,6 +30,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "headrace up",
             "headrace up --brokers 3",
+            "headrace up --brokers 3 --store zookeeper://127.0.0.1:2181/demo",
             "headrace up --kafka-port 19092 --http-port 18080 --data /tmp/demo --set num.partitions=3",
         )
     )(up)
@@ -43,24 +45,35 @@ def up(
     data: Annotated[Path, typer.Option("--data", help="Where everything is kept.")] = Path("data"),
     config: Annotated[Path | None, typer.Option("--config", help="Settings, as in Kafka's server.properties.")] = None,
     set_: Set = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            metavar="zookeeper://H:P,H:P/PATH",
+            help="A ZooKeeper that runs already.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Start a broker and its gateway on this machine, or a cluster for development; Ctrl-C stops all.
 
     Everything listens on 127.0.0.1. One line on stdout tells when all of it serves. With more than one broker a
-    ZooKeeper server is started for them, out of PySpark's jars, and a broker that dies is started again.
+    ZooKeeper server is started for them, unless --store names one (it needs Java and `pip install
+    "headrace\\[zookeeper]"`, 4 MB), and a broker that dies is started again.
     """
-    given = _settings(set_, of_one=brokers == 1)
+    if store is not None and not store.startswith("zookeeper://"):
+        raise bad_input(f"--store '{store}' is not zookeeper://HOST:PORT,HOST:PORT/PATH")
+    given = _settings(set_, of_one=brokers == 1 and store is None)
     _refuse_clashes(range(kafka_port, kafka_port + brokers) if kafka_port else (), http_port)
     import asyncio
 
     from .supervisor import Supervisor
 
-    if brokers == 1:
+    if brokers == 1 and store is None:
         broker = _broker_arguments(given.pop("node.id", "1"), kafka_port, data, config, given)
         asyncio.run(_run(Supervisor(), broker, kafka_port, http_port, json))
     else:
-        plan = _plan(brokers, kafka_port, http_port, data, config, given)
+        plan = _plan(brokers, kafka_port, http_port, data, config, given, store)
         asyncio.run(_run_cluster(Supervisor(), plan, json))
 
 
@@ -70,6 +83,8 @@ def _settings(set_: list[str] | None, *, of_one: bool) -> dict[str, str]:
     for name, option in (taken if of_one else {**taken, "node.id": "--brokers"}).items():
         if name in given:
             raise bad_input(f"--set {name}: use {option} with `headrace up`, or `headrace broker` for full control")
+    if not of_one and given.get(_METRICS, "auto") not in ("auto", "off"):
+        raise bad_input(f"--set {_METRICS}: several brokers cannot share an address; auto gives each its own")
     return given
 
 
@@ -93,33 +108,21 @@ def _broker_arguments(
 
 
 async def _run(supervisor: "Supervisor", broker: Arguments, kafka_port: int, http_port: int, json: bool) -> None:
+    from .supervisor import announce, leave
+
     async with supervisor:
         kafka = await supervisor.start(*broker, stage=_BROKERS)
         if kafka_port or await supervisor.all_ready():
             address = kafka.ready_value("kafka") or f"{HOST}:{kafka_port}"
             http = await supervisor.start(*_gateway_arguments(address, http_port), stage=_GATEWAY)
             if await supervisor.all_ready():
-                _announce({"kafka": kafka.ready_value("kafka"), "http": http.ready_value("http")}, json)
+                announce({"kafka": kafka.ready_value("kafka"), "http": http.ready_value("http")}, json)
                 await supervisor.finished()
-    _leave(supervisor)
+    leave(supervisor)
 
 
 def _gateway_arguments(bootstrap: str, port: int) -> Arguments:
     return ("gateway", "--bootstrap", bootstrap, "--http", f"{HOST}:{port}")
-
-
-def _announce(values: Mapping[str, str], json: bool) -> None:
-    if json:
-        say_json({"ready": True, **values})
-    else:
-        say(f"headrace ready {' '.join(f'{name}={value}' for name, value in values.items())}")
-
-
-def _leave(supervisor: "Supervisor") -> None:
-    if supervisor.failure:
-        raise Failure(supervisor.failure, ExitCode(supervisor.exit_code))
-    if supervisor.exit_code:
-        raise typer.Exit(supervisor.exit_code)
 
 
 # A cluster
@@ -130,29 +133,33 @@ class DevelopmentCluster:
     """What a cluster for development consists of."""
 
     store: str
-    zookeeper: Arguments
+    zookeeper: Arguments | None
+    """The server to start; None where the store runs already."""
     brokers: Mapping[int, Arguments]
     bootstrap: str
     http_port: int
 
 
 def _plan(
-    brokers: int, kafka_port: int, http_port: int, data: Path, config: Path | None, given: Mapping[str, str]
+    brokers: int,
+    kafka_port: int,
+    http_port: int,
+    data: Path,
+    config: Path | None,
+    given: Mapping[str, str],
+    store: str | None,
 ) -> DevelopmentCluster:
     from headrace.net.ports import free_ports
 
-    from .zookeeper import find_jars, find_java
-
-    find_java()
-    find_jars()
     home = data / "cluster"
     taken = free_ports(1 if kafka_port else 1 + brokers)
     ports = [kafka_port + n for n in range(brokers)] if kafka_port else taken[1:]
-    store = f"zookeeper://{HOST}:{taken[0]}{CLUSTER_PATH}"
+    zookeeper = _zookeeper_arguments(taken[0], home) if store is None else None
+    store = store or f"zookeeper://{HOST}:{taken[0]}{CLUSTER_PATH}"
     settings = {**_development_settings(brokers, _in_file(config)), **given}
     return DevelopmentCluster(
         store=store,
-        zookeeper=("zookeeper", "--port", str(taken[0]), "--data", str(home)),
+        zookeeper=zookeeper,
         brokers={
             number: _broker_arguments(str(number), port, home / f"broker-{number}", config, settings, "--store", store)
             for number, port in enumerate(ports, 1)
@@ -160,6 +167,15 @@ def _plan(
         bootstrap=",".join(f"{HOST}:{port}" for port in ports),
         http_port=http_port,
     )
+
+
+def _zookeeper_arguments(port: int, home: Path) -> Arguments:
+    from .zookeeper import find_java
+    from .zookeeper_jars import find_jars
+
+    find_jars()
+    find_java()
+    return ("zookeeper", "--port", str(port), "--data", str(home))
 
 
 def _development_settings(brokers: int, in_file: Mapping[str, str]) -> dict[str, str]:
@@ -186,22 +202,27 @@ def _in_file(config: Path | None) -> Mapping[str, str]:
 
 
 async def _run_cluster(supervisor: "Supervisor", plan: DevelopmentCluster, json: bool) -> None:
+    from .supervisor import DEVELOPMENT, announce, leave
+
     async with supervisor:
-        await supervisor.start(*plan.zookeeper, name="ZooKeeper", stage=_STORE, revives=True)
+        if plan.zookeeper is not None:
+            await supervisor.start(*plan.zookeeper, name="ZooKeeper", stage=_STORE, revival=DEVELOPMENT)
         if await supervisor.all_ready():
             brokers = await _start_brokers(supervisor, plan)
             http = await supervisor.start(
-                *_gateway_arguments(plan.bootstrap, plan.http_port), stage=_GATEWAY, revives=True
+                *_gateway_arguments(plan.bootstrap, plan.http_port), stage=_GATEWAY, revival=DEVELOPMENT
             )
             if await supervisor.all_ready():
                 kafka = ",".join(broker.ready_value("kafka") for broker in brokers)
-                _announce({"kafka": kafka, "http": http.ready_value("http"), "store": plan.store}, json)
+                announce({"kafka": kafka, "http": http.ready_value("http"), "store": plan.store}, json)
                 await supervisor.finished()
-    _leave(supervisor)
+    leave(supervisor)
 
 
 async def _start_brokers(supervisor: "Supervisor", plan: DevelopmentCluster) -> "list[Child]":
+    from .supervisor import DEVELOPMENT
+
     return [
-        await supervisor.start(*arguments, name=f"broker {number}", stage=_BROKERS, revives=True)
+        await supervisor.start(*arguments, name=f"broker {number}", stage=_BROKERS, revival=DEVELOPMENT)
         for number, arguments in plan.brokers.items()
     ]

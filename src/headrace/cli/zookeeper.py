@@ -1,7 +1,7 @@
-"""`headrace zookeeper`: ZooKeeper for development, out of the jars that PySpark brings.
+"""`headrace zookeeper`: ZooKeeper for development, out of jars that are on the machine.
 
-Nothing is downloaded and nothing listens beyond loopback. A production cluster has a ZooKeeper of its own, which
-brokers are given with `--store zookeeper://...`.
+Nothing listens beyond loopback. A production cluster has a ZooKeeper of its own, which brokers are given with
+`--store zookeeper://...`.
 """
 
 import os
@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 from types import TracebackType
@@ -27,13 +26,12 @@ from headrace.net.ports import free_ports
 from .console import Failure, examples, note, say, say_json
 from .listening import friendly_bind, stop_with_stdin
 from .options import Json
+from .zookeeper_jars import find_jars
 
 HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 2181
 START_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 10.0
-_JARS: Final = ("zookeeper-3", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java", "log4j-api", "log4j-core")
-_LOGGING_JAR: Final = "log4j-slf4j2-impl"
 _MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _POLL_SECONDS: Final = 0.05
 _ASK_SECONDS: Final = 10.0
@@ -61,24 +59,11 @@ def find_java() -> str:
     found = which("java", path=os.path.join(home, "bin")) if home else None
     found = found or which("java")
     if found is None:
-        raise Failure("ZooKeeper needs Java, and there is no `java` here; install Java 17 or set JAVA_HOME")
+        raise Failure(
+            "ZooKeeper needs Java, and there is no `java` here; install Java 17 or set JAVA_HOME, "
+            "or use one that runs already: `headrace up --store zookeeper://HOST:PORT`"
+        )
     return found
-
-
-def find_jars() -> list[Path]:
-    """What ZooKeeper consists of, as PySpark brings it; a failure in words where it is not installed."""
-    spec = find_spec("pyspark")
-    home = Path(spec.origin).parent / "jars" if spec is not None and spec.origin else None
-    jars: list[Path] = []
-    for name in (*_JARS, _LOGGING_JAR):
-        found = sorted(home.glob(f"{name}*.jar")) if home is not None else []
-        if not found:
-            raise Failure(
-                f"ZooKeeper is started from PySpark's jars, and {name} is not there;"
-                ' install them with `pip install "headrace[spark]"`'
-            )
-        jars += found
-    return jars
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +215,7 @@ class ZooKeeperServer(_Scoped):
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-Dlog4j2.level=warn",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             "-Dzookeeper.preAllocSize=1024",
         ]
 

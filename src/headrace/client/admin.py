@@ -1,12 +1,15 @@
 """Topics: made, listed, described, changed and removed through `confluent_kafka.admin`, in plain values."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from .errors import ClientError, UnknownTopic, from_kafka, translated, unanswered
-from .probe import require_listener
+from .errors import ClientError, UnknownTopic, from_kafka, translated
+from .probe import require_answer, require_listener
+from .waiting import Diagnose, LibraryErrors, OnWait, Waiter
 
+T = TypeVar("T")
 Properties = Mapping[str, str]
 
 
@@ -41,33 +44,70 @@ class TopicDescription:
         return max((len(p.replicas) for p in self.partitions), default=0)
 
 
-def client_settings(bootstrap: str, properties: Properties | None = None) -> dict[str, Any]:
+def client_settings(
+    bootstrap: str, properties: Properties | None = None, errors: Callable[[Any], None] | None = None
+) -> dict[str, Any]:
     """Settings that each of our librdkafka clients starts from; its own log lines stay off the terminal."""
     return {
         "bootstrap.servers": bootstrap,
         "client.id": "headrace-cli",
         "log_level": 2,
-        "error_cb": lambda _error: None,
+        "error_cb": errors or (lambda _error: None),
         **(properties or {}),
     }
 
 
-class Admin:
-    """A connection to administer one cluster. Each method raises `ClientError`, or gives one per name."""
+def answers(bootstrap: str) -> ClientError | None:
+    """Why nothing is to be expected of the brokers at these addresses; None where one of them answers."""
+    try:
+        require_answer(bootstrap)
+    except ClientError as error:
+        return error
+    return None
 
-    def __init__(self, bootstrap: str, properties: Properties | None = None, timeout: float = 30.0) -> None:
+
+class Admin:
+    """A connection to administer one cluster. Each method raises `ClientError`, or gives one per name.
+
+    A wrong password is told at once, and that no broker answers within three seconds. What takes longer for other
+    reasons is told to `on_wait`, and waited for up to `timeout`; `diagnose` may know of a reason not to.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        properties: Properties | None = None,
+        timeout: float = 30.0,
+        *,
+        on_wait: OnWait | None = None,
+        diagnose: Diagnose | None = None,
+    ) -> None:
         require_listener(bootstrap)
         from confluent_kafka.admin import AdminClient
 
         self._timeout = timeout
+        errors = LibraryErrors()
         with translated():
-            self._client = AdminClient(client_settings(bootstrap, properties))
+            self._client = AdminClient(client_settings(bootstrap, properties, errors))
+        self._waiter = Waiter(
+            diagnose or (lambda: answers(bootstrap)),
+            limit=timeout,
+            on_wait=on_wait,
+            errors=errors,
+            serve=lambda: self._client.poll(0),
+        )
 
     def list_topics(self) -> list[TopicSummary]:
         """Every topic, by name; those whose name starts with `__` count as internal."""
         with translated():
-            metadata = self._client.list_topics(timeout=self._timeout)
+            metadata = self._waiter.call(lambda: self._client.list_topics(timeout=self._timeout), "the list of topics")
         return [_summary(metadata.topics[name]) for name in sorted(metadata.topics)]
+
+    def cluster_id(self) -> str:
+        """The id of the cluster."""
+        with translated():
+            metadata = self._waiter.call(lambda: self._client.list_topics(timeout=self._timeout), "the cluster's id")
+        return str(metadata.cluster_id)
 
     def create_topics(
         self,
@@ -89,11 +129,12 @@ class Admin:
                 )
                 for name in names
             ]
-            return self._each(self._client.create_topics(topics, operation_timeout=self._timeout))
+            return self._each(self._client.create_topics(topics, operation_timeout=self._timeout), "the new topic")
 
     def delete_topics(self, names: Iterable[str]) -> dict[str, ClientError | None]:
         with translated():
-            return self._each(self._client.delete_topics(list(names), operation_timeout=self._timeout))
+            futures = self._client.delete_topics(list(names), operation_timeout=self._timeout)
+            return self._each(futures, "the deletion of topic")
 
     def create_partitions(self, topic: str, total: int) -> None:
         """Grow a topic to `total` partitions."""
@@ -121,14 +162,12 @@ class Admin:
         request = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
         with translated(topic):
             futures = self._client.delete_records(request, operation_timeout=self._timeout)
-            return {tp.partition: int(future.result(self._timeout).low_watermark) for tp, future in futures.items()}
+            what = f"the deletion of records of topic '{topic}'"
+            return {tp.partition: int(self._result(future, what).low_watermark) for tp, future in futures.items()}
 
     def describe_topic(self, topic: str) -> TopicDescription:
         """A topic with its partitions, their offsets, and the settings it does not take from its broker."""
-        from confluent_kafka import TopicCollection
-
-        with translated(topic):
-            described = self._only(self._client.describe_topics(TopicCollection([topic])), topic)
+        described = self._described_topic(topic)
         numbers = [p.id for p in described.partitions if p.leader is not None]
         starts, ends = self._offset_range(topic, numbers)
         return TopicDescription(
@@ -138,6 +177,24 @@ class Admin:
             partitions=tuple(_partition(p, starts, ends) for p in sorted(described.partitions, key=lambda p: p.id)),
             configs=self.topic_overrides(topic),
         )
+
+    def _described_topic(self, topic: str) -> Any:
+        """What the cluster says of a topic. Other than asking for its metadata, this never creates one."""
+        from confluent_kafka import TopicCollection
+
+        with translated(topic):
+            try:
+                return self._only(self._client.describe_topics(TopicCollection([topic])), topic)
+            except ClientError as error:
+                raise self._unknown_topic(topic) if isinstance(error, UnknownTopic) else error from None
+
+    def _unknown_topic(self, topic: str) -> UnknownTopic:
+        """The error for a topic that is not there, with those that are."""
+        try:
+            known = [summary.name for summary in self.list_topics()]
+        except ClientError:
+            known = []
+        return UnknownTopic(topic, known)
 
     def topic_overrides(self, topic: str) -> dict[str, str | None]:
         """The settings that were given to this topic itself; None for a value the broker keeps secret."""
@@ -149,14 +206,8 @@ class Admin:
         return {name: entries[name].value for name in sorted(entries) if _number(entries[name].source) == own}
 
     def partition_numbers(self, topic: str) -> list[int]:
-        """The partitions of a topic that exists."""
-        with translated(topic):
-            found = self._client.list_topics(topic, timeout=self._timeout).topics.get(topic)
-        if found is None:
-            raise UnknownTopic(topic)
-        if found.error is not None:
-            raise from_kafka(found.error, topic)
-        return sorted(found.partitions)
+        """The partitions of a topic that exists; it is not made by asking."""
+        return sorted(partition.id for partition in self._described_topic(topic).partitions)
 
     def offsets(self, topic: str, at: Mapping[int, Any], committed_only: bool = False) -> dict[int, int]:
         """The offset of each partition at an `OffsetSpec`; -1 where a time lies after the last record."""
@@ -168,7 +219,8 @@ class Admin:
         level = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
         with translated(topic):
             futures = self._client.list_offsets(request, isolation_level=level, request_timeout=self._timeout)
-            return {tp.partition: int(future.result(self._timeout).offset) for tp, future in futures.items()}
+            what = f"the offsets of topic '{topic}'"
+            return {tp.partition: int(self._result(future, what).offset) for tp, future in futures.items()}
 
     def start_offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         from confluent_kafka.admin import OffsetSpec
@@ -189,24 +241,25 @@ class Admin:
     def _offset_range(self, topic: str, partitions: list[int]) -> tuple[dict[int, int], dict[int, int]]:
         return self.start_offsets(topic, partitions), self.end_offsets(topic, partitions)
 
-    def _each(self, futures: Mapping[str, Any]) -> dict[str, ClientError | None]:
+    def _result(self, future: "Future[T]", what: str) -> T:
+        return self._waiter.result(future, what)
+
+    def _each(self, futures: "Mapping[str, Future[Any]]", what: str) -> dict[str, ClientError | None]:
         from confluent_kafka import KafkaException
 
         results: dict[str, ClientError | None] = {}
         for name, future in futures.items():
             try:
-                future.result(self._timeout)
+                self._result(future, f"{what} '{name}'")
                 results[name] = None
             except KafkaException as exception:
                 results[name] = from_kafka(exception.args[0], name)
-            except TimeoutError:
-                results[name] = unanswered()
         return results
 
-    def _only(self, futures: Mapping[Any, Any], topic: str) -> Any:
+    def _only(self, futures: "Mapping[Any, Future[Any]]", topic: str) -> Any:
         (future,) = futures.values()
         with translated(topic):
-            return future.result(self._timeout)
+            return self._result(future, f"topic '{topic}'")
 
 
 def _summary(topic: Any) -> TopicSummary:

@@ -1,10 +1,13 @@
 """What can go wrong between a client and its cluster, in words for people."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from headrace.protocol.topic_partition import TopicPartition
+
+AUTHENTICATION_FAILED: Final = "SASL_AUTHENTICATION_FAILED"
+REGISTRY_UNREACHABLE: Final = "REGISTRY_UNREACHABLE"
 
 
 class ClientError(Exception):
@@ -21,10 +24,12 @@ class ClusterUnreachable(ClientError):
 
 
 class UnknownTopic(ClientError):
-    """The topic does not exist, or no longer."""
+    """The topic does not exist, or no longer; `known` are those that do, as far as that was asked."""
 
-    def __init__(self, topic: str) -> None:
-        super().__init__(f"topic '{topic}' does not exist", "UNKNOWN_TOPIC_OR_PART")
+    def __init__(self, topic: str, known: Iterable[str] = ()) -> None:
+        from headrace.config.names import nearest  # late: its package is slow to import, and commands start with this
+
+        super().__init__(f"topic '{topic}' does not exist{nearest(topic, known)}", "UNKNOWN_TOPIC_OR_PART")
         self.topic = topic
 
 
@@ -77,21 +82,14 @@ def from_kafka(error: Any, topic: str | None = None) -> ClientError:
     return kind(str(error.str()), code)
 
 
-def unanswered() -> ClusterUnreachable:
-    """What became of a call that a cluster which takes connections left without an answer."""
-    return ClusterUnreachable("the cluster did not answer in time", "_TIMED_OUT")
-
-
 @contextmanager
 def translated(topic: str | None = None) -> Iterator[None]:
-    """Raise our errors for those of `confluent_kafka`, and for an answer that did not come in time."""
+    """Raise our errors for those of `confluent_kafka`."""
     from confluent_kafka import KafkaException
 
     try:
         yield
     except KafkaException as exception:
         raise from_kafka(exception.args[0], topic) from exception
-    except TimeoutError as exception:
-        raise unanswered() from exception
     except ValueError as exception:  # the C extension's answer to an argument it does not take
         raise ClientError(str(exception), "_INVALID_ARG") from exception

@@ -2,34 +2,85 @@
 
 import socket
 import struct
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Final
 
 from headrace.net.address import Address, parse_bootstrap
 
 from .errors import ClusterUnreachable
 
+_API_VERSIONS: Final = 18
 _METADATA: Final = 3
 _VERSION: Final = 1
 MAX_ANSWER: Final = 1 << 20
 _CLIENT_ID: Final = b"headrace-probe"
 
 
-def require_listener(bootstrap: str, timeout: float = 3.0) -> None:
+def require_listener(bootstrap: str, timeout: float = 2.5) -> None:
     """Return once one of the addresses takes a connection; ClusterUnreachable with each one's reason if none does."""
-    reasons = []
-    for address in parse_bootstrap(bootstrap):
+
+    def connect(address: Address) -> None:
+        socket.create_connection(address, timeout=timeout).close()
+
+    _require_one(bootstrap, connect, timeout)
+
+
+def require_answer(bootstrap: str, timeout: float = 1.2) -> None:
+    """Return once a broker answers at one of the addresses, if only by hanging up; ClusterUnreachable if none does."""
+
+    def ask(address: Address) -> None:
+        with socket.create_connection(address, timeout=timeout) as connection:
+            connection.sendall(_api_versions_request())
+            try:
+                connection.recv(4)
+            except TimeoutError:
+                raise TimeoutError("takes connections, but does not answer") from None
+
+    _require_one(bootstrap, ask, 2 * timeout)
+
+
+def _require_one(bootstrap: str, attempt: Callable[[Address], None], timeout: float) -> None:
+    """Try all addresses at the same time; a name that is not resolved in time is a reason as any other."""
+    addresses = list(dict.fromkeys(parse_bootstrap(bootstrap)))
+    outcomes: SimpleQueue[tuple[Address, OSError | None]] = SimpleQueue()
+
+    def run(address: Address) -> None:
         try:
-            socket.create_connection(address, timeout=timeout).close()
-            return
+            attempt(address)
         except OSError as error:
-            reasons.append(f"{address} ({_reason(error)})")
-    raise ClusterUnreachable(f"no broker answers at {', '.join(reasons)}", "_TRANSPORT")
+            outcomes.put((address, error))
+        else:
+            outcomes.put((address, None))
+
+    for address in addresses:
+        Thread(target=run, args=(address,), name="headrace-probe", daemon=True).start()
+    deadline = time.monotonic() + timeout
+    reasons: dict[Address, str] = {}
+    while len(reasons) < len(addresses):
+        try:
+            address, error = outcomes.get(timeout=max(deadline - time.monotonic(), 0.01))
+        except Empty:
+            break
+        if error is None:
+            return
+        reasons[address] = _reason(error)
+    listed = ", ".join(f"{address} ({reasons.get(address, 'timed out')})" for address in addresses)
+    raise ClusterUnreachable(f"no broker answers at {listed}", "_TRANSPORT")
 
 
 def _reason(error: OSError) -> str:
     if isinstance(error, TimeoutError):
-        return "timed out"
+        return str(error)
     return (error.strerror or str(error)).lower()
+
+
+def _api_versions_request() -> bytes:
+    """An ApiVersions request, version 0, which a broker answers also before it knows who asks."""
+    body = struct.pack(">hhih", _API_VERSIONS, 0, 1, len(_CLIENT_ID)) + _CLIENT_ID
+    return struct.pack(">i", len(body)) + body
 
 
 def metadata_request() -> bytes:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from .admin import client_settings
 from .errors import ClientError, ClusterUnreachable, from_kafka, translated
+from .waiting import NOTE_SECONDS, Diagnose, OnWait
 
 _BATCH: Final = 500
 _POLL_SECONDS: Final = 0.2
@@ -33,7 +34,8 @@ _PASSING: Final = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TI
 class RecordReader:
     """Messages of `starts`' partitions, each from its offset, up to (not including) its offset in `ends`.
 
-    With `ends` None there is no end. Messages of one partition come in order; partitions mix.
+    With `ends` None there is no end. Messages of one partition come in order; partitions mix. Where nothing comes,
+    `diagnose` is asked why: what it finds ends a read that has an end, and is told to `on_wait` by one that has none.
     """
 
     def __init__(
@@ -43,8 +45,14 @@ class RecordReader:
         starts: Mapping[int, int],
         ends: Mapping[int, int] | None,
         settings: Mapping[str, Any] | None = None,
+        *,
+        on_wait: OnWait | None = None,
+        diagnose: Diagnose | None = None,
     ) -> None:
         self._topic = topic
+        self._on_wait = on_wait or (lambda _message: None)
+        self._diagnose = diagnose or (lambda: None)
+        self._is_silent = False
         self._ends = ends
         self._open = {p for p, start in starts.items() if ends is None or start < ends[p]}
         self._starts = {p: starts[p] for p in self._open}
@@ -74,15 +82,24 @@ class RecordReader:
         finally:
             consumer.close()
 
+    def done(self, message: Any) -> None:
+        """As of `GroupReader`: there is nothing to remember."""
+
+    def commit(self) -> None:
+        """As of `GroupReader`: there is nobody to commit for."""
+
     def _poll(self, consumer: Any) -> Generator[Any | None, None, None]:
-        last = time.monotonic()
+        last = looked = time.monotonic()
         while self._open:
             batch = consumer.consume(_BATCH, _POLL_SECONDS)
             now = time.monotonic()
             if batch:
-                last = now
+                last = looked = now
             else:
                 yield None
+                if now - looked > NOTE_SECONDS:
+                    self._look_into_silence()
+                    looked = time.monotonic()
             if self._ends is not None and now - last > _PATIENCE_SECONDS:
                 raise ClusterUnreachable(
                     f"no records came from '{self._topic}' for {_PATIENCE_SECONDS:.0f} s ({self._standing(consumer)}); "
@@ -91,6 +108,16 @@ class RecordReader:
             for message in batch:
                 if self._wanted(consumer, message):
                     yield message
+
+    def _look_into_silence(self) -> None:
+        found = self._diagnose()
+        if found is not None and self._ends is not None:
+            raise found
+        if found is not None and not self._is_silent:
+            self._on_wait(f"waiting for a broker: {found.message}")
+        elif found is None and self._is_silent:
+            self._on_wait("a broker answers again")
+        self._is_silent = found is not None
 
     def _wanted(self, consumer: Any, message: Any) -> bool:
         error = message.error()

@@ -16,7 +16,7 @@ from http.client import HTTPException
 from typing import Any, Final, NamedTuple, NoReturn
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from .errors import ClientError
+from .errors import REGISTRY_UNREACHABLE, ClientError
 
 LATEST: Final = "latest"
 DEFAULT_TYPE: Final = "AVRO"
@@ -151,6 +151,49 @@ class SchemaRegistry:
         """The id that a schema has in a subject; NotRegistered if it has none."""
         return self._id_of(f"/subjects/{quote(subject, safe='')}", schema, normalize)
 
+    def subjects(self, *, deleted: bool = False) -> list[str]:
+        """Every subject, by name; with `deleted` also those that were deleted softly."""
+        return [str(one) for one in self._ask_list("GET", f"/subjects?deleted={str(deleted).lower()}")]
+
+    def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
+        """The numbers of a subject's versions; NotRegistered if there is no such subject."""
+        where = f"/subjects/{quote(subject, safe='')}/versions?deleted={str(deleted).lower()}"
+        return [int(one) for one in self._ask_list("GET", where)]
+
+    def delete(self, subject: str, version: int | str | None = None, *, permanent: bool = False) -> list[int]:
+        """Delete a subject or one of its versions, softly or (what was deleted softly) for good; which versions."""
+        where = f"/subjects/{quote(subject, safe='')}" + ("" if version is None else f"/versions/{version}")
+        found = self._request("DELETE", f"{where}?permanent={str(permanent).lower()}")
+        return [int(one) for one in found] if isinstance(found, list) else [int(found)]
+
+    def incompatibilities(self, subject: str, schema: RegisteredSchema, version: int | str | None = None) -> list[str]:
+        """Why a schema could not be the next version; with a version, why it is not compatible with that one."""
+        where = f"/compatibility/subjects/{quote(subject, safe='')}/versions"
+        where += "" if version is None else f"/{version}"
+        answer = self._ask("POST", f"{where}?verbose=true", _body(schema))
+        if answer.get("is_compatible"):
+            return []
+        return [str(one) for one in answer.get("messages") or ()] or ["the registry does not say why"]
+
+    def compatibility(self, subject: str | None = None) -> str:
+        """The compatibility level of a subject, or that which holds where none is set."""
+        where = "/config" if subject is None else f"/config/{quote(subject, safe='')}?defaultToGlobal=true"
+        return str(self._ask("GET", where).get("compatibilityLevel", ""))
+
+    def set_compatibility(self, level: str | None, subject: str | None = None) -> str:
+        """Set the level of a subject, or the one for all; None takes back what was set. The level that was set."""
+        where = "/config" if subject is None else f"/config/{quote(subject, safe='')}"
+        if level is None:
+            self._request("DELETE", where)
+            return self.compatibility(subject)
+        return str(self._ask("PUT", where, {"compatibility": level}).get("compatibility", level))
+
+    def cluster_id(self) -> str | None:
+        """The Kafka cluster that the registry says it belongs to; only ours says so."""
+        scope = self._ask("GET", "/v1/metadata/id").get("scope")
+        clusters = scope.get("clusters") if isinstance(scope, dict) else None
+        return clusters.get("kafka-cluster") if isinstance(clusters, dict) else None
+
     def _id_of(self, where: str, schema: RegisteredSchema, normalize: bool) -> int:
         key = (where, schema, normalize)
         if key not in self._ids:
@@ -183,6 +226,14 @@ class SchemaRegistry:
         raise RegistryRefusal(f"{self.name} {what}: is it one?", _NO_REGISTRY)
 
     def _ask(self, method: str, where: str, body: Any = None) -> Mapping[str, Any]:
+        found = self._request(method, where, body)
+        return found if isinstance(found, dict) else self._is_none("answers with what is not an object")
+
+    def _ask_list(self, method: str, where: str) -> list[Any]:
+        found = self._request(method, where)
+        return found if isinstance(found, list) else self._is_none("answers with what is not a list")
+
+    def _request(self, method: str, where: str, body: Any = None) -> Any:
         """The answer to a request, asked until there is one or the time is over."""
         deadline, pause = self._clock() + self._settings.seconds, _FIRST_PAUSE
         while True:
@@ -191,17 +242,19 @@ class SchemaRegistry:
             except _TryAgain as error:
                 self._next = (self._next + 1) % len(self._settings.urls)
                 if self._clock() + pause >= deadline:
-                    raise RegistryUnreachable(f"{self.name} does not answer: {error}") from None
+                    raise RegistryUnreachable(f"{self.name} does not answer: {error}", REGISTRY_UNREACHABLE) from None
             self._pause(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    def _answer(self, method: str, url: str, where: str, body: Any) -> Mapping[str, Any]:
+    def _answer(self, method: str, url: str, where: str, body: Any) -> Any:
         base, user = _without_user(url)
         headers = {"Accept": _CONTENT, "Content-Type": _CONTENT, **self._authorization(user)}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(base.rstrip("/") + where, data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=_REQUEST_SECONDS, context=self._context(base)) as response:
+            with urllib.request.urlopen(
+                request, timeout=min(_REQUEST_SECONDS, self._settings.seconds), context=self._context(base)
+            ) as response:
                 found = json.load(response)
         except urllib.error.HTTPError as error:
             with error:
@@ -210,7 +263,7 @@ class SchemaRegistry:
             raise _TryAgain(str(getattr(error, "reason", "")) or str(error) or type(error).__name__) from error
         except ValueError:
             self._is_none("answers with what is not JSON")
-        return found if isinstance(found, dict) else self._is_none("answers with what is not an object")
+        return found
 
     def _refused(self, error: urllib.error.HTTPError) -> NoReturn:
         code, message = _said(error)

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from .admin import client_settings
-from .errors import ClientError, UnknownTopic, from_kafka, translated
-from .probe import require_listener
+from .errors import ClientError, from_kafka, translated
+from .waiting import MOMENT_SECONDS, Diagnose, LibraryErrors, OnWait
 
 MAX_RECORD_BYTES: Final = 64 << 20
 """The largest record this client tries; the broker's own limit (`max.message.bytes`) is usually far below."""
 
 _BUFFER_KBYTES: Final = 64 << 10
-_SETTLE_SECONDS: Final = 5.0
+_SLICE_SECONDS: Final = 0.2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,7 +26,10 @@ class Record:
 
 
 class RecordWriter:
-    """Records in, in order; `failure` is set as soon as one was refused."""
+    """Records in, in order, to a topic that exists; `failure` is set as soon as one was refused.
+
+    Records that get no answer for a moment are told to `on_wait`, with the reason that `diagnose` finds.
+    """
 
     def __init__(
         self,
@@ -34,8 +37,10 @@ class RecordWriter:
         topic: str,
         settings: Mapping[str, Any] | None = None,
         partition: int | None = None,
+        *,
+        on_wait: OnWait | None = None,
+        diagnose: Diagnose | None = None,
     ) -> None:
-        require_listener(bootstrap)
         from confluent_kafka import KafkaException, Producer
 
         self.topic = topic
@@ -44,6 +49,12 @@ class RecordWriter:
         self.failed = 0
         self.failure: ClientError | None = None
         self._partition = -1 if partition is None else partition
+        self._on_wait = on_wait or (lambda _message: None)
+        self._diagnose = diagnose or (lambda: None)
+        self._errors = LibraryErrors()
+        self._moved_at = time.monotonic()
+        self._arrived = 0
+        self._has_told = False
         defaults = {
             "partitioner": "murmur2_random",
             "queue.buffering.max.kbytes": _BUFFER_KBYTES,
@@ -53,7 +64,9 @@ class RecordWriter:
             "linger.ms": 5,
         }
         with translated():
-            self._producer = Producer({**defaults, **client_settings(bootstrap), **(settings or {})})
+            self._producer = Producer(
+                {**defaults, **client_settings(bootstrap, errors=self._errors), **(settings or {})}
+            )
         self._produce = self._producer.produce
         self._refusals = KafkaException
 
@@ -61,20 +74,6 @@ class RecordWriter:
     def delivered(self) -> int:
         """Records known to have arrived; final once `finish` has returned."""
         return self.sent - self.failed - len(self._producer)
-
-    def require_topic(self) -> int:
-        """The topic's number of partitions; waits a moment for one that the broker makes on demand."""
-        deadline = time.monotonic() + _SETTLE_SECONDS
-        while True:
-            with translated(self.topic):
-                found = self._producer.list_topics(self.topic, timeout=10).topics.get(self.topic)
-            if found is not None and found.error is None and found.partitions:
-                return len(found.partitions)
-            error = UnknownTopic(self.topic) if found is None else from_kafka(found.error, self.topic)
-            being_made = error.code == "LEADER_NOT_AVAILABLE"
-            if not being_made or time.monotonic() > deadline:
-                raise error
-            time.sleep(0.05)
 
     def write(self, record: Record) -> None:
         """Queue one record; waits while the buffer is full. The hot path of bulk loads: no context managers here."""
@@ -88,6 +87,7 @@ class RecordWriter:
                 break
             except BufferError:
                 self._producer.poll(0.1)
+                self._tell_of_silence()
             except self._refusals as exception:
                 raise from_kafka(exception.args[0], self.topic) from exception
         self.sent += 1
@@ -101,7 +101,23 @@ class RecordWriter:
 
     def finish(self, timeout: float) -> int:
         """Wait until every record has an answer; how many have none when the time is up."""
-        return int(self._producer.flush(timeout))
+        deadline = time.monotonic() + timeout
+        while left := int(self._producer.flush(min(_SLICE_SECONDS, max(deadline - time.monotonic(), 0.0)))):
+            if time.monotonic() >= deadline:
+                return left
+            self._tell_of_silence()
+        return 0
+
+    def _tell_of_silence(self) -> None:
+        now, arrived = time.monotonic(), self.delivered
+        if arrived != self._arrived or not len(self._producer):
+            self._moved_at, self._arrived, self._has_told = now, arrived, False
+        elif not self._has_told and now - self._moved_at > MOMENT_SECONDS:
+            self._has_told = True
+            found = self._diagnose()
+            reason = self._errors.last if found is None else found.message
+            waiting = "1 record has" if len(self._producer) == 1 else f"{len(self._producer)} records have"
+            self._on_wait(f"{waiting} no answer yet{f': {reason}' if reason else ''}")
 
     def abandon(self) -> None:
         """Forget what is still queued."""

@@ -11,6 +11,7 @@ follow one another; a decision is always taken on the state that the store has.
 import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from random import Random
 from typing import Any, Final
@@ -19,13 +20,16 @@ from uuid import UUID
 import structlog
 
 from headrace.net.clock import Clock
+from headrace.net.summaries import Summaries
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.levels import FIRST
 
 from . import election
 from .alter_partition import AlteredPartition, AlterPartitionResult
 from .election import Rules
+from .feature_level import LevelUpdate, Speaker, load_level, update_level
 from .feed import Feed, FeedPosition
-from .image import ClusterImage, PartitionState, Topic
+from .image import NO_LEADER, ClusterImage, PartitionState, Topic
 from .leaders import NextState, Offline
 from .lineage import Lineage, load_lineage
 from .log_faults import Fault, FaultyLog, LogKey
@@ -87,6 +91,12 @@ class ActiveController:
         """The epochs of the brokers whose coming has had its consequences."""
         self._accounted_version: int | None = None
         self._lineage = Lineage()
+        self._level = FIRST
+        """The cluster's feature level."""
+        self._admitting = asyncio.Lock()
+        """Held while it is decided who lives, and which level all of them speak."""
+        self._refused: set[tuple[int, int]] = set()
+        """Registrations, by broker and epoch, of who does not speak it."""
         self._settled = asyncio.Event()
         """Set when brokers were accounted for, and when this controller has resigned."""
         self._is_over = False
@@ -98,6 +108,8 @@ class ActiveController:
         """Of each broker the logs whose health has changed, as long as that has not had its consequences."""
         self._is_heard = False
         """Whether another broker has asked since that was last looked at."""
+        self._summaries = Summaries(log)
+        writer.on_new_states = self._note_states
         self.recovery = LogRecovery(self._leaders, image, ask_ends, self._accounted_alive)
 
     async def run(self) -> None:
@@ -108,7 +120,7 @@ class ActiveController:
             tasks.create_task(self.recovery.run())
 
     async def _listen(self) -> None:
-        """Resigns when others live and none of them can be heard: another one may be reached by more.
+        """Resign when other brokers live and none of them is heard of: another controller may be reachable.
 
         Time in which this process did not run does not count.
         """
@@ -120,6 +132,7 @@ class ActiveController:
             is_alone = self._alive <= {self._broker_id}
             silence = 0.0 if self._is_heard or is_alone else silence + min(now - looked_at, 2 * LISTEN_SECONDS)
             self._is_heard, looked_at = False, now
+            self._summaries.write()
         raise CodedError(ErrorCode.not_controller, f"no other broker was heard of for {silence:.0f} s")
 
     async def _follow_brokers(self) -> None:
@@ -127,9 +140,11 @@ class ActiveController:
         self.feed.begin()
         await self._load_accounted()
         self._lineage = await load_lineage(self._store)
+        self._level = await load_level(self._store)
         while True:
             names, changed = await self._store.watch_children(BROKERS)
-            await self._take_up(await self._registrations(names))
+            async with self._admitting:
+                await self._take_up(self._speaking(await self._registrations(names)))
             await changed.wait()
 
     def close(self) -> None:
@@ -148,6 +163,34 @@ class ActiveController:
                 found[registration.node.id] = registration
         return found
 
+    def _speaking(self, found: Mapping[int, Registration]) -> dict[int, Registration]:
+        """Those who speak the cluster's feature level. A broker of before there were levels does not look at it."""
+        for broker, registration in found.items():
+            key = (broker, registration.node.epoch)
+            if self._level not in registration.levels and key not in self._refused:
+                self._refused.add(key)
+                log.error(
+                    "a broker does not speak the cluster's feature level and is no member; start a later release of it",
+                    broker=broker,
+                    version=registration.version or "unknown",
+                    speaks=str(registration.levels),
+                    level=self._level,
+                )
+        return {broker: r for broker, r in found.items() if self._level in r.levels}
+
+    async def update_level(self, to: int | None, *, dry_run: bool) -> LevelUpdate:
+        """Raise the cluster's feature level, if every registered broker speaks it; `CodedError` where one does not."""
+        async with self._admitting:
+            entries = await self._store.list(f"{BROKERS}/")
+            found = [decode_registration(key, stored) for key, stored in entries]
+            speakers = {r.node.id: Speaker(r.levels, r.version) for r in found}
+            update = await update_level(self._store, self.writer.commit, speakers, to, dry_run=dry_run)
+            if not dry_run and update.after != self._level:
+                self._level = update.after
+                log.info("feature level raised", level=self._level)
+                self.feed.brokers_changed()  # nothing has changed of them, but everyone who waits gets an answer
+        return update
+
     # Brokers
 
     async def _load_accounted(self) -> None:
@@ -165,17 +208,17 @@ class ActiveController:
         self._accounted_version = 0 if version is None else version + 1
         self._accounted = epochs
 
-    async def _take_up(self, found: Mapping[int, Registration]) -> None:
-        """Who lives now, and what that means for partitions."""
-        epochs = {broker: registration.node.epoch for broker, registration in found.items()}
-        came = {broker: r for broker, r in found.items() if self._accounted.get(broker) != epochs[broker]}
-        gone = self._accounted.keys() - found.keys()
-        self._alive = frozenset(found)
-        self.image.brokers = {broker: registration.node for broker, registration in found.items()}
+    async def _take_up(self, registrations: Mapping[int, Registration]) -> None:
+        """Take the registered brokers in, and elect leaders as that demands."""
+        epochs = {broker: registration.node.epoch for broker, registration in registrations.items()}
+        came = {broker: r for broker, r in registrations.items() if self._accounted.get(broker) != epochs[broker]}
+        gone = self._accounted.keys() - registrations.keys()
+        self._alive = frozenset(registrations)
+        self.image.brokers = {broker: registration.node for broker, registration in registrations.items()}
         self.image.version += 1
         self.feed.brokers_changed()
         if came or gone or not self.is_ready:
-            log.info("brokers changed", alive=sorted(found), came=sorted(came), gone=sorted(gone))
+            self._report_brokers(registrations, came, gone)
             self._forgive(gone.union(came))
             await self._heed_set_back(came.values())
             await self._settle_partitions(came)
@@ -183,9 +226,32 @@ class ActiveController:
             self.is_ready = True
             self._settled.set()
             self.recovery.look()
+            self._summaries.write()
+
+    def _report_brokers(self, found: Iterable[int], came: Mapping[int, Registration], gone: AbstractSet[int]) -> None:
+        alive = sorted(found)
+        left = gone & self._leaders.leaving
+        if gone - left:
+            log.warning("brokers lost", brokers=sorted(gone - left), alive=alive, reason="their sessions have ended")
+        if left:
+            log.info("brokers stopped", brokers=sorted(left), alive=alive)
+        if came:
+            log.info("brokers registered", brokers=sorted(came), alive=alive)
+
+    def _note_states(self, topic: Topic, states: Mapping[int, PartitionState]) -> None:
+        """Collect elections for the log: there may be thousands at once."""
+        for index, state in states.items():
+            was_led_by = topic.partitions[index].leader
+            if was_led_by == state.leader:
+                continue
+            name = f"{topic.name}-{index}"
+            if state.leader == NO_LEADER:
+                self._summaries.add("partition offline", name, level="error", was_led_by=was_led_by)
+            else:
+                self._summaries.add("leader elected", name, leader=state.leader, was_led_by=was_led_by)
 
     def _forgive(self, renewed: Iterable[int]) -> None:
-        """Those who are gone, or have come anew: what they had said of themselves counts no more."""
+        """Forget what brokers reported that are gone, or registered again."""
         gone = frozenset(renewed)
         self._leaders.leaving.difference_update(gone)
         self._leaders.faults.forget(gone)
@@ -193,7 +259,7 @@ class ActiveController:
             self._unsettled.pop(broker, None)
 
     async def _heed_set_back(self, came: Iterable[Registration]) -> None:
-        """Where a broker has seen a newer store than this one, nothing it says of partitions can be relied on."""
+        """Where a broker has seen a newer store than this one, do not rely on what the store says of partitions."""
         witnesses = sorted(r.node.id for r in came if r.saw_set_back and self._lineage.is_news(r.lineage))
         if not witnesses:
             return
@@ -209,7 +275,7 @@ class ActiveController:
         self._lineage = lineage
 
     def _first_leader_epoch(self) -> int:
-        """Of a partition that is added to a topic, above all that logs know of it.
+        """The first leader epoch of an added partition: above all that logs know of it.
 
         Where the store was set back, the partition may have been there before: brokers still hold its logs, and how far
         its leader epochs had come nobody knows any more. They never came as far as there are seconds.
@@ -259,10 +325,10 @@ class ActiveController:
     # What brokers ask
 
     def hear(self, broker: int) -> None:
-        """A broker has said something: this controller is not alone."""
+        """A broker was heard of: this controller is reachable."""
         self._is_heard = self._is_heard or broker != self._broker_id
 
-    async def poll(self, broker: int, broker_epoch: int, place: FeedPosition) -> dict[str, Any]:
+    async def poll(self, broker: int, broker_epoch: int, position: FeedPosition) -> dict[str, Any]:
         """The feed for one broker; only once the consequences of its registration are known."""
         self.hear(broker)
         try:
@@ -272,7 +338,10 @@ class ActiveController:
                     await self._settled.wait()
         except TimeoutError:
             raise CodedError(ErrorCode.stale_broker_epoch) from None
-        return await self.feed.poll(broker, place, POLL_SECONDS) | {"lineage": self._lineage.latest}
+        return await self.feed.poll(broker, position, POLL_SECONDS) | {
+            "lineage": self._lineage.latest,
+            "level": self._level,
+        }
 
     def _knows(self, broker: int, broker_epoch: int) -> bool:
         if self._is_over:
@@ -286,7 +355,7 @@ class ActiveController:
     async def alter_isr(
         self, broker: int, broker_epoch: int, number: int, changes: Sequence[Mapping[str, Any]]
     ) -> list[AlterPartitionResult]:
-        """What leaders want their ISRs to be: the states as they then are, or why not.
+        """Carry out AlterPartition requests: the resulting states, or why not.
 
         A broker numbers its requests. One that comes after a later one was given up by who sent it, who may have
         been told since that nothing came of it: it must not be granted any more.
@@ -342,7 +411,7 @@ class ActiveController:
     def _check_members(
         self, isr: Sequence[int], epochs: Sequence[int], state: PartitionState, offline: Offline
     ) -> None:
-        """Who comes into an ISR must live, and as the one who has fetched, and stay."""
+        """A broker joins an ISR only if registered, with the epoch that it fetched with, and not shutting down."""
         barred = self._leaders.leaving | offline
         for member, epoch in zip(isr, epochs, strict=True):
             is_alive = member in self._alive and self._accounted.get(member) == epoch
@@ -373,7 +442,8 @@ class ActiveController:
         before = self._leaders.faults.of(broker)
         for entry in logs:
             if before.get((UUID(hex=entry.topic_id), entry.partition)) is not Fault(entry.fault):
-                log.warning("log cannot be served", broker=broker, **entry._asdict())
+                name = f"{entry.topic}-{entry.partition}"
+                self._summaries.add("log cannot be served", name, level="warning", broker=broker, fault=entry.fault)
         unsettled = self._unsettled.setdefault(broker, set())
         unsettled |= faults.keys() | before.keys()
         self._leaders.faults.replace(broker, faults)

@@ -1,4 +1,4 @@
-"""What a shared store takes: which keys, and how much in one commit.
+"""The limits of a shared store: valid keys, and the size of one commit.
 
 A ZooKeeper server takes requests of up to 1 MiB (its `jute.maxbuffer`) and closes the connection on a longer one, so
 that the outcome would look uncertain. A shared store therefore refuses what does not fit before it is sent, and who
@@ -16,7 +16,7 @@ _OVERHEAD_BYTES: Final = 128
 _NO_NAMES: Final = frozenset(("", ".", ".."))
 
 
-class TooLarge(StoreError):
+class CommitTooLarge(StoreError):
     """A commit that no ZooKeeper server would take; nothing of it happened."""
 
 
@@ -27,7 +27,7 @@ def refuse_bad_commit(operations: Sequence[Operation]) -> None:
     total = sum(map(size_of, operations))
     if total > MAX_COMMIT_BYTES:
         largest = max(operations, key=size_of)
-        raise TooLarge(
+        raise CommitTooLarge(
             f"a commit of {len(operations)} operations takes {total} bytes, and {MAX_COMMIT_BYTES} fit;"
             f" the largest is {largest.key} with {size_of(largest)}: divide it"
         )

@@ -1,4 +1,4 @@
-"""What handlers and coordinators ask of a controller, wherever it is."""
+"""The controller as handlers and coordinators use it, wherever it runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -8,7 +8,7 @@ from headrace.config import Change
 from headrace.protocol.errors import CodedError
 
 from .image import Topic
-from .metadata_writer import TopicSpec
+from .metadata_writer import Quorum, TopicSpec
 
 
 class Controller(Protocol):
@@ -36,6 +36,12 @@ class Controller(Protocol):
     async def alter_group_configs(
         self, group_id: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
     ) -> Mapping[str, str]: ...
+
+    async def alter_client_metrics(
+        self, name: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+    ) -> Mapping[str, str]: ...
+
+    async def describe_quorum(self) -> Quorum: ...
 
     async def elect(self, name: str, index: int) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Who leads a partition, and who may: every decision the controller takes on the state of one.
+"""Leader election: every decision of the controller on the state of one partition.
 
 All functions are pure: from a state and what is known of the brokers to the next state, or None where it stays. The
 controller stores what they return, then tells the brokers.
@@ -66,7 +66,7 @@ class Rules:
 
 
 def after_change_of_brokers(state: PartitionState, rules: Rules, alive: AbstractSet[int]) -> PartitionState | None:
-    """The state when exactly the brokers in `alive` live."""
+    """The state when exactly the brokers in `alive` are alive."""
     live = tuple(r for r in state.isr if r in alive)
     if not live:
         return _changed(state, _without_isr(state, rules, alive))
@@ -124,7 +124,7 @@ def after_set_back(state: PartitionState) -> PartitionState:
 
 
 def awaits_recovery(state: PartitionState, rules: Rules, alive: AbstractSet[int]) -> bool:
-    """Whether the ends of logs can give it a leader, when all who have to tell theirs do so."""
+    """Whether a leader can be elected by log end offsets, once all replicas that have to have told theirs."""
     if state.leader != NO_LEADER or not alive.isdisjoint((*state.isr, *state.elr)):
         return False
     if rules.recovery is Recovery.AGGRESSIVE:
@@ -145,7 +145,7 @@ def recovered(
 
 
 def _have_told(state: PartitionState, ends: Mapping[int, LogEnd]) -> bool:
-    """Whether all who may hold what was acknowledged have told.
+    """Whether all replicas that may hold what was acknowledged have told their log end offsets.
 
     An empty log in a new directory tells nothing: the disk that it had before may turn up again.
     """
@@ -277,7 +277,7 @@ def cancelled(state: PartitionState, rules: Rules) -> PartitionState | None:
 
 
 def _settled_replicas(state: PartitionState) -> tuple[int, ...]:
-    """Those who held the partition before the move: those who go were put behind those who stay."""
+    """The replicas before the reassignment: removed ones stand behind those that stay."""
     return tuple(r for r in state.replicas if r not in state.adding)
 
 

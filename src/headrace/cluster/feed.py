@@ -13,7 +13,7 @@ Changes, each a list that begins with its kind:
     deleted     id, name
     ids_deleted [id, …]                                    topics that were deleted before; in a snapshot
     brokers     [[id, host, port, rack, epoch], …]         all that live
-    configs     "broker" | "group", name, {…}
+    configs     "broker" | "group" | "client_metrics", name, {…}
 
 The least ISR (`min.insync.replicas`) is told, not left to each broker's own settings: whom the controller may elect
 depends on when leaders acknowledge, so both have to go by the same number, at the same version.
@@ -42,7 +42,7 @@ _STATES_AT: Final = {"topic": 4, "partitions": 2}
 
 
 class FeedPosition(NamedTuple):
-    """How far a broker has come in a feed."""
+    """A broker's position in a feed."""
 
     epoch: int = -1
     version: int = -1
@@ -50,6 +50,14 @@ class FeedPosition(NamedTuple):
     snapshot: int = -1
     """The one that is under way, and the page of it that comes next."""
     page: int = 0
+
+
+class FeedProgress(NamedTuple):
+    """How far a broker has come, and how many seconds ago it asked last and last had everything."""
+
+    version: int
+    heard_seconds: float
+    behind_seconds: float
 
 
 class _Snapshot:
@@ -64,9 +72,11 @@ class _Snapshot:
         self._changes: list[Change] = []
         self._turn()
 
-    def gives(self, place: FeedPosition) -> bool:
-        """Whether this is what the broker goes on with: the page it got last, or the one after it."""
-        return place.snapshot == self.number and place.page in (self._page, self._page + 1) and place.version < 0
+    def gives(self, position: FeedPosition) -> bool:
+        """Whether the broker may ask for this page: the one it got last, or the next."""
+        return (
+            position.snapshot == self.number and position.page in (self._page, self._page + 1) and position.version < 0
+        )
 
     def page(self, number: int, epoch: int) -> dict[str, Any]:
         if number > self._page:
@@ -95,6 +105,8 @@ class Feed:
         self._snapshots: dict[int, _Snapshot] = {}
         self._count = 0
         self._applied: dict[int, int] = {}
+        self._heard_at: dict[int, tuple[float, float]] = {}
+        """When a broker asked last, and when it last had everything."""
         self._progress = asyncio.Event()
         self._is_over = False
 
@@ -139,17 +151,18 @@ class Feed:
 
     # What brokers ask
 
-    async def poll(self, broker: int, place: FeedPosition, max_wait: float) -> dict[str, Any]:
-        """What comes after a broker's place, at once or when there is something; empty after `max_wait`."""
+    async def poll(self, broker: int, position: FeedPosition, max_wait: float) -> dict[str, Any]:
+        """The changes after a broker's position, at once or when there are some; empty after `max_wait`."""
         self._require_active()
         under_way = self._snapshots.get(broker)
-        if place.epoch == self.epoch and under_way is not None and under_way.gives(place):
-            return under_way.page(place.page, self.epoch)
-        version = place.version
-        if place.epoch != self.epoch or not self.version - len(self._kept) <= version <= self.version:
+        if position.epoch == self.epoch and under_way is not None and under_way.gives(position):
+            return under_way.page(position.page, self.epoch)
+        version = position.version
+        if position.epoch != self.epoch or not self.version - len(self._kept) <= version <= self.version:
             return self._new_snapshot(broker).page(0, self.epoch)
         self._snapshots.pop(broker, None)
         self._note_applied(broker, version)
+        self._note_heard(broker, is_current=version == self.version)
         if version == self.version:
             await self._wait(max_wait)
             self._require_active()
@@ -188,12 +201,27 @@ class Feed:
         first = [_brokers(image.brokers.values()), ["ids_deleted", [topic_id.hex for topic_id in image.deleted()]]]
         first += [["configs", "broker", name, dict(configs)] for name, configs in image.broker_configs.items()]
         first += [["configs", "group", name, dict(configs)] for name, configs in image.group_configs.items()]
+        first += [["configs", "client_metrics", name, dict(configs)] for name, configs in image.client_metrics.items()]
         return _paged(first, [(topic, self._least_isr(topic)) for topic in image.topics()])
 
     def _note_applied(self, broker: int, version: int) -> None:
         if self._applied.get(broker, -1) < version:
             self._applied[broker] = version
             self._progress.set()
+
+    def _note_heard(self, broker: int, *, is_current: bool) -> None:
+        now = asyncio.get_running_loop().time()
+        self._heard_at[broker] = (now, now if is_current else self._heard_at.get(broker, (now, now))[1])
+
+    def progress(self, broker: int) -> FeedProgress | None:
+        """How far a broker has come; None where it has not taken up everything once."""
+        heard = self._heard_at.get(broker)
+        version = self._applied.get(broker)
+        if heard is None or version is None:
+            return None
+        now = asyncio.get_running_loop().time()
+        waits = version == self.version  # it has asked, and is answered once there is something
+        return FeedProgress(version, now - heard[0], 0.0 if waits else now - heard[1])
 
     async def applied_by(self, brokers: Iterable[int], version: int, max_wait: float) -> bool:
         """Waits until these brokers have taken up a version; False if that takes too long, or it resigns."""

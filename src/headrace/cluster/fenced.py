@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from .commits import TooLarge
+from .commits import CommitTooLarge
 from .store import Check, Conflict, Entries, MetadataStore, Operation, StoreError, Uncertain, Versioned
 
 MOST_OPERATIONS: Final = 200
@@ -100,7 +100,7 @@ class FencedStore:
                 _settle(group, Deposed())
             else:
                 _settle(group, conflict)
-        except TooLarge as error:
+        except CommitTooLarge as error:
             _settle(group, error)
         except Exception as error:
             self.ended.set()

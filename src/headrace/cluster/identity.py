@@ -5,6 +5,9 @@ from random import Random
 from typing import Final
 from uuid import UUID
 
+from headrace.protocol.levels import SUPPORTED
+
+from .feature_level import LEVEL, encode_level
 from .store import AlreadyExists, Create, MetadataStore, StoreError
 
 CLUSTER_ID: Final = "/cluster/id"
@@ -14,16 +17,19 @@ class WrongCluster(StoreError):
     """The store is not of the cluster that this broker belongs to."""
 
 
-async def cluster_id(store: MetadataStore, rng: Random, mine: str | None = None) -> str:
-    """The id of the cluster whose state is in the store. A store without one is given a new one, but not by a broker
-    that is of a cluster already (`mine`): `WrongCluster`.
+async def cluster_id(
+    store: MetadataStore, rng: Random, mine: str | None = None, *, newest_level: int = SUPPORTED.max
+) -> str:
+    """The id of the cluster whose state is in the store. A store without one is given a new one, and a feature level,
+    but not by a broker that is of a cluster already (`mine`): `WrongCluster`.
     """
     stored = await store.get(CLUSTER_ID)
     if stored is None:
         if mine:
             raise _wrong_cluster(mine, None)
         try:
-            await store.commit([Create(CLUSTER_ID, _text(new_topic_id(rng)).encode())])
+            level = Create(LEVEL, encode_level(newest_level))
+            await store.commit([Create(CLUSTER_ID, _text(new_topic_id(rng)).encode()), level])
         except AlreadyExists:
             pass
         stored = await store.get(CLUSTER_ID)

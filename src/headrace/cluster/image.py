@@ -99,6 +99,8 @@ class ClusterImage:
         """Dynamic broker configs by broker id as text; the empty id holds the defaults of the cluster."""
         self.group_configs: dict[str, Mapping[str, str]] = {}
         """What was set on groups, by group id."""
+        self.client_metrics: dict[str, Mapping[str, str]] = {}
+        """What was set on subscriptions to the metrics of clients, by their names."""
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._deleted: dict[UUID, None] = {}

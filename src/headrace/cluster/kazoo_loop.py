@@ -24,7 +24,7 @@ Answer = tuple[Any, int]
 Answered = Callable[["asyncio.Future[Answer]", object, BaseException | None], None]
 
 
-class Result:
+class KazooResult:
     """Where kazoo's thread puts an answer."""
 
     def __init__(self, handler: "LoopHandler") -> None:
@@ -67,8 +67,8 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has
     def stop(self) -> None:
         self._running = False
 
-    def async_result(self) -> Result:
-        return Result(self)
+    def async_result(self) -> KazooResult:
+        return KazooResult(self)
 
     def dispatch_callback(self, callback: Any) -> None:
         self.post(callback.func, *callback.args)
@@ -139,13 +139,13 @@ class LoopClient(KazooClient):  # type: ignore[misc]
 
         self._connection._connect = connect_and_tell
 
-    def send(self, request: object) -> Result:
-        result: Result = self.handler.async_result()
+    def send(self, request: object) -> KazooResult:
+        result: KazooResult = self.handler.async_result()
         self._call(request, result)
         return result
 
-    def send_transaction(self, parts: Sequence[object]) -> Result:
+    def send_transaction(self, parts: Sequence[object]) -> KazooResult:
         transaction = self.transaction()
         transaction.operations = list(parts)
-        result: Result = transaction.commit_async()
+        result: KazooResult = transaction.commit_async()
         return result

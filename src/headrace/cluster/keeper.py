@@ -27,7 +27,7 @@ from kazoo.retry import KazooRetry
 
 from headrace.net.clock import Clock, SystemClock
 
-from .kazoo_loop import Answer, LoopClient, LoopHandler, Result
+from .kazoo_loop import Answer, KazooResult, LoopClient, LoopHandler
 from .store import ANY_VERSION, Check, Session, StoreError
 from .znodes import MultiRead, Step, ZooKeeperAddress, explained, requests
 
@@ -52,7 +52,7 @@ _SESSIONS: Final = {
     KazooState.LOST: Session.LOST,
 }
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 _KAZOOS_LOG: Final = logging.getLogger("headrace.kazoo")
 _KAZOOS_LOG.setLevel(logging.ERROR)  # what it says below that, we say in our own words when the session changes
 
@@ -137,7 +137,7 @@ class Keeper:
             await self.patiently(wait())
 
     async def patiently(self, work: Awaitable[T]) -> T:
-        """The outcome of work, which the servers may not keep waiting for ever."""
+        """The outcome of work; an error where the servers keep it waiting for too long."""
         try:
             async with asyncio.timeout(self._patience):
                 return await work
@@ -149,9 +149,9 @@ class Keeper:
         """Sends a transaction once; the results of its steps."""
         return await self._ask(lambda: self._client.send_transaction(requests(steps, root)))
 
-    async def read(self, wanted: Sequence[GetData | GetChildren]) -> Answer:
+    async def read(self, requests: Sequence[GetData | GetChildren]) -> Answer:
         """For each wanted a `Node`, names, None or an error."""
-        return await self._ask(lambda: self._client.send(MultiRead(wanted)))
+        return await self._ask(lambda: self._client.send(MultiRead(requests)))
 
     async def watch_data(self, path: str, fired: Fired) -> Answer:
         """The data and stat of a znode; `fired` is called once on the loop when it changes or the session does."""
@@ -198,7 +198,7 @@ class Keeper:
         """Servers agree on a write that fails, too: so nothing need be there for this one."""
         return await self.transact([Check("", ANY_VERSION)], self._place.root or "/")
 
-    async def _ask(self, send: Callable[[], Result]) -> Answer:
+    async def _ask(self, send: Callable[[], KazooResult]) -> Answer:
         """The answer to one request; kazoo fails it when the connection breaks."""
         self.refuse_when_closed()
         if self._in_flight == 0:

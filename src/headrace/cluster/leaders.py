@@ -71,7 +71,7 @@ class _Decided:
     ) -> dict[int, PartitionState]:
         """The next states, by index, of those that have any."""
         same = self._same
-        found: dict[int, PartitionState] = {}
+        changes: dict[int, PartitionState] = {}
         for index, state in states:
             offline = None if offline_of is None else offline_of(index)
             if offline:
@@ -80,8 +80,8 @@ class _Decided:
                 pair = same.get(id(state))
                 after = self._after(state) if pair is None else pair[1]
             if after is not state:
-                found[index] = after
-        return found
+                changes[index] = after
+        return changes
 
     def _after(self, state: PartitionState) -> PartitionState:
         """The next state; the same object where it stays as it is."""
@@ -134,10 +134,10 @@ class Leaders:
             by_decision: dict[NextState, list[tuple[int, PartitionState]]] = {}
             for index, state in enumerate(states):
                 by_decision.setdefault(others.get(index, decide), []).append((index, state))
-            found: dict[int, PartitionState] = {}
+            changes: dict[int, PartitionState] = {}
             for each, indexed in by_decision.items():
-                found |= decided(each, rules).changes(indexed, offline_of)
-            return found
+                changes |= decided(each, rules).changes(indexed, offline_of)
+            return changes
 
         for topics in portions(list(self._image.topics())):
             current = (self._image.topic(topic.name) for topic in topics)

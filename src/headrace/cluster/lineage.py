@@ -77,7 +77,7 @@ def mark_key(broker: int) -> str:
 
 
 def compare(stored: Mark | None, remembered: tuple[Mark, ...]) -> LineageVerdict:
-    """What a broker makes of the mark that it finds."""
+    """How a broker's memory compares with the mark in the store."""
     if not remembered or stored in remembered:
         return LineageVerdict.TOGETHER
     if stored is not None and stored.number > remembered[-1].number:
@@ -129,11 +129,17 @@ class Lineage(NamedTuple):
 
     def extension(self, rng: Random) -> tuple[Operation, "Lineage"]:
         """What adds an id, and the lineage with it."""
-        ids = (*self.ids, f"{rng.getrandbits(64):016x}")[-MOST_KEPT:]
-        value = json.dumps(ids).encode()
+        after = self.extended(rng)
         if self.version is None:
-            return Create(LINEAGE, value), Lineage(ids, 0)
-        return Put(LINEAGE, value, self.version), Lineage(ids, self.version + 1)
+            return Create(LINEAGE, after.encode()), after._replace(version=0)
+        return Put(LINEAGE, after.encode(), self.version), after._replace(version=self.version + 1)
+
+    def extended(self, rng: Random) -> "Lineage":
+        """It with one more id, and the oldest dropped where there are very many."""
+        return self._replace(ids=(*self.ids, f"{rng.getrandbits(64):016x}")[-MOST_KEPT:])
+
+    def encode(self) -> bytes:
+        return json.dumps(self.ids).encode()
 
 
 async def load_lineage(store: MetadataStore) -> Lineage:

@@ -1,4 +1,4 @@
-"""Logs that brokers report to the controller because they cannot serve them, and what that makes of the brokers."""
+"""Faulty logs that brokers report to the controller, and the partitions that they are offline for."""
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
@@ -60,12 +60,12 @@ class LogFaults:
             self._by_log.setdefault(key, {})[broker] = fault
 
     def forget(self, brokers: Iterable[int]) -> None:
-        """Those who are gone, or have come anew: what they had reported counts no more."""
+        """Forget the reports of brokers that are gone, or registered again."""
         for broker in brokers:
             self.replace(broker, {})
 
     def offline(self, key: LogKey, state: PartitionState, alive: AbstractSet[int]) -> frozenset[int]:
-        """The brokers that live and cannot serve a partition: to it they are dead.
+        """The live brokers that cannot serve a partition: for it they count as dead.
 
         One whose disk is full can still be read: it is dead only where another member of the ISR has space.
         """

@@ -1,4 +1,4 @@
-"""This broker's place in the cluster: registered while it lives, knowing the controller, being it when elected.
+"""This broker's membership: registers it, follows who the controller is, runs the controller when elected.
 
 One task does all of it, so that its steps never overlap:
 
@@ -27,6 +27,7 @@ import structlog
 from headrace.protocol.errors import CodedError
 from headrace.storage.disk import StorageError
 
+from .feature_level import check_level
 from .fenced import Deposed
 from .identity import WrongCluster, check_cluster
 from .lineage import MARK_SECONDS, LineageVerdict, Memory, look
@@ -84,7 +85,7 @@ class DirectoryIdentity(Memory, Protocol):
 
 
 class MembershipListener(Protocol):
-    """What being a member means to the rest of the broker."""
+    """What the rest of the broker does on changes of membership."""
 
     def registered(self, epoch: int) -> None:
         """This broker is alive, with this epoch."""
@@ -155,7 +156,9 @@ class Membership:
         self._ended.set()
 
     async def run(self) -> None:
-        """Be a member until cancelled. Raises `IdInUse`, before it ever was one, when another broker has the number."""
+        """Be a member until cancelled. Raises `IdInUse`, before it ever was one, when another broker has the number,
+        and `UnsupportedLevel` when the cluster has a feature level that this broker does not speak.
+        """
         may_wait = False
         while True:
             epoch = await self._register(may_wait=may_wait)
@@ -220,6 +223,7 @@ class Membership:
         # What was lost before this is not the session that the key will live in; what is lost after it may be.
         self._ended.clear()
         await check_cluster(self._store, self._cluster_id)
+        await check_level(self._store, self.registration.levels)
         if stored is not None and not self._is_ours(stored):
             if not may_wait or not self._is_same_directory(stored):
                 raise IdInUse(self._in_use(stored))
@@ -336,7 +340,6 @@ class Membership:
             return
         except Uncertain:
             return  # the next look removes a key of ours that nobody serves; an epoch that nobody rules is passed over
-        log.info("elected controller", epoch=epoch)
         if epoch < self._newest_epoch:
             self._register_after_set_back()
             return
@@ -344,8 +347,12 @@ class Membership:
         self._member.controller_is(self._id, epoch)
         try:
             await self._member.rule(epoch, version)
+            log.warning("controller resigned", epoch=epoch, reason="it was fenced, or a commit may not have happened")
         except (Deposed, CodedError, StoreError, Conflict) as error:
-            log.warning("no longer controller", epoch=epoch, reason=repr(error))
+            log.warning("controller resigned", epoch=epoch, reason=str(error) or repr(error))
+        except asyncio.CancelledError:
+            log.info("controller resigned", epoch=epoch)
+            raise
         except Exception:
             log.exception("the active controller failed, it resigns", epoch=epoch)
         finally:

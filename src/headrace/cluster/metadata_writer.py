@@ -1,4 +1,4 @@
-"""The one who changes the cluster: topics, their partitions and settings, the settings of brokers, producer ids.
+"""Changes of the cluster's metadata: topics, partitions, settings of topics and brokers, producer ids.
 
 Every change goes the same way: checked, committed to the store, applied to the logs, shown in the image. What the
 image shows is therefore always in the store and on disk. Where the logs cannot follow, the commit is taken back and
@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, unquote
 from uuid import UUID
 from weakref import WeakValueDictionary
@@ -29,17 +29,19 @@ from headrace.config import (
     Setting,
     broker_setting,
     changed,
+    client_metrics_setting,
     group_setting,
     shown,
     topic_setting,
     validate_broker_overrides,
+    validate_client_metrics,
     validate_group_overrides,
     validate_topic_overrides,
 )
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.storage.disk import StorageError
 
-from .commits import TooLarge
+from .commits import CommitTooLarge
 from .election import without_elr
 from .fenced import Deposed
 from .identity import new_topic_id
@@ -85,6 +87,7 @@ log = structlog.get_logger(__name__)
 
 BROKER_CONFIGS: Final = "/config/brokers/"
 GROUP_CONFIGS: Final = "/config/groups/"
+CLIENT_METRICS: Final = "/config/client-metrics/"
 ALL_BROKERS: Final = ""
 """The broker id under which the settings of all brokers stand."""
 _OF_ALL: Final = "default"
@@ -110,8 +113,28 @@ class TopicSpec:
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
+class QuorumReplica(NamedTuple):
+    """How far a broker has come in the changes of metadata, and how many seconds ago it asked for more, and had all.
+
+    None where that is not known; the controller asks nobody.
+    """
+
+    offset: int
+    heard_seconds: float | None
+    behind_seconds: float | None
+
+
+class Quorum(NamedTuple):
+    """The active controller, its epoch, how many changes it has made in that, and who follows them."""
+
+    leader: int
+    epoch: int
+    offset: int
+    replicas: Mapping[int, QuorumReplica]
+
+
 class TopicListener(Protocol):
-    """Who holds the logs."""
+    """The replica manager, as it is notified of topics."""
 
     def apply_topic(self, topic: Topic) -> None:
         """Makes the logs be as the topic says: new ones opened, settings renewed."""
@@ -156,6 +179,8 @@ class MetadataWriter:
         self._running: set[asyncio.Task[Any]] = set()
         self.first_leader_epoch: Callable[[], int] = lambda: 0
         """Of partitions that are added to a topic."""
+        self.on_new_states: Callable[[Topic, Mapping[int, PartitionState]], None] = lambda _before, _states: None
+        """Told of a topic as it was, and of the states of its partitions that are stored now."""
 
     async def load(self) -> None:
         """Fills the image with what the store holds."""
@@ -169,9 +194,13 @@ class MetadataWriter:
             broker = key[len(BROKER_CONFIGS) :].removeprefix(_OF_ALL)
             self._image.broker_configs[broker] = decode_configs(key, stored)
             self._config_versions[key] = stored.version
-        for key, stored in await self._store.list(GROUP_CONFIGS):
-            self._image.group_configs[unquote(key[len(GROUP_CONFIGS) :])] = decode_configs(key, stored)
-            self._config_versions[key] = stored.version
+        for prefix, kept in (
+            (GROUP_CONFIGS, self._image.group_configs),
+            (CLIENT_METRICS, self._image.client_metrics),
+        ):
+            for key, stored in await self._store.list(prefix):
+                kept[unquote(key[len(prefix) :])] = decode_configs(key, stored)
+                self._config_versions[key] = stored.version
         self._use_broker_configs()
 
     async def close(self) -> None:
@@ -216,6 +245,7 @@ class MetadataWriter:
             await self._commit(deletion(topic))
             self._image.note_deleted(topic.id)
             self._forget(topic)
+            log.info("topic deleted", topic=topic.name, partitions=len(topic.partitions))
             await self._prune_deleted(topic.id)
             return topic
 
@@ -269,7 +299,9 @@ class MetadataWriter:
                 partitions = list(topic.partitions)
                 for index, state in states.items():
                     partitions[index] = state
+                before = topic
                 topic = await self._put(topic, replace(topic, partitions=tuple(partitions)))
+                self.on_new_states(before, states)
             return topic
 
         return await self._change(name, change_states)
@@ -306,6 +338,30 @@ class MetadataWriter:
 
         return await self._change(GROUP_CONFIGS, alter)
 
+    async def alter_client_metrics(
+        self, name: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+    ) -> Mapping[str, str]:
+        """The settings that are now set on that subscription to the metrics of clients, new or not."""
+
+        async def alter() -> Mapping[str, str]:
+            current = {} if replace_all else self._image.client_metrics.get(name, {})
+            configs = changed(
+                current, changes, setting=client_metrics_setting, in_force=lambda setting: current.get(setting, "")
+            )
+            validate_client_metrics(configs)
+            if not validate_only:
+                await self._put_configs(CLIENT_METRICS + quote(name, safe=""), configs)
+                self._image.client_metrics[name] = configs
+                self._listeners.configs_changed("client_metrics", name, configs)
+            return configs
+
+        return await self._change(CLIENT_METRICS, alter)
+
+    async def describe_quorum(self) -> Quorum:
+        """A lone broker is a quorum of one: what it changes counts at once."""
+        version = self._image.version
+        return Quorum(self._node.id, 0, version, {self._node.id: QuorumReplica(version, None, 0.0)})
+
     async def elect(self, name: str, index: int) -> None:
         """Let the preferred replica of a partition lead."""
         await self.leaders.elect(name, index)
@@ -328,7 +384,7 @@ class MetadataWriter:
         await self._commit(operations)
 
     async def allocate_producer_id(self) -> int:
-        """A number no producer ever had."""
+        """A producer id that was never used before."""
         try:
             return await self._producer_ids.next()
         except StoreError as error:
@@ -364,7 +420,7 @@ class MetadataWriter:
             await self._commit(operations)
         except AlreadyExists:
             raise already_exists(topic.name) from None
-        except TooLarge:
+        except CommitTooLarge:
             raise too_many(topic) from None
         try:
             self._listeners.apply_topic(topic)
@@ -372,6 +428,8 @@ class MetadataWriter:
             await self._take_back(removal(topic), lambda: self._remove_logs(topic))
             raise _answerable(error) from error
         self._show(topic)
+        replicas = len(topic.partitions[0].replicas)
+        log.info("topic created", topic=topic.name, partitions=len(topic.partitions), replication_factor=replicas)
         return topic
 
     async def _put(self, before: Topic, after: Topic) -> Topic:
@@ -407,7 +465,7 @@ class MetadataWriter:
     async def _commit(self, operations: Sequence[Operation]) -> None:
         try:
             await self._store.commit(operations)
-        except (TooLarge, AlreadyExists):
+        except (CommitTooLarge, AlreadyExists):
             raise
         except StoreError as error:
             raise _answerable(error) from error

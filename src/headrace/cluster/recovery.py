@@ -1,4 +1,4 @@
-"""Leaders for partitions of which nobody is left that surely holds everything that was acknowledged.
+"""Leader recovery (KIP-966): elects where no replica is left that surely holds all that was acknowledged.
 
 Each living replica is asked how far its log reaches; `election.recovered` and `election.led_uncleanly` decide by that.
 What was told counts only for the registration of the broker that told it: one that has come anew may hold less.
@@ -108,7 +108,7 @@ class LogRecovery:
         awaited = frozenset(r for s in states for r in (*s.isr, *s.elr, *s.last_known_elr) if r not in alive)
         if (len(states), awaited) != self._reported and awaited:
             advice = "bring the brokers back, or see `headrace cluster elect --unclean --help`"
-            log.error("partitions have no leader", partitions=len(states), waiting_for=sorted(awaited), advice=advice)
+            log.error("offline partitions", partitions=len(states), waiting_for=sorted(awaited), advice=advice)
         self._reported = (len(states), awaited)
 
     async def _recover(self, keys: Sequence[Key]) -> None:
@@ -136,7 +136,7 @@ class LogRecovery:
     async def ends(self, keys: Sequence[Key]) -> dict[Key, dict[int, Told]]:
         """How far the logs of these partitions reach, on each replica that lives and tells; one request to each."""
         alive = dict(self._alive())
-        wanted: dict[int, list[tuple[Key, WantedLog]]] = {}
+        logs: dict[int, list[tuple[Key, WantedLog]]] = {}
         for name, index in keys:
             topic = self._image.topic(name)
             if topic is None or index >= len(topic.partitions):
@@ -145,11 +145,11 @@ class LogRecovery:
             for replica in state.replicas:
                 if replica in alive:
                     one = WantedLog(topic.id, index, state.leader_epoch)
-                    wanted.setdefault(replica, []).append(((name, index), one))
-        found: dict[Key, dict[int, Told]] = {key: {} for key in keys}
+                    logs.setdefault(replica, []).append(((name, index), one))
+        ends: dict[Key, dict[int, Told]] = {key: {} for key in keys}
 
         async def ask(broker: int) -> None:
-            pairs = wanted[broker]
+            pairs = logs[broker]
             try:
                 answers = await self._ask(broker, [one for _, one in pairs])
             except (OSError, CodedError) as error:
@@ -157,10 +157,10 @@ class LogRecovery:
                 return
             for (key, _), end in zip(pairs, answers, strict=True):
                 if end is not None:
-                    found[key][broker] = Told(end, alive[broker])
+                    ends[key][broker] = Told(end, alive[broker])
 
-        await asyncio.gather(*map(ask, wanted))
-        return found
+        await asyncio.gather(*map(ask, logs))
+        return ends
 
     async def elect(self, keys: Sequence[Key], replica_position: int | None) -> list[CodedError | None]:
         """Unclean elections that an operator asks for; for each what was in the way, if anything was.

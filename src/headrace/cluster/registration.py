@@ -10,6 +10,8 @@ from uuid import UUID
 
 import structlog
 
+from headrace.protocol.levels import BEFORE_LEVELS, LevelRange
+
 from .image import BrokerNode
 from .log_faults import LogKey
 from .store import StoreError, Versioned
@@ -54,6 +56,10 @@ class Registration:
     """Whether the store is older than what this broker has seen of it."""
     lineage: str = ""
     """The latest id of the store's lineage that this broker has heard of."""
+    levels: LevelRange = BEFORE_LEVELS
+    """The feature levels that it speaks."""
+    version: str = ""
+    """Of its software; unknown of brokers that were made before there were levels."""
 
 
 def registration_key(broker: int) -> str:
@@ -72,6 +78,8 @@ def encode_registration(registration: Registration) -> bytes:
         "synced": encode_log_keys(registration.synced),
         "saw_set_back": registration.saw_set_back,
         "lineage": registration.lineage,
+        "levels": registration.levels,
+        "version": registration.version,
     }
     return json.dumps(record, separators=(",", ":")).encode()
 
@@ -95,6 +103,8 @@ def decode_registration(key: str, stored: Versioned) -> Registration:
             synced=decode_log_keys(record.get("synced", {})),
             saw_set_back=record["saw_set_back"],
             lineage=record["lineage"],
+            levels=LevelRange.read(record.get("levels")),
+            version=str(record.get("version", "")),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"the record {key} in the metadata store cannot be read ({error!r})") from error

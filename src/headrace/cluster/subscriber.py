@@ -211,8 +211,10 @@ class Subscriber:
         self._listener.brokers_changed({id_ for id_, node in before.items() if now.get(id_) != node})
 
     def _take_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
-        kept = self._image.broker_configs if kind == "broker" else self._image.group_configs
-        kept[name] = dict(configs)
+        image = self._image
+        kinds = {"broker": image.broker_configs, "group": image.group_configs, "client_metrics": image.client_metrics}
+        if kind in kinds:  # a controller of a later release may know others
+            kinds[kind][name] = dict(configs)
         self._image.version += 1
         self._listener.configs_changed(kind, name)
 

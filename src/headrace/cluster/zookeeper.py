@@ -87,16 +87,23 @@ class ZooKeeperStore:
 
     @classmethod
     async def open(
-        cls, url: str, *, session_timeout: float = SESSION_SECONDS, patience: float = PATIENCE_SECONDS
+        cls,
+        url: str,
+        *,
+        session_timeout: float = SESSION_SECONDS,
+        patience: float = PATIENCE_SECONDS,
+        make_path: bool = True,
     ) -> "ZooKeeperStore":
-        """The store at `zookeeper://host:port,host:port/path`; the path is made if it does not exist.
+        """The store at `zookeeper://host:port,host:port/path`; the path is made if it does not exist, unless who opens
+        it only means to read.
 
         The servers bound the session's timeout, by default to between 4 and 40 s.
         """
         store = cls(url, session_timeout, patience)
         try:
             await store._keeper.start()
-            await store._make_root()
+            if make_path:
+                await store._make_root()
         except BaseException:
             await store.close()
             raise

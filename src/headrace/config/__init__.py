@@ -1,20 +1,23 @@
 """The settings of a broker and of a topic, with Kafka's names: what exists, what is given, what is in force.
 
 `setting` says what a setting is, `topic` and `broker` list them, `values` holds those of a running broker, `changes`
-works out what an alter request asks for. Only settings that are honoured stand in the tables: one that is accepted
-and ignored would be a promise not kept.
+works out what an alter request asks for. Settings of Kafka that are accepted and do nothing here stand in a table of
+their own, `no_effect`, which says why; whoever gives one is told.
 """
 
-from .broker import BROKER_SETTINGS, PLAIN_USERS, SASL_PLAINTEXT, Listener, parse_listener
+from .broker import BROKER_SETTINGS, PLAIN_USERS
 from .changes import Change, Operation, changed
+from .client_metrics import CLIENT_METRICS_SETTINGS, client_metrics_setting, validate_client_metrics
 from .docs import render_docs
 from .groups import OWN_GROUP_SETTINGS, group_setting, validate_group_overrides
+from .listeners import SASL_PLAINTEXT, Listener, parse_listener
 from .names import shown
 from .setting import ConfigError, Setting, Source, Type, Value, render
 from .topic import TOPIC_SETTINGS, topic_setting, validate_topic_overrides
 from .values import (
     BrokerConfig,
     FoundValue,
+    Reloaded,
     broker_setting,
     effective_topic,
     scaled,
@@ -23,6 +26,7 @@ from .values import (
 
 __all__ = [
     "BROKER_SETTINGS",
+    "CLIENT_METRICS_SETTINGS",
     "OWN_GROUP_SETTINGS",
     "PLAIN_USERS",
     "SASL_PLAINTEXT",
@@ -33,12 +37,14 @@ __all__ = [
     "FoundValue",
     "Listener",
     "Operation",
+    "Reloaded",
     "Setting",
     "Source",
     "Type",
     "Value",
     "broker_setting",
     "changed",
+    "client_metrics_setting",
     "effective_topic",
     "group_setting",
     "parse_listener",
@@ -48,6 +54,7 @@ __all__ = [
     "shown",
     "topic_setting",
     "validate_broker_overrides",
+    "validate_client_metrics",
     "validate_group_overrides",
     "validate_topic_overrides",
 ]

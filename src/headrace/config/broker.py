@@ -1,58 +1,29 @@
 """The settings of a broker: the table. Half of it are the defaults of topics, made from the topic table."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from .cluster import CLUSTER_SETTINGS
 from .groups import GROUP_SETTINGS
-from .setting import MAX_INT, ConfigError, Rule, Setting, Type, Value, at_least, only, some_of
+from .listeners import LISTENER_SETTINGS
+from .metrics import METRICS_SETTINGS
+from .no_effect import NO_EFFECT_SETTINGS
+from .setting import MAX_INT, Rule, Setting, Type, at_least, only, some_of
 from .topic import TOPIC_SETTINGS
 from .transactions import TRANSACTION_SETTINGS
 
-_LISTENER: Final = re.compile(
-    r"(?P<protocol>[A-Za-z_]+)://(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]]*)):(?P<port>\d{1,5})"
-)
-SASL_PLAINTEXT: Final = "SASL_PLAINTEXT"
-PROTOCOLS: Final = ("PLAINTEXT", SASL_PLAINTEXT)
 PLAIN_USERS: Final = "listener.name.sasl_plaintext.plain.sasl.jaas.config"
 _FALLBACKS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
     "log.retention.ms": (("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)),
     "log.roll.ms": (("log.roll.hours", 3_600_000),),
     "log.roll.jitter.ms": (("log.roll.jitter.hours", 3_600_000),),
     "log.flush.interval.ms": (("log.flush.scheduler.interval.ms", 1),),
+    "log.message.timestamp.before.max.ms": (("log.message.timestamp.difference.max.ms", 1),),
+    "log.message.timestamp.after.max.ms": (("log.message.timestamp.difference.max.ms", 1),),
 }
 
 
-class Listener(NamedTuple):
-    """An address: where the broker listens, or where clients are told to find it."""
-
-    protocol: str
-    host: str
-    port: int
-
-
-def parse_listener(text: str) -> Listener:
-    """`PLAINTEXT://host:port` as an address; `ConfigError` when it is not one."""
-    match = _LISTENER.fullmatch(text.strip())
-    if match is None or int(match["port"]) > 65535:
-        raise ConfigError(f"Invalid address {text!r}: must look like PLAINTEXT://127.0.0.1:9092")
-    protocol = match["protocol"].upper()
-    if protocol not in PROTOCOLS:
-        raise ConfigError(f"Invalid address {text!r}: {protocol} is not served, use one of {', '.join(PROTOCOLS)}")
-    return Listener(protocol, match["v6"] or match["host"], int(match["port"]))
-
-
-def _is_address(value: Value) -> bool:
-    try:
-        parse_listener(str(value))
-    except ConfigError:
-        return False
-    return True
-
-
-_ADDRESS: Final = Rule(holds=_is_address, words="one address like PLAINTEXT://127.0.0.1:9092")
 _ONE_DIRECTORY: Final = Rule(
     holds=lambda value: bool(value) and "," not in str(value),
     words="one directory: a broker keeps all its logs in one place, start a broker for each disk",
@@ -72,6 +43,8 @@ def _dynamic(
 
 
 _OWN: Final = (
+    *LISTENER_SETTINGS,
+    *NO_EFFECT_SETTINGS,
     Setting(
         name="node.id",
         type=Type.INT,
@@ -91,22 +64,6 @@ _OWN: Final = (
         None,
         None,
         "Where this broker stands. Replicas of a partition are spread over racks, and consumers read from their own.",
-    ),
-    _broker(
-        "listeners",
-        Type.STRING,
-        "PLAINTEXT://127.0.0.1:9092",
-        _ADDRESS,
-        "The address to listen on. 0.0.0.0 listens on all; then advertised.listeners must be set.",
-        "high",
-    ),
-    _broker(
-        "advertised.listeners",
-        Type.STRING,
-        None,
-        _ADDRESS,
-        "The address that clients are told to connect to. The same as listeners where it is not set.",
-        "high",
     ),
     Setting(
         name="log.dirs",
@@ -198,6 +155,15 @@ _OWN: Final = (
         "takes about 45 bytes of memory on each replica.",
     ),
     _dynamic(
+        "headrace.clock.jump.max.ms",
+        Type.LONG,
+        "3600000",
+        at_least(-1),
+        "How far the clock may jump ahead of the time that has passed. Records, offsets, producers, transactional ids "
+        "and tombstones do not expire by a clock that jumped farther, until it is back; -1 believes any clock, also "
+        "one that has jumped already.",
+    ),
+    _dynamic(
         "headrace.max.producer.ids",
         Type.INT,
         "1000000",
@@ -244,6 +210,14 @@ _OWN: Final = (
         "log.flush.interval.ms, where that is not set.",
     ),
     _broker(
+        "log.message.timestamp.difference.max.ms",
+        Type.LONG,
+        None,
+        at_least(0),
+        "Kafka's older name of log.message.timestamp.before.max.ms and log.message.timestamp.after.max.ms, where those "
+        "are not set.",
+    ),
+    _broker(
         "log.flush.offset.checkpoint.interval.ms",
         Type.INT,
         "60000",
@@ -280,7 +254,8 @@ def _twins() -> Iterable[Setting]:
 BROKER_SETTINGS: Final[dict[str, Setting]] = {
     setting.name: setting
     for setting in sorted(
-        (*_OWN, *CLUSTER_SETTINGS, *GROUP_SETTINGS, *TRANSACTION_SETTINGS, *_twins()), key=lambda setting: setting.name
+        (*_OWN, *CLUSTER_SETTINGS, *GROUP_SETTINGS, *METRICS_SETTINGS, *TRANSACTION_SETTINGS, *_twins()),
+        key=lambda setting: setting.name,
     )
 }
 """The settings of a broker by name."""

@@ -11,29 +11,33 @@ _ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 def parse_properties(text: str) -> dict[str, str]:
     """Names and values; where a name stands twice the last one counts."""
-    found: dict[str, str] = {}
-    for line in _logical_lines(text):
+    return {name: value for _, name, value in parse_property_lines(text)}
+
+
+def parse_property_lines(text: str) -> Iterator[tuple[int, str, str]]:
+    """Names and values, each with the number of the line on which it begins."""
+    for number, line in _logical_lines(text):
         match = _KEY.fullmatch(line)
         assert match is not None
-        found[_unescaped(match[1])] = _unescaped(match[2])
-    return found
+        yield number, _unescaped(match[1]), _unescaped(match[2])
 
 
-def _logical_lines(text: str) -> Iterator[str]:
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Lines without comments and blank ones, those that end in an odd number of backslashes joined to the next."""
-    pending = ""
-    for raw in re.split(r"\r\n|\n|\r", text):
+    pending, first = "", 0
+    for number, raw in enumerate(re.split(r"\r\n|\n|\r", text), 1):
         line = raw.lstrip(" \t\f")
         if not pending and (not line or line[0] in "#!"):
             continue
+        first = first if pending else number
         line = pending + line
         if (len(line) - len(line.rstrip("\\"))) % 2:
             pending = line[:-1]
             continue
         pending = ""
-        yield line
+        yield first, line
     if pending:
-        yield pending
+        yield first, pending
 
 
 def _unescaped(text: str) -> str:

@@ -41,6 +41,8 @@ class Source(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
+    DYNAMIC_CLIENT_METRICS = 7
     DYNAMIC_GROUP = 8
 
 
@@ -66,6 +68,8 @@ class Setting:
     """Whether it can be changed while the broker runs; topic settings always can."""
     obsolete: bool = False
     """Accepted for old tools, without effect, and described only where it is set."""
+    no_effect: str = ""
+    """Why it is accepted and does nothing here; empty for a setting that is honoured."""
     broker_name: str | None = None
     """Of a topic setting: the broker setting that holds its default."""
     fallbacks: tuple[tuple[str, int], ...] = ()

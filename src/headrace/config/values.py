@@ -7,14 +7,18 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from headrace.protocol.errors import CodedError, ErrorCode
 
-from .broker import BROKER_SETTINGS, Listener, parse_listener
+from .broker import BROKER_SETTINGS
+from .kraft import quorum_problem
+from .listeners import Listener, parse_listener, with_one_listener
 from .names import nearest, shown
+from .no_effect import KRAFT
 from .properties import parse_properties
 from .setting import ConfigError, Setting, Source, Value
 from .topic import TOPIC_SETTINGS
 
 _SYNC_EACH: Final = {"log.flush.interval.messages": "1"}
 """What a lone broker does where nothing is set: no other broker holds a copy, so the disk must."""
+_ADDRESSES: Final = ("listeners", "advertised.listeners")
 _WILDCARDS: Final = ("", "0.0.0.0", "::")
 _REMEMBERED: Final = 10_000
 
@@ -30,6 +34,17 @@ class FoundValue(NamedTuple):
     factor: int = 1
 
 
+class Reloaded(NamedTuple):
+    """What a settings file that was read again has changed, in words."""
+
+    changed: list[str]
+    """In force now: name, old value, new value."""
+    needs_restart: list[str]
+    """Read only when a broker starts: the old values stay in force."""
+    overridden: list[str]
+    """Changed in the file, but set by AlterConfigs, which goes before it."""
+
+
 class BrokerConfig:
     """The settings of this broker. `config["num.partitions"]` is the value in force, of the setting's own type.
 
@@ -39,15 +54,13 @@ class BrokerConfig:
 
     def __init__(self, given: Mapping[str, str], *, lone: bool = True) -> None:
         self.lone = lone and not given.get("zookeeper.connect")
-        self.given = dict(given)
+        self.given = _checked(given)
         self._dynamic: list[tuple[Source, Mapping[str, str]]] = []
-        for name, text in given.items():
-            broker_setting(name).parse(text)
         self._renew()
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, lone: bool = True) -> "BrokerConfig":
-        """The settings as given; `ConfigError` names the first that is unknown or has a value it cannot have.
+        """The settings as given; `ConfigError` names all that are unknown or have a value they cannot have.
 
         `lone` is whether this broker is the only one (an embedded store): it then syncs before it acknowledges.
         """
@@ -76,8 +89,9 @@ class BrokerConfig:
 
     @property
     def listener(self) -> Listener:
-        """Where to listen."""
-        return parse_listener(self["listeners"])
+        """Where to listen; an address without a host, as in `PLAINTEXT://:9092`, is all of this machine's."""
+        address = parse_listener(self["listeners"])
+        return address if address.host else address._replace(host="0.0.0.0")
 
     @property
     def advertised(self) -> Listener:
@@ -99,6 +113,37 @@ class BrokerConfig:
         """Puts the settings that were changed at run time, for all brokers and for this one, before the given ones."""
         self._dynamic = [(Source.DYNAMIC_BROKER, own), (Source.DYNAMIC_DEFAULT_BROKER, cluster)]
         self._renew()
+
+    def reload(self, new: "BrokerConfig") -> Reloaded:
+        """Takes over what a file that was read again gives for dynamic settings; the others keep their values."""
+        names = sorted(name for name in {*self.given, *new.given} if self.given.get(name) != new.given.get(name))
+        reloadable = [name for name in names if name in _RELOADABLE or BROKER_SETTINGS[name].no_effect]
+        before, old = self._values, self.given
+        kept = {name: text for name, text in old.items() if name not in reloadable}
+        self.given = kept | {name: new.given[name] for name in reloadable if name in new.given}
+        self._renew()
+        changed: list[str] = []
+        overridden: list[str] = []
+        for name in (name for name in reloadable if not BROKER_SETTINGS[name].no_effect):
+            targets = _RELOADABLE[name]
+            if any(self._values[target] != before[target] for target in targets):
+                changed.append(_difference(name, old.get(name), new.given.get(name)))
+            elif any(target in values for _, values in self._dynamic for target in targets):
+                overridden.append(_difference(name, old.get(name), new.given.get(name)))
+        return Reloaded(changed, [name for name in names if name not in reloadable], overridden)
+
+    def without_effect(self) -> Iterator[tuple[str, list[str]]]:
+        """What was given and does nothing here, with a word on it."""
+        given = [setting for name in self.given if (setting := BROKER_SETTINGS[name]).no_effect]
+        quorum = sorted(setting.name for setting in given if setting.no_effect == KRAFT)
+        others = sorted(setting.name for setting in given if setting.no_effect != KRAFT)
+        if others:
+            yield "settings of Kafka that have no effect here", others
+        if quorum:
+            yield (
+                f"settings of KRaft have no effect here: {KRAFT}{'; this broker is alone' if self.lone else ''}",
+                quorum,
+            )
 
     def remember(self, key: Hashable, make: Callable[[], T]) -> T:
         """What `make` returns, made once and kept for as long as no setting of this broker changes."""
@@ -151,6 +196,53 @@ class BrokerConfig:
         return scaled(value, found.factor)
 
 
+def _checked(given: Mapping[str, str]) -> dict[str, str]:
+    """The settings as they are used; `ConfigError` says everything that is wrong with them."""
+    problems = [_problem(name, text) for name, text in given.items() if name not in _ADDRESSES]
+    used = dict(given)
+    try:
+        used = with_one_listener(given)
+    except ConfigError as error:
+        problems.append(str(error))
+    else:
+        problems.extend(_problem(name, used[name]) for name in _ADDRESSES if name in used)
+    found = [problem for problem in (*problems, quorum_problem(given)) if problem]
+    if found:
+        raise ConfigError(found[0] if len(found) == 1 else "\n".join((f"{len(found)} settings are wrong", *found)))
+    return used
+
+
+def _problem(name: str, text: str) -> str:
+    try:
+        broker_setting(name).parse(text)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def _reloadable() -> Mapping[str, list[str]]:
+    """The settings that a file can change while the broker runs, each with those whose values follow from it.
+
+    Not `min.insync.replicas`: leaders and the controller have to change it together, as AlterConfigs has them do.
+    """
+    found: dict[str, list[str]] = {}
+    for setting in BROKER_SETTINGS.values():
+        if setting.dynamic and setting.name != "min.insync.replicas":
+            for name in (setting.name, *(fallback for fallback, _ in setting.fallbacks)):
+                found.setdefault(name, []).append(setting.name)
+    return found
+
+
+_RELOADABLE: Final = _reloadable()
+
+
+def _difference(name: str, old: str | None, new: str | None) -> str:
+    if BROKER_SETTINGS[name].sensitive:
+        return name
+    before, after = ("not set" if text is None else shown(text.strip()) for text in (old, new))
+    return f"{name} {before} -> {after}"
+
+
 def scaled(value: Value, factor: int) -> Value:
     """A value in hours or minutes as milliseconds. A negative one means no limit, whatever the unit."""
     if factor == 1 or not isinstance(value, int):
@@ -181,6 +273,8 @@ def validate_broker_overrides(overrides: Mapping[str, str]) -> None:
         try:
             setting = broker_setting(name)
             if not setting.dynamic:
+                if setting.no_effect:
+                    raise ConfigError(f"Cannot update {name} dynamically: it has no effect here, {setting.no_effect}")
                 raise ConfigError(
                     f"Cannot update {name} dynamically: it is read when the broker starts; "
                     "change it in the broker's settings file and restart the broker"

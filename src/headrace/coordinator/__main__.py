@@ -36,7 +36,7 @@ def render() -> str:
         (
             _HEAD,
             _CLASSIC,
-            _diagram(classic.TRANSITIONS, but=classic.State.DEAD),
+            _diagram(classic.TRANSITIONS, but=classic.ClassicState.DEAD),
             _TRANSACTIONS,
             _diagram(transactions.TRANSITIONS, but=transactions.State.DEAD),
         )

@@ -7,6 +7,7 @@ from headrace import __version__
 from headrace.client.aio.client import Client
 from headrace.web.application import Application
 from headrace.web.guard import Guard
+from headrace.web.measured import HttpCounts
 from headrace.web.openapi import documented
 from headrace.web.routes import Mounted, Routes
 from headrace.web.server import Listen, serve
@@ -15,7 +16,8 @@ from .consumer_routes import consumer_routes
 from .consumers import Consumers
 from .credentials import Clients
 from .group_routes import group_routes
-from .health import Health, health_routes
+from .health import GatewayHealth, health_routes
+from .metrics import metrics_routes
 from .publish_routes import publish_routes
 from .publishing import Publisher
 from .push.manager import Manager
@@ -34,7 +36,7 @@ ABOUT = (
 
 
 class Services:
-    """What other packages may build their part on."""
+    """What the routes are built on: settings, clients of users, the gateway's own client."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -57,7 +59,8 @@ def make_application(settings: Settings, guard: Guard | None = None, mounts: Seq
     """The ASGI application of a gateway."""
     services = Services(settings)
     parts = [mount(services) for mount in mounts]
-    routes = [*_own_routes(services), *(routes for part in parts for routes in part.routes)]
+    counts = HttpCounts()
+    routes = [*_own_routes(services, counts), *(routes for part in parts for routes in part.routes)]
     shown = documented(routes, title="Headrace", version=__version__, about=ABOUT)
 
     @asynccontextmanager
@@ -71,12 +74,12 @@ def make_application(settings: Settings, guard: Guard | None = None, mounts: Seq
                 await stack.enter_async_context(part.life)
             yield
 
-    return Application([*routes, shown], guard=guard, translate=translate, life=life())
+    return Application([*routes, shown], guard=guard, translate=translate, life=life(), counts=counts)
 
 
-def _own_routes(services: Services) -> list[Routes]:
+def _own_routes(services: Services, counts: HttpCounts) -> list[Routes]:
     clients = services.clients
-    publisher = Publisher()
+    publisher, health = Publisher(), GatewayHealth(clients)
     return [
         publish_routes(clients, publisher),
         read_routes(clients),
@@ -87,7 +90,8 @@ def _own_routes(services: Services) -> list[Routes]:
         request_routes(clients, publisher, services.desk),
         push_routes(clients, services.push),
         cluster_routes(clients),
-        health_routes(Health(clients)),
+        health_routes(health),
+        *([metrics_routes(counts, health)] if services.settings.metrics else []),
     ]
 
 
@@ -97,6 +101,7 @@ def run_gateway(
     on_ready: Callable[[str, int], None],
     guard: Guard | None = None,
     mounts: Sequence[Mount] = (),
+    on_stop: Callable[[], None] = lambda: None,
 ) -> int:
     """Serve until SIGTERM or SIGINT; the exit code. OSError if the address cannot be bound."""
-    return serve(make_application(settings, guard, mounts), listen, on_ready)
+    return serve(make_application(settings, guard, mounts), listen, on_ready, on_stop)

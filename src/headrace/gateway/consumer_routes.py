@@ -75,17 +75,17 @@ def _add_joining(routes: Routes, clients: Clients, consumers: Consumers) -> None
         answers={201: Reply("A member.", _VIEW, headers={"Location": "Where it is."}), **_CONFLICT, **READ_PROBLEMS},
     )
     async def create_member(request: Request) -> Answer:
-        wanted = _CREATE.read(loads(await request.body()), "the member")
+        body = _CREATE.read(loads(await request.body()), "the member")
         client = clients.of(request)
-        for topic in wanted["topics"]:
+        for topic in body["topics"]:
             await client.cluster.topic(topic)
-        settings = _member_settings(request.params["group"], wanted)
+        settings = _member_settings(request.params["group"], body)
         consumer = consumers.add(
             lambda: Consumer(
                 client,
                 settings,
-                idle_ms=wanted.get("idle_timeout_ms", 300_000),
-                auto_commit=wanted.get("auto_commit", False),
+                idle_ms=body.get("idle_timeout_ms", 300_000),
+                auto_commit=body.get("auto_commit", False),
             )
         )
         try:
@@ -162,12 +162,12 @@ def _add_position_routes(routes: Routes, find: Find) -> None:
         return Answer(204)
 
 
-def _member_settings(group: str, wanted: dict[str, Any]) -> MemberSettings:
+def _member_settings(group: str, body: dict[str, Any]) -> MemberSettings:
     return MemberSettings(
         group=group,
-        topics=tuple(wanted["topics"]),
-        session_ms=wanted.get("session_timeout_ms", 30_000),
-        reset=wanted.get("auto_offset_reset", "latest"),
+        topics=tuple(body["topics"]),
+        session_ms=body.get("session_timeout_ms", 30_000),
+        reset=body.get("auto_offset_reset", "latest"),
     )
 
 

@@ -13,7 +13,7 @@ import structlog
 
 from headrace.client.aio.client import Client
 from headrace.client.aio.member import Member, MemberSettings, MembershipState
-from headrace.client.aio.reader import Found, Reader
+from headrace.client.aio.reader import FetchedRecord, Reader
 from headrace.client.core.groups import CommittedOffset
 from headrace.protocol.errors import ErrorCode
 from headrace.protocol.topic_partition import TopicPartition
@@ -62,7 +62,7 @@ class Consumer:
         self._raise_failure()
         return self._is_assigned.is_set()
 
-    async def poll(self, most: int, wait_ms: int) -> list[Found]:
+    async def poll(self, most: int, wait_ms: int) -> list[FetchedRecord]:
         """The next records; none when the time is over."""
         if self._is_polled:
             raise Problem(409, "this member is being polled already; one poll at a time", code="polled-already")

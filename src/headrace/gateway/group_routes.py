@@ -72,10 +72,10 @@ def group_routes(clients: Clients) -> Routes:
 
     @routes.get("/api/v1/consumer-groups", "List groups.", answers={200: Reply("Groups.", listed), **READ_PROBLEMS})
     async def list_groups(request: Request) -> Answer:
-        found = await groups.list_groups(clients.of(request).cluster)
+        listed_groups = await groups.list_groups(clients.of(request).cluster)
         shown = [
             {"group": g.group_id, "state": getattr(g, "group_state", ""), "type": getattr(g, "group_type", "").lower()}
-            for g in found
+            for g in listed_groups
         ]
         return json_answer({"groups": shown})
 
@@ -86,10 +86,10 @@ def group_routes(clients: Clients) -> Routes:
         answers={200: Reply("The group with its members.", _GROUP), **READ_PROBLEMS},
     )
     async def describe_group(request: Request) -> Answer:
-        found = await groups.describe(clients.of(request).cluster, request.params["group"])
-        if found.group_state == "Dead":
+        described = await groups.describe(clients.of(request).cluster, request.params["group"])
+        if described.group_state == "Dead":
             raise _unknown(request.params["group"])
-        return json_answer(_described(found))
+        return json_answer(_described(described))
 
     @routes.delete(
         "/api/v1/consumer-groups/{group}",
@@ -143,13 +143,13 @@ def _add_offset_routes(routes: Routes, clients: Clients) -> None:
         answers={200: Reply("Where it is now, or would be (dry_run).", committed), **_CONFLICT, **READ_PROBLEMS},
     )
     async def reset_offsets(request: Request) -> Answer:
-        wanted = _RESET.read(loads(await request.body()), "the reset")
+        body = _RESET.read(loads(await request.body()), "the reset")
         client, group = clients.of(request), request.params["group"]
-        found = await groups.describe(client.cluster, group)
-        if found.members:
+        described = await groups.describe(client.cluster, group)
+        if described.members:
             raise coded(ErrorCode.non_empty_group, f"group '{group}' has members; stop them first")
-        offsets = await _targets(client, group, wanted)
-        if not wanted.get("dry_run"):
+        offsets = await _targets(client, group, body)
+        if not body.get("dry_run"):
             refuse(await groups.commit(client.cluster, group, offsets))
         shown = [{"topic": t, "partition": p, "offset": c.offset} for (t, p), c in sorted(offsets.items())]
         return json_answer({"group": group, "offsets": shown})
@@ -163,7 +163,7 @@ def offsets_of(entries: list[dict[str, Any]]) -> dict[TopicPartition, CommittedO
 
 
 def refuse(refused: dict[TopicPartition, ErrorCode]) -> None:
-    """Raise the first of what was refused, with all of it told."""
+    """Raise the problem of the first refused partition, which lists all of them."""
     for (topic, partition), code in refused.items():
         problem = coded(code, f"partition {partition} of topic '{topic}': {code.name.replace('_', ' ')}")
         problem.more["errors"] = [
@@ -176,11 +176,11 @@ def _unknown(group: str) -> Problem:
     return Problem(404, f"there is no group '{group}'", code="unknown-group")
 
 
-def _described(found: Any) -> dict[str, Any]:
+def _described(group: Any) -> dict[str, Any]:
     return {
-        "group": found.group_id,
-        "state": found.group_state,
-        "protocol": found.protocol_data,
+        "group": group.group_id,
+        "state": group.group_state,
+        "protocol": group.protocol_data,
         "members": [
             {
                 "member_id": m.member_id,
@@ -193,7 +193,7 @@ def _described(found: Any) -> dict[str, Any]:
                     for partition in some
                 ],
             }
-            for m in found.members
+            for m in group.members
         ],
     }
 
@@ -238,13 +238,13 @@ async def _ends(client: Client, places: list[TopicPartition]) -> dict[TopicParti
     return {place: end for part in parts for place, end in part.items()}
 
 
-async def _targets(client: Client, group: str, wanted: dict[str, Any]) -> dict[TopicPartition, CommittedOffset]:
+async def _targets(client: Client, group: str, reset: dict[str, Any]) -> dict[TopicPartition, CommittedOffset]:
     """Where each partition is to go; never outside what there is."""
-    topic, to = wanted["topic"], wanted["to"]
-    if to in _NEEDED and _NEEDED[to] not in wanted:
+    topic, to = reset["topic"], reset["to"]
+    if to in _NEEDED and _NEEDED[to] not in reset:
         raise bad_request(f"a reset to '{to}' needs '{_NEEDED[to]}'")
     count = (await client.cluster.topic(topic)).partitions
-    partitions = wanted.get("partitions", list(range(count)))
+    partitions = reset.get("partitions", list(range(count)))
     if max(partitions) >= count:
         raise Problem(404, f"topic '{topic}' has partitions 0 to {count - 1}", code="unknown-partition")
     starts = await list_offsets(client.cluster, topic, dict.fromkeys(partitions, EARLIEST))
@@ -252,17 +252,17 @@ async def _targets(client: Client, group: str, wanted: dict[str, Any]) -> dict[T
     held = await groups.committed(client.cluster, group, [TopicPartition(topic, p) for p in partitions])
     targets = {}
     for partition in partitions:
-        where = TopicPartition(topic, partition)
+        topic_partition = TopicPartition(topic, partition)
         start, end = starts[partition][0], ends[partition][0]
-        now = held[where].offset if where in held else end
-        place = {
+        now = held[topic_partition].offset if topic_partition in held else end
+        offset = {
             "earliest": start,
             "latest": end,
-            "offset": wanted.get("offset", 0),
-            "shift": now + wanted.get("shift", 0),
+            "offset": reset.get("offset", 0),
+            "shift": now + reset.get("shift", 0),
             "timestamp": end,
         }[to]
         if to == "timestamp":
-            place = await offset_at(client, topic, partition, wanted["timestamp"])
-        targets[where] = CommittedOffset(min(max(place, start), end))
+            offset = await offset_at(client, topic, partition, reset["timestamp"])
+        targets[topic_partition] = CommittedOffset(min(max(offset, start), end))
     return targets

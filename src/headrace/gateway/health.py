@@ -1,7 +1,7 @@
 """Probes: whether this process lives, and whether it can serve."""
 
 import asyncio
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from headrace import __version__
 from headrace.client.aio.retrying import Unavailable
@@ -9,32 +9,53 @@ from headrace.client.core.errors import AuthenticationRefused, ConnectionLost, V
 from headrace.protocol.errors import CodedError
 from headrace.web.messages import Answer, Request, json_answer
 from headrace.web.routes import Reply, Routes
-from headrace.web.shapes import Integer, Object, Text
+from headrace.web.shapes import Array, Integer, Object, Text
 
 from .credentials import Clients
 
-_PROBE_SECONDS: Final = 3.0
+_PROBE_SECONDS: Final = 2.5
 _FRESH_SECONDS: Final = 1.0
-_STATE: Final = Object({"status": Text(), "brokers": Integer()})
+_STATE: Final = Object({"status": Text(), "brokers": Integer(), "problems": Array(Text())})
 
 
-class Health:
-    """One question to the cluster a second at most, however often we are asked."""
+class State(NamedTuple):
+    """Of the cluster, as the gateway sees it."""
+
+    brokers: int = 0
+    """How many there are; 0 when none answers. A broker that refuses us is there."""
+    is_ready: bool = False
+    problems: tuple[str, ...] = ()
+    """What keeps brokers from serving, by their own account."""
+
+    def to_json(self) -> dict[str, Any]:
+        values: dict[str, Any] = {"status": "ok" if self.is_ready else "unavailable", "brokers": self.brokers}
+        return values | ({"problems": list(self.problems)} if self.problems else {})
+
+
+class GatewayHealth:
+    """How many brokers answer, asked at most once a second."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self._lock = asyncio.Lock()
         self._asked_at = float("-inf")
-        self._brokers = 0
+        self._state = State()
 
-    async def brokers(self) -> int:
-        """How many brokers there are; 0 when none answers. A broker that refuses us is there."""
+    async def state(self) -> State:
+        """Ready while one broker can serve, or brokers answer that do not say how they are."""
         async with self._lock:
             loop = asyncio.get_running_loop()
             if loop.time() - self._asked_at > _FRESH_SECONDS:
-                self._brokers = await self._count()
+                self._state = await self._look()
                 self._asked_at = loop.time()
-            return self._brokers
+            return self._state
+
+    async def _look(self) -> State:
+        own = self._clients.own().cluster
+        brokers, reports = await asyncio.gather(self._count(), own.health(_PROBE_SECONDS))
+        problems = [f"broker {r.broker_id}: {p.title}" for r in reports for p in r.problems if p.keeps_from_ready]
+        is_ready = brokers > 0 and (not reports or any(report.ready for report in reports))
+        return State(brokers, is_ready, tuple(sorted(problems)))
 
     async def _count(self) -> int:
         try:
@@ -46,7 +67,7 @@ class Health:
             return 0
 
 
-def health_routes(health: Health) -> Routes:
+def health_routes(health: GatewayHealth) -> Routes:
     """`/healthz` for liveness, `/readyz` and `/health` for readiness."""
     routes = Routes(tag="Health", about="For probes; never refused for their rate.")
     open_ = {"is_open": True}
@@ -66,11 +87,10 @@ def health_routes(health: Health) -> Routes:
         return json_answer({"status": "ok"})
 
     async def readyz(request: Request) -> Answer:  # noqa: ARG001
-        brokers = await health.brokers()
-        status = 200 if brokers else 503
-        return json_answer({"status": "ok" if brokers else "unavailable", "brokers": brokers}, status)
+        state = await health.state()
+        return json_answer(state.to_json(), 200 if state.is_ready else 503)
 
-    answers = {200: Reply("It does.", _STATE), 503: Reply("No broker answers.", _STATE)}
-    routes.add("GET", "/readyz", "Whether the cluster answers.", readyz, answers=answers, **open_)
+    answers = {200: Reply("It can.", _STATE), 503: Reply("No broker answers, or none can serve.", _STATE)}
+    routes.add("GET", "/readyz", "Whether the cluster can serve.", readyz, answers=answers, **open_)
     routes.add("GET", "/health", "The same.", readyz, answers=answers, name="health", **open_)
     return routes

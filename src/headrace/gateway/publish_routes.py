@@ -12,7 +12,7 @@ from headrace.web.shapes import Array, Boolean, Choice, Integer, Nullable, Objec
 
 from .credentials import Clients
 from .names import PARTITION, TIMESTAMP, TOPIC
-from .publishing import ACKS, Outcome, Publisher, Wanted, now_ms, require_sane_key
+from .publishing import ACKS, Publisher, PublishOutcome, RecordToPublish, now_ms, require_sane_key
 from .rawjson import envelope
 from .records import RAW_MEMBERS, RECORD, decode_base64, record_of
 
@@ -28,7 +28,7 @@ _MANY: Final = Object({"records": Array(RECORD, least=1, most=MOST_RECORDS)}, re
 class _OneOrMany:
     """The schema of a JSON body; it is read by hand, so that values stay as they are written."""
 
-    def read(self, value: Any, where: str) -> Any:  # noqa: ARG002
+    def read(self, value: Any, path: str) -> Any:  # noqa: ARG002
         return value
 
     parse = read
@@ -51,7 +51,7 @@ _PUBLISHED_MANY: Final = Object(
 
 
 class _EitherAnswer:
-    def read(self, value: Any, where: str) -> Any:  # noqa: ARG002
+    def read(self, value: Any, path: str) -> Any:  # noqa: ARG002
         return value
 
     parse = read
@@ -147,14 +147,14 @@ def publish_routes(clients: Clients, publisher: Publisher) -> Routes:
     return routes
 
 
-async def single_from(request: Request) -> Wanted:
+async def single_from(request: Request) -> RecordToPublish:
     """The one record that a request brings, as it is or described."""
     if request.query["raw"] or request.media_type != "application/json":
         return _raw(request, await request.body())
     return _single(envelope(await request.body(), RAW_MEMBERS))
 
 
-def _raw(request: Request, body: bytes) -> Wanted:
+def _raw(request: Request, body: bytes) -> RecordToPublish:
     headers = request.headers
     timestamp = now_ms()
     partition = None
@@ -163,7 +163,7 @@ def _raw(request: Request, body: bytes) -> Wanted:
     if b"x-partition" in headers:
         partition = PARTITION.parse(headers[b"x-partition"].decode("latin-1"), "X-Partition")
     key = headers.get(b"x-partition-key")
-    return Wanted(Record(0, timestamp, key, body, _record_headers(request)), partition)
+    return RecordToPublish(Record(0, timestamp, key, body, _record_headers(request)), partition)
 
 
 def _record_headers(request: Request) -> Headers:
@@ -173,14 +173,14 @@ def _record_headers(request: Request) -> Headers:
     return tuple((name[len(_HEADER_PREFIX) :].decode("latin-1"), value) for name, value in found)
 
 
-def _single(read: Any) -> Wanted:
+def _single(read: Any) -> RecordToPublish:
     if not read:
         raise bad_request("an empty object describes no record; give at least a value, or null")
     record, partition = record_of(read, now_ms(), "the record")
-    return Wanted(record, partition)
+    return RecordToPublish(record, partition)
 
 
-def _many(read: Any) -> list[Wanted]:
+def _many(read: Any) -> list[RecordToPublish]:
     others = set(read) - {"records"}
     if others:
         raise bad_request(f"beside 'records' there is no '{min(others)[:80]}'", "unknown-member")
@@ -188,17 +188,17 @@ def _many(read: Any) -> list[Wanted]:
     if not isinstance(records, list) or not 0 < len(records) <= MOST_RECORDS:
         raise bad_request(f"'records' must be a list of 1 to {MOST_RECORDS} records")
     now = now_ms()
-    return [Wanted(*record_of(each, now, f"records[{i}]")) for i, each in enumerate(records)]
+    return [RecordToPublish(*record_of(each, now, f"records[{i}]")) for i, each in enumerate(records)]
 
 
-def _told(topic: str, outcome: Outcome) -> Answer:
+def _told(topic: str, outcome: PublishOutcome) -> Answer:
     # A topic's name needs no escaping: its shape allows letters, digits and . _ - only.
     partition, offset, timestamp, _ = outcome
     body = f'{{"topic":"{topic}","partition":{partition},"offset":{offset},"timestamp":{timestamp}}}'
     return Answer(200, body.encode())
 
 
-def _told_many(topic: str, outcomes: Sequence[Outcome]) -> Answer:
+def _told_many(topic: str, outcomes: Sequence[PublishOutcome]) -> Answer:
     problems = [outcome.problem for outcome in outcomes if outcome.problem is not None]
     if len(problems) == len(outcomes):
         raise problems[0]
@@ -247,13 +247,13 @@ _CONFLUENT: Final = Object(
 )
 
 
-def _confluent_record(entry: Any, is_binary: bool, where: str) -> Wanted:
-    read = _CONFLUENT.read(entry, where)
-    key, value = (_confluent_bytes(read.get(name), is_binary, f"{where}.{name}") for name in ("key", "value"))
-    return Wanted(Record(0, now_ms(), key, value), read.get("partition"))
+def _confluent_record(entry: Any, is_binary: bool, path: str) -> RecordToPublish:
+    read = _CONFLUENT.read(entry, path)
+    key, value = (_confluent_bytes(read.get(name), is_binary, f"{path}.{name}") for name in ("key", "value"))
+    return RecordToPublish(Record(0, now_ms(), key, value), read.get("partition"))
 
 
-def _confluent_bytes(content: str | None, is_binary: bool, where: str) -> bytes | None:
+def _confluent_bytes(content: str | None, is_binary: bool, path: str) -> bytes | None:
     if content is None or (not is_binary and content == "null"):
         return None
-    return decode_base64(content, where) if is_binary else content.encode()
+    return decode_base64(content, path) if is_binary else content.encode()

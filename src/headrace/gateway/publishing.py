@@ -1,4 +1,4 @@
-"""Publishing: which partition each record goes to, written together, told one by one."""
+"""Publishing: chooses partitions, writes records together, and answers for each."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ _STICKY: Final = 32
 """Records without a key that go to one partition before it is another's turn: they share batches."""
 
 
-class Outcome(NamedTuple):
+class PublishOutcome(NamedTuple):
     """Where a record went, or why it did not."""
 
     partition: int
@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
     problem: Problem | None = None
 
 
-class Wanted(NamedTuple):
+class RecordToPublish(NamedTuple):
     """A record, and the partition it asks for."""
 
     record: Record
@@ -48,26 +48,28 @@ class Publisher:
     def __init__(self) -> None:
         self._count = 0
 
-    async def one(self, client: Client, topic: str, wanted: Wanted, acks: int, key: str | None) -> Outcome:
+    async def one(
+        self, client: Client, topic: str, record: RecordToPublish, acks: int, key: str | None
+    ) -> PublishOutcome:
         """One record; raises why it was not written."""
         view = client.cluster.known(topic) or await client.cluster.topic(topic)
-        partition = self._partition(wanted, view, key)
+        partition = self._partition(record, view, key)
         if key is not None:
-            (outcome,) = await self._once(client, topic, {partition: [wanted.record]}, key)
+            (outcome,) = await self._once(client, topic, {partition: [record.record]}, key)
             if outcome.problem is not None:
                 raise outcome.problem
             return outcome
-        written = await client.producer.send(topic, partition, (wanted.record,), acks)
-        return _outcome(partition, written, 0, wanted.record)
+        written = await client.producer.send(topic, partition, (record.record,), acks)
+        return _outcome(partition, written, 0, record.record)
 
     async def many(
-        self, client: Client, topic: str, wanted: Sequence[Wanted], acks: int, key: str | None
-    ) -> list[Outcome]:
+        self, client: Client, topic: str, records: Sequence[RecordToPublish], acks: int, key: str | None
+    ) -> list[PublishOutcome]:
         """Records in their order; each partition's are written all or not at all."""
         view = await client.cluster.topic(topic)
-        places = [self._partition(each, view, key) for each in wanted]
+        places = [self._partition(each, view, key) for each in records]
         by_partition: dict[int, list[Record]] = {}
-        for each, partition in zip(wanted, places, strict=True):
+        for each, partition in zip(records, places, strict=True):
             by_partition.setdefault(partition, []).append(each.record)
         if key is not None:
             outcomes = await self._once(client, topic, by_partition, key)
@@ -76,9 +78,9 @@ class Publisher:
         taken = iter_by(outcomes)
         return [taken[partition].pop(0) for partition in places]
 
-    def _partition(self, wanted: Wanted, topic: TopicImage, key: str | None) -> int:
+    def _partition(self, record: RecordToPublish, topic: TopicImage, key: str | None) -> int:
         """Where a record goes: where it asks to, where its key leads, or anywhere there is a leader."""
-        asked, record_key = wanted.partition, wanted.record.key
+        asked, record_key = record.partition, record.record.key
         if asked is not None:
             if asked >= topic.partitions:
                 raise Problem(
@@ -99,12 +101,14 @@ class Publisher:
 
     async def _plainly(
         self, client: Client, topic: str, by_partition: dict[int, list[Record]], acks: int
-    ) -> list[Outcome]:
+    ) -> list[PublishOutcome]:
         sends = [client.producer.send(topic, partition, records, acks) for partition, records in by_partition.items()]
         results = await asyncio.gather(*sends, return_exceptions=True)
         return _outcomes(by_partition, results)
 
-    async def _once(self, client: Client, topic: str, by_partition: dict[int, list[Record]], key: str) -> list[Outcome]:
+    async def _once(
+        self, client: Client, topic: str, by_partition: dict[int, list[Record]], key: str
+    ) -> list[PublishOutcome]:
         cluster, principal = client.cluster, client.principal
         sends = [
             client.producer.send_once(
@@ -116,9 +120,9 @@ class Publisher:
         return _outcomes(by_partition, [_reused(each) for each in results])
 
 
-def iter_by(outcomes: Sequence[Outcome]) -> dict[int, list[Outcome]]:
+def iter_by(outcomes: Sequence[PublishOutcome]) -> dict[int, list[PublishOutcome]]:
     """Outcomes by partition, each list in order."""
-    found: dict[int, list[Outcome]] = {}
+    found: dict[int, list[PublishOutcome]] = {}
     for outcome in outcomes:
         found.setdefault(outcome.partition, []).append(outcome)
     return found
@@ -131,21 +135,23 @@ def _reused(result: Written | BaseException) -> Written | BaseException:
     return result
 
 
-def _outcomes(by_partition: dict[int, list[Record]], results: Sequence[Written | BaseException]) -> list[Outcome]:
+def _outcomes(
+    by_partition: dict[int, list[Record]], results: Sequence[Written | BaseException]
+) -> list[PublishOutcome]:
     found = []
     for (partition, records), result in zip(by_partition.items(), results, strict=True):
         if isinstance(result, Written):
             found += [_outcome(partition, result, i, record) for i, record in enumerate(records)]
         else:
             problem = _problem(result)
-            found += [Outcome(partition, problem=problem) for _ in records]
+            found += [PublishOutcome(partition, problem=problem) for _ in records]
     return found
 
 
-def _outcome(partition: int, written: Written, index: int, record: Record) -> Outcome:
+def _outcome(partition: int, written: Written, index: int, record: Record) -> PublishOutcome:
     timestamp = written.append_time if written.append_time >= 0 else record.timestamp
     offset = written.base_offset + index if written.base_offset >= 0 else -1
-    return Outcome(partition, offset, timestamp)
+    return PublishOutcome(partition, offset, timestamp)
 
 
 def _problem(error: BaseException) -> Problem:

@@ -65,10 +65,10 @@ def is_json(data: bytes) -> bool:
 def _object(text: str, at: int, raw: frozenset[str], lists: frozenset[str]) -> tuple[dict[str, Any], int]:
     if text[at : at + 1] != "{":
         raise ValueError("it must be an object")
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     at = _skip(text, at + 1)
     if text[at] == "}":
-        return found, at + 1
+        return members, at + 1
     while True:
         if text[at] != '"':
             raise ValueError(f"a name is missing at character {at}")
@@ -76,10 +76,10 @@ def _object(text: str, at: int, raw: frozenset[str], lists: frozenset[str]) -> t
         at = _skip(text, at)
         if text[at] != ":":
             raise ValueError(f"a colon is missing at character {at}")
-        found[name], at = _member(text, _skip(text, at + 1), name, raw, lists)
+        members[name], at = _member(text, _skip(text, at + 1), name, raw, lists)
         at = _skip(text, at)
         if text[at] == "}":
-            return found, at + 1
+            return members, at + 1
         at = _skip(text, _comma(text, at))
 
 
@@ -93,16 +93,16 @@ def _member(text: str, at: int, name: str, raw: frozenset[str], lists: frozenset
 
 
 def _list(text: str, at: int, raw: frozenset[str]) -> tuple[list[Any], int]:
-    found: list[Any] = []
+    items: list[Any] = []
     at = _skip(text, at + 1)
     if text[at] == "]":
-        return found, at + 1
+        return items, at + 1
     while True:
         value, at = _object(text, at, raw, frozenset())
-        found.append(value)
+        items.append(value)
         at = _skip(text, at)
         if text[at] == "]":
-            return found, at + 1
+            return items, at + 1
         at = _skip(text, _comma(text, at))
 
 

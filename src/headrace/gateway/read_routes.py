@@ -4,9 +4,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from headrace.client.aio.client import Client
-from headrace.client.aio.fetching import FetchPosition, Page, fetch, list_offsets
+from headrace.client.aio.fetching import Page, fetch, list_offsets
 from headrace.client.core.offsets import EARLIEST, LATEST
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.web.messages import Answer, Request
 from headrace.web.problem import Problem, bad_request
 from headrace.web.routes import Query, Reply, Routes
@@ -82,7 +83,8 @@ def read_routes(clients: Clients) -> Routes:
         try:
             page = await fetch(
                 client.cluster,
-                FetchPosition(topic, partition, offset),
+                TopicPartition(topic, partition),
+                offset,
                 max_bytes=request.query["max_bytes"],
                 wait_ms=request.query["wait_ms"],
             )

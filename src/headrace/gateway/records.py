@@ -33,14 +33,14 @@ class _HeadersShape:
         self._object: Shape = Mapped(Nullable(_TEXT), most=1000)
         self._list: Shape = Array(_HEADER, most=1000)
 
-    def read(self, value: Any, where: str) -> Headers:
+    def read(self, value: Any, path: str) -> Headers:
         if isinstance(value, list):
-            return tuple(_header(each, where) for each in self._list.read(value, where))
-        found = self._object.read(value, where)
-        return tuple((name, None if text is None else _encoded(text, where)) for name, text in found.items())
+            return tuple(_header(each, path) for each in self._list.read(value, path))
+        found = self._object.read(value, path)
+        return tuple((name, None if text is None else _encoded(text, path)) for name, text in found.items())
 
-    def parse(self, text: str, where: str) -> Headers:
-        raise bad_request(f"{where} must be an object or a list, not '{text[:80]}'")
+    def parse(self, text: str, path: str) -> Headers:
+        raise bad_request(f"{path} must be an object or a list, not '{text[:80]}'")
 
     def schema(self) -> dict[str, Any]:
         return {"anyOf": [self._object.schema(), self._list.schema()]}
@@ -80,50 +80,50 @@ SHOWN: Final = Object(
 _WAYS: Final = {"key": ("key", "key_base64"), "value": ("value", "value_text", "value_base64")}
 
 
-def record_of(members: Mapping[str, Any], now_ms: int, where: str) -> tuple[Record, int | None]:
+def record_of(members: Mapping[str, Any], now_ms: int, path: str) -> tuple[Record, int | None]:
     """The record that an object describes, and the partition it asks for."""
-    read = RECORD.read(members, where)
-    key = _bytes_of(read, "key", where)
-    value = _bytes_of(read, "value", where)
+    read = RECORD.read(members, path)
+    key = _bytes_of(read, "key", path)
+    value = _bytes_of(read, "value", path)
     timestamp = read.get("timestamp", now_ms)
     return Record(0, timestamp, key, value, read.get("headers", ())), read.get("partition")
 
 
-def _bytes_of(read: Mapping[str, Any], name: str, where: str) -> bytes | None:
+def _bytes_of(read: Mapping[str, Any], name: str, path: str) -> bytes | None:
     """What is given in one of the ways; null where in none."""
     given = [way for way in _WAYS[name] if way in read]
     if len(given) > 1:
-        raise bad_request(f"{where} has {' and '.join(given)}; one of them says what the {name} is")
+        raise bad_request(f"{path} has {' and '.join(given)}; one of them says what the {name} is")
     if not given:
         return None
     content = read[given[0]]
     if given[0].endswith("_base64"):
-        return decode_base64(content, f"{where}.{given[0]}")
+        return decode_base64(content, f"{path}.{given[0]}")
     if isinstance(content, Raw):
-        return None if content == "null" else _encoded(content, where)
-    return None if content is None else _encoded(content, f"{where}.{given[0]}")
+        return None if content == "null" else _encoded(content, path)
+    return None if content is None else _encoded(content, f"{path}.{given[0]}")
 
 
-def decode_base64(text: str, where: str) -> bytes:
+def decode_base64(text: str, path: str) -> bytes:
     """Bytes out of base64, of either alphabet."""
     try:
         return base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
     except ValueError:
-        raise bad_request(f"{where} is not base64") from None
+        raise bad_request(f"{path} is not base64") from None
 
 
-def _header(entry: Mapping[str, Any], where: str) -> tuple[str, bytes | None]:
+def _header(entry: Mapping[str, Any], path: str) -> tuple[str, bytes | None]:
     if entry.get("value_base64") is not None:
-        return entry["name"], decode_base64(entry["value_base64"], f"{where}.value_base64")
+        return entry["name"], decode_base64(entry["value_base64"], f"{path}.value_base64")
     text = entry.get("value")
-    return entry["name"], None if text is None else _encoded(text, where)
+    return entry["name"], None if text is None else _encoded(text, path)
 
 
-def _encoded(text: str, where: str) -> bytes:
+def _encoded(text: str, path: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise bad_request(f"{where} holds half a surrogate pair, which is no text") from None
+        raise bad_request(f"{path} holds half a surrogate pair, which is no text") from None
 
 
 # Showing

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from headrace.client.aio.client import Client
 from headrace.client.aio.fetching import list_offsets
-from headrace.client.aio.reader import Found, Reader
+from headrace.client.aio.reader import FetchedRecord, Reader
 from headrace.client.core.offsets import LATEST
 from headrace.protocol.topic_partition import TopicPartition
 from headrace.web.messages import Answer, Request
@@ -40,7 +40,7 @@ class Replies:
     def __init__(self, client: Client, topic: str) -> None:
         self._client = client
         self._topic = topic
-        self._waiting: dict[bytes, asyncio.Future[Found]] = {}
+        self._waiting: dict[bytes, asyncio.Future[FetchedRecord]] = {}
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._last_used = 0.0
         self.task = asyncio.ensure_future(self._follow())
@@ -49,11 +49,11 @@ class Replies:
     def is_over(self) -> bool:
         return self.task.done()
 
-    async def wait_for(self, correlation: bytes) -> asyncio.Future[Found]:
+    async def wait_for(self, correlation: bytes) -> asyncio.Future[FetchedRecord]:
         """A place for a reply. Returns once the topic is being read: no reply to what is sent now can be missed."""
         if len(self._waiting) >= _MOST_WAITING:
             raise Problem(503, "too many requests wait for replies", headers=((b"retry-after", b"1"),))
-        reply: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[FetchedRecord] = asyncio.get_running_loop().create_future()
         self._waiting[correlation] = reply
         try:
             await asyncio.shield(self._ready)
@@ -123,7 +123,7 @@ class ReplyDesk:
 def request_routes(clients: Clients, publisher: Publisher, desk: ReplyDesk) -> Routes:
     """The route that asks."""
     routes = Routes(tag="Request and reply", about="Ask over one topic, be answered over another.")
-    place = Object({"partition": Integer(), "offset": Integer()})
+    request_position = Object({"partition": Integer(), "offset": Integer()})
 
     @routes.post(
         "/api/v1/topics/{topic}/request",
@@ -145,7 +145,9 @@ def request_routes(clients: Clients, publisher: Publisher, desk: ReplyDesk) -> R
             {"application/json": RECORD, "application/octet-stream": None, "text/plain": None},
         ),
         answers={
-            200: Reply("The reply.", Object({"request": place, "reply": SHOWN}, required=("request", "reply"))),
+            200: Reply(
+                "The reply.", Object({"request": request_position, "reply": SHOWN}, required=("request", "reply"))
+            ),
             413: Reply("The body has more than 10 MiB, or is larger than the topic takes."),
             422: Reply("The reply is not of the format asked for."),
             504: Reply("No reply came in time."),

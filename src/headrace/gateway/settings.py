@@ -1,4 +1,4 @@
-"""What a gateway is told when it starts."""
+"""The settings of a gateway."""
 
 import ssl
 from collections.abc import Mapping
@@ -36,5 +36,7 @@ class Settings:
     """The URL under which this very gateway is reached, for what only it can answer."""
     patience: float = 15.0
     """Seconds that a call to the brokers goes on trying."""
+    metrics: bool = True
+    """Whether /metrics is served, to whoever can reach the gateway."""
     most_clients: int = 256
     """Users with open connections at the same time."""

@@ -13,14 +13,14 @@ from typing import Any, Final
 from headrace.client.aio.client import Client
 from headrace.client.aio.fetching import list_offsets
 from headrace.client.aio.member import MemberSettings
-from headrace.client.aio.reader import Found, Reader
+from headrace.client.aio.reader import FetchedRecord, Reader
 from headrace.client.core.offsets import EARLIEST, LATEST
 from headrace.protocol.topic_partition import TopicPartition
 from headrace.web.messages import Request, Stream
 from headrace.web.problem import Problem, bad_request, render
 from headrace.web.routes import Query, Reply, Routes
 from headrace.web.shapes import Array, Choice, Text
-from headrace.web.sockets import Socket
+from headrace.web.sockets import WebSocket
 
 from .consumers import JOIN_SECONDS, Consumer
 from .credentials import Clients, using
@@ -48,7 +48,7 @@ def stream_routes(clients: Clients) -> Routes:
         events = _events(client, positions, request.params["topic"], request.query["format"])
         return Stream(200, events, b"text/event-stream; charset=utf-8", ((b"x-accel-buffering", b"no"),))
 
-    async def converse(request: Request, socket: Socket) -> None:
+    async def converse(request: Request, socket: WebSocket) -> None:
         client = clients.of(request)
         async with using(client):
             if request.query["group"] is None:
@@ -127,9 +127,9 @@ async def _events(
             yield b"event: problem\ndata: " + render(problem).body + b"\n\n"
 
 
-def _encoded(found: list[Found], at: dict[int, int], topic: str, form: str) -> bytes:
+def _encoded(records: list[FetchedRecord], at: dict[int, int], topic: str, form: str) -> bytes:
     parts = []
-    for _, partition, record in found:
+    for _, partition, record in records:
         at[partition] = record.offset + 1
         places = ",".join(f"{index}:{offset}" for index, offset in sorted(at.items()))
         # Line ends in JSON are spaces between its parts: inside texts they are escaped.
@@ -147,14 +147,14 @@ class _Plain:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
-    async def poll(self, most: int, wait_ms: int) -> list[Found]:
+    async def poll(self, most: int, wait_ms: int) -> list[FetchedRecord]:
         return await self._reader.take(most, wait_ms)
 
     async def commit(self, offsets: None) -> dict[TopicPartition, Any]:  # noqa: ARG002 - as `Consumer` has it
         raise bad_request("there is nothing to commit without a group")
 
 
-async def _tell_group(client: Client, request: Request, socket: Socket) -> None:
+async def _tell_group(client: Client, request: Request, socket: WebSocket) -> None:
     topic = request.params["topic"]
     await client.cluster.topic(topic)
     settings = MemberSettings(group=request.query["group"], topics=(topic,), reset=request.query["from"])
@@ -167,8 +167,8 @@ async def _tell_group(client: Client, request: Request, socket: Socket) -> None:
         await consumer.close()
 
 
-async def _tell(socket: Socket, source: "_Plain | Consumer", form: str) -> None:
-    """Records out, words in, until either side ends."""
+async def _tell(socket: WebSocket, source: "_Plain | Consumer", form: str) -> None:
+    """Send records and take the client's messages, until either side ends."""
     telling = asyncio.ensure_future(_send_records(socket, source, form))
     listening = asyncio.ensure_future(_listen(socket, source))
     try:
@@ -182,13 +182,13 @@ async def _tell(socket: Socket, source: "_Plain | Consumer", form: str) -> None:
             task.result()
 
 
-async def _send_records(socket: Socket, source: "_Plain | Consumer", form: str) -> None:
+async def _send_records(socket: WebSocket, source: "_Plain | Consumer", form: str) -> None:
     while True:
         for topic, partition, record in await source.poll(_TAKE, int(HEARTBEAT_SECONDS * 1000)):
             await socket.send_text(shown(topic, partition, record, form))
 
 
-async def _listen(socket: Socket, source: "_Plain | Consumer") -> None:
+async def _listen(socket: WebSocket, source: "_Plain | Consumer") -> None:
     while True:
         try:
             said = json.loads(await socket.receive())

@@ -130,10 +130,10 @@ def _add_topic_routes(routes: Routes, clients: Clients) -> None:
         answers={200: Reply("The topic as it is now.", _TOPIC_VIEW), **READ_PROBLEMS},
     )
     async def grow_topic(request: Request) -> Answer:
-        wanted = _GROW.read(loads(await request.body()), "the change")
+        body = _GROW.read(loads(await request.body()), "the change")
         cluster, name = clients.of(request).cluster, request.params["topic"]
-        await admin.create_partitions(cluster, name, wanted["partitions"])
-        await wait_until_known(cluster, name, wanted["partitions"])
+        await admin.create_partitions(cluster, name, body["partitions"])
+        await wait_until_known(cluster, name, body["partitions"])
         return json_answer(await _describe(cluster, name))
 
     @routes.delete(

@@ -1,4 +1,4 @@
-"""What brokers say, as problems of HTTP: one table."""
+"""Kafka's error codes as HTTP problems: one table."""
 
 from typing import Final
 
@@ -48,7 +48,7 @@ STATUS: Final[dict[ErrorCode, tuple[int, str]]] = {
 
 
 def translate(error: Exception) -> Problem | None:
-    """The problem for what came from below; None for what is our own defect."""
+    """The HTTP problem for an error of the client or of brokers; None for a defect of our own."""
     if isinstance(error, CodedError):
         return coded(error.code, error.message)
     if isinstance(error, AuthenticationRefused):

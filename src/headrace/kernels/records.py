@@ -22,7 +22,11 @@ OLDEST: Final = 3
 KEYLESS: Final = 4
 """Out: how many records have no key; the places of the first `KEYLESS_ROOM` of them follow."""
 KEYLESS_ROOM: Final = 64
-STATE_SIZE: Final = KEYLESS + 1 + KEYLESS_ROOM
+FAULT: Final = KEYLESS + 1 + KEYLESS_ROOM
+"""Out, where a whole batch was given: what `walk` returned."""
+VIEW_TYPE: Final = FAULT + 1
+"""In, where a whole batch is given: the address of the type `memoryview`."""
+STATE_SIZE: Final = VIEW_TYPE + 1
 
 SOUND: Final = -1
 """What `walk` returns when nothing is wrong; else the faulty record's place times 16, plus one of these."""
@@ -156,7 +160,7 @@ def faulty(fault: int) -> Parts:
     return Parts(fault, 0, 0, 0, 0, 0, 0, 0, False, False)
 
 
-def parts(data: Sequence[int], start: int, size: int, place: int) -> Parts:
+def parts(data: Sequence[int], start: int, size: int, index: int) -> Parts:
     """The record that begins at `start`, read field by field."""
     length, at = varint(data, start, size, _SHORT)
     end = at + (length >> 1)
@@ -169,7 +173,7 @@ def parts(data: Sequence[int], start: int, size: int, place: int) -> Parts:
     if offset_at < 0:
         return faulty(WRONG_TIMESTAMP)
     offset, key_at = varint(data, offset_at, end, _SHORT)
-    if key_at < 0 or offset != place << 1:
+    if key_at < 0 or offset != index << 1:
         return faulty(WRONG_OFFSET)
     key_length, at = varint(data, key_at, end, _SHORT)
     value_at = behind(key_length, at, end)
@@ -210,7 +214,7 @@ class Likeness(NamedTuple):
 _UNLIKE: Final = Likeness(0, 0, 0, 0, 0, 0, 0, False, 0, 0, 0, False)
 
 
-def likeness(data: Sequence[int], record: Parts, place: int) -> Likeness:
+def likeness(data: Sequence[int], record: Parts, index: int) -> Likeness:
     """How to know a record that is like this one."""
     start, value_at = record.start, record.value_at
     known = record.key_at - start
@@ -226,7 +230,7 @@ def likeness(data: Sequence[int], record: Parts, place: int) -> Likeness:
     # Of the attributes, which nobody uses, one bit counts.
     mask = -1 if known == 7 else (1 << 8 * (known + 1)) - 1
     mask &= -1 << offset_shift | (1 << time_shift - 8) - 1 | _UNREADABLE << time_shift - 8
-    pattern = word(data, start) & mask ^ spread(place << 1, width) << offset_shift
+    pattern = word(data, start) & mask ^ spread(index << 1, width) << offset_shift
     value_mask = 0xFF if is_short else 0xFFFF
     value_length = (data[value_at] | data[value_at + 1] << 8) & value_mask
     return Likeness(
@@ -245,13 +249,13 @@ def likeness(data: Sequence[int], record: Parts, place: int) -> Likeness:
     )
 
 
-def known_time(data: Sequence[int], at: int, place: int, like: Likeness) -> int:
+def known_time(data: Sequence[int], at: int, index: int, like: Likeness) -> int:
     """The timestamp delta, zigzag-coded, of a record that is like an earlier one; -1 of another."""
     head = word(data, at)
     time = head >> like.time_shift
     value_at = at + like.value_at
     if (
-        head & like.mask == like.pattern | spread(place << 1, like.width) << like.offset_shift
+        head & like.mask == like.pattern | spread(index << 1, like.width) << like.offset_shift
         and (data[value_at] | data[value_at + 1] << 8) & like.value_mask == like.value_length
         and data[at + like.total - 1] == 0
         and time & (0x8080 if like.is_long else 0x80) == (0x80 if like.is_long else 0)
@@ -275,19 +279,19 @@ def walk(data: Sequence[int], state: MutableSequence[int]) -> int:
     total = 0
     is_keyless = False
     like = _UNLIKE
-    for place in range(count):
+    for index in range(count):
         time = -1
-        if place < like.until and at + like.total <= size:
-            time = known_time(data, at, place, like)
+        if index < like.until and at + like.total <= size:
+            time = known_time(data, at, index, like)
         if time >= 0:
             is_keyless = like.is_keyless
             at += like.total
         else:
-            record = parts(data, at, size, place)
+            record = parts(data, at, size, index)
             if record.fault != SOUND:
-                return place << 4 | record.fault
+                return index << 4 | record.fault
             if _COMPARES and record.end - at == total:
-                like = likeness(data, record, place)
+                like = likeness(data, record, index)
             total = record.end - at
             time, is_keyless, at = record.time, record.is_keyless, record.end
         time = (time >> 1) ^ -(time & 1)
@@ -297,7 +301,7 @@ def walk(data: Sequence[int], state: MutableSequence[int]) -> int:
             oldest = time
         if is_keyless:
             if keyless < KEYLESS_ROOM:
-                state[KEYLESS + 1 + keyless] = place
+                state[KEYLESS + 1 + keyless] = index
             keyless += 1
     if at != size:
         return count << 4 | LEFT_OVER

@@ -8,6 +8,7 @@ from struct import Struct
 from typing import Any, Final
 
 from . import heads, native, records
+from .varints import varint
 
 _TRIALS: Final = 1_000
 _LIKE: Final = 0.1
@@ -27,6 +28,23 @@ def check(kernel: str, function: native.Function, trials: int = _TRIALS) -> None
         for difference in _differences(kernel, function, random):
             if difference:
                 raise native.Unusable(f"the compiled code is wrong: {difference}")
+
+
+def check_bound(bind: native.Bind, trials: int = _TRIALS) -> None:
+    """The same for code that takes a whole batch."""
+    random = Random(0)
+    said = records_state(b"", 0)
+    method = bind(said)
+    learned = slice(records.NEWEST, records.FAULT)
+    for _ in range(trials):
+        for body, count in _bodies(random):
+            state = records_state(body, count)
+            said[learned] = state[learned]
+            batch = bytes(_HEADER.size - 4) + count.to_bytes(4, "big") + body
+            state[records.FAULT] = records.walk(body, state)
+            state[records.VIEW_TYPE] = said[records.VIEW_TYPE]
+            if method(memoryview(batch)) is not said or said != state:
+                raise native.Unusable(f"the compiled code is wrong: {said[:5]}, {state[:5]} for {batch.hex()}")
 
 
 def _differences(kernel: str, function: native.Function, random: Random) -> Iterator[str]:
@@ -79,35 +97,25 @@ def _bodies(random: Random) -> Iterator[tuple[bytes, int]]:
     yield random.randbytes(random.randrange(1, 40)), count
 
 
-def _record(random: Random, place: int) -> bytes:
-    fields = [b"\0", _varint(random.randrange(-(1 << 40), 1 << 40)), _varint(place)]
+def _record(random: Random, index: int) -> bytes:
+    fields = [b"\0", varint(random.randrange(-(1 << 40), 1 << 40)), varint(index)]
     fields += [_bytes(random) for _ in range(2)]
     headers = random.choice((0, 0, 1, 3))
-    fields.append(_varint(headers))
+    fields.append(varint(headers))
     for _ in range(headers):
-        fields += [_varint(1) + b"h", _bytes(random)]
+        fields += [varint(1) + b"h", _bytes(random)]
     body = b"".join(fields)
-    return _varint(len(body)) + body
+    return varint(len(body)) + body
 
 
-def _like_record(random: Random, place: int) -> bytes:
-    body = b"\0" + _varint(random.randrange(-70, 70)) + _varint(place) + b"\1\xc8\1" + bytes(100) + b"\0"
-    return _varint(len(body)) + body
+def _like_record(random: Random, index: int) -> bytes:
+    body = b"\0" + varint(random.randrange(-70, 70)) + varint(index) + b"\1\xc8\1" + bytes(100) + b"\0"
+    return varint(len(body)) + body
 
 
 def _bytes(random: Random) -> bytes:
     size = random.choice((-1, 0, 1, 20, 100))
-    return _varint(size) + random.randbytes(max(size, 0))
-
-
-def _varint(value: int) -> bytes:
-    value = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return varint(size) + random.randbytes(max(size, 0))
 
 
 def logs(random: Random) -> Iterator[tuple[bytes, "array[int]"]]:

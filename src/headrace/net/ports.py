@@ -13,15 +13,9 @@ class HeldPort:
     it is used, every few thousand times.
     """
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-        self._sock = socket.socket(family, kind, protocol)
-        try:
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._sock.bind(address)
-        except OSError:
-            self._sock.close()
-            raise
+    def __init__(self, host: str = "127.0.0.1", number: int = 0) -> None:
+        """Any that is free, or the one with this number; `OSError` where that is taken."""
+        self._sock = bound_socket(host, number)
         self.number = int(self._sock.getsockname()[1])
 
     def __enter__(self) -> Self:
@@ -40,6 +34,19 @@ class HeldPort:
         """Its number, held as long as this process lives."""
         self._sock.detach()
         return self.number
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket that is bound to an address of this machine, and does not listen yet."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def free_ports(count: int) -> list[int]:

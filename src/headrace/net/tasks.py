@@ -45,7 +45,9 @@ class Tasks:
 
     def spawn(self, work: Coroutine[Any, Any, object]) -> None:
         """Run work once."""
-        self._begin(work, getattr(work, "__qualname__", "")).add_done_callback(_log_failure)
+        task = asyncio.get_running_loop().create_task(work, name=getattr(work, "__qualname__", ""))
+        self._tasks.add(task)
+        task.add_done_callback(self._spawned_ended)
 
     async def close(self) -> None:
         """End what is under way; returns when it has ended."""
@@ -63,6 +65,11 @@ class Tasks:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # it is told elsewhere
+
+    def _spawned_ended(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("background task failed", task=task.get_name(), exc_info=error)
 
     async def _keep(self, name: str, work: Work, is_fatal: IsFatal) -> None:
         now = asyncio.get_running_loop().time
@@ -98,8 +105,3 @@ async def _repeat(wait: Callable[[], float], name: str, chore: Chore) -> None:
                 await result
         except Exception:
             log.exception("chore failed", chore=name)
-
-
-def _log_failure(task: "asyncio.Task[Any]") -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("background task failed", task=task.get_name(), exc_info=error)

@@ -5,6 +5,7 @@ known, and lets the system write into that: records that a follower fetches are 
 """
 
 import asyncio
+import mmap
 import socket
 from collections import deque
 from collections.abc import Sequence
@@ -16,12 +17,17 @@ import structlog
 
 from headrace.protocol.exchange import LARGEST_ANSWER
 
-from .buffers import Buffers
 from .network import Buffer, LinkClosed, Socket
+from .ports import bound_socket
 
 BACKLOG: Final = 1024
 REST_SECONDS: Final = 10.0
 """After this long without a large answer a link gives back the memory for them."""
+LARGEST_KEPT: Final = 16 << 20
+"""Bytes of the largest memory for frames that is used again."""
+_MOST_KEPT: Final = 3
+"""One that fills, one that is worked on, one to spare."""
+_STEP: Final = 256 << 10
 _SMALL: Final = 64 * 1024
 _MOST_PARTS: Final = 64
 _READS_PER_TURN: Final = 4
@@ -51,17 +57,19 @@ class TcpNetwork:
 
     def listen(self, host: str, port: int) -> "TcpAcceptor":
         """Take an address of this machine."""
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(address)
-            sock.listen(BACKLOG)
-        except OSError:
-            sock.close()
-            raise
-        sock.setblocking(False)
-        return TcpAcceptor(sock)
+        return TcpAcceptor(listening_socket(host, port))
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A socket that takes connections on an address of this machine, without blocking; `OSError` where it is taken."""
+    sock = bound_socket(host, port)
+    try:
+        sock.listen(BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    sock.setblocking(False)
+    return sock
 
 
 async def _connected(loop: asyncio.AbstractEventLoop, family: int, address: tuple[object, ...]) -> socket.socket:
@@ -259,3 +267,51 @@ class TcpLink:
     def _violated(self, reason: str) -> None:
         log.warning("link closed", reason=reason)
         self._close(reason)
+
+
+class Buffers:
+    """Memory for large frames: hands it out, and takes it back by itself once no view into it is left.
+
+    A bytearray cannot be resized while a view into it lives, and says so: that is how a free one is told. Memory
+    above `LARGEST_KEPT` comes fresh from the system each time and goes back there. Asking for it fresh is what costs:
+    a new bytearray is zeroed, at a third of the speed at which the network fills it.
+    """
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: list[bytearray] = []
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(map(len, self._kept))
+
+    def take(self, size: int) -> memoryview:
+        """That many bytes, with anything in them; valid for as long as the view, or one made of it, is kept."""
+        if size > LARGEST_KEPT:
+            return memoryview(mmap.mmap(-1, size))
+        free = [buffer for buffer in self._kept if _is_free(buffer)]
+        fitting = next((buffer for buffer in free if len(buffer) >= size), None)
+        if fitting is None:
+            fitting = self._grow(free, -(-size // _STEP) * _STEP)
+        return memoryview(fitting)[:size]
+
+    def rest(self) -> None:
+        """Give back what is free."""
+        self._kept = [buffer for buffer in self._kept if not _is_free(buffer)]
+
+    def _grow(self, free: list[bytearray], size: int) -> bytearray:
+        """A new one in the place of one that is free and too small, or of the oldest."""
+        fresh = bytearray(size)
+        replaced = free[0] if free else self._kept[0] if len(self._kept) == _MOST_KEPT else None
+        self._kept = [buffer for buffer in self._kept if buffer is not replaced]
+        self._kept.append(fresh)
+        return fresh
+
+
+def _is_free(buffer: bytearray) -> bool:
+    try:
+        buffer.append(buffer.pop())
+    except BufferError:
+        return False
+    return True

@@ -9,7 +9,6 @@ from headrace.client.errors import ClientError, from_kafka, translated
 from headrace.protocol.topic_partition import TopicPartition
 
 _NOT_COMMITTED: Final = 0
-_GONE: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +16,18 @@ class GroupSummary:
     group: str
     state: str
     type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOverview:
+    """A group in one line. None stands for what its coordinator did not tell."""
+
+    group: str
+    state: str
+    type: str
+    members: int | None
+    topics: tuple[str, ...]
+    lag: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +41,11 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitProgress:
-    """How far a group is in a partition. None stands for what is not known: never committed, or no such topic."""
+    """How far a group is in a partition. None stands for what is not known: never committed, or no such topic.
+
+    Where nothing is committed everything in the log is lag, from its start: what a consumer would read that begins with
+    `auto.offset.reset=earliest`.
+    """
 
     topic: str
     partition: int
@@ -41,7 +56,10 @@ class CommitProgress:
 
     @property
     def lag(self) -> int | None:
-        return None if self.committed is None or self.end is None else max(self.end - self.committed, 0)
+        if self.end is None:
+            return None
+        position = self.start if self.committed is None else self.committed
+        return None if position is None else max(self.end - position, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +77,11 @@ class GroupDescription:
         """How many records are committed by nobody yet, in the partitions where that is known."""
         return sum(progress.lag or 0 for progress in self.partitions)
 
+    @property
+    def uncommitted(self) -> tuple[CommitProgress, ...]:
+        """Where nothing is committed although there is something to read."""
+        return tuple(progress for progress in self.partitions if progress.committed is None and progress.lag)
+
 
 def unknown_group(group: str) -> ClientError:
     return ClientError(
@@ -74,7 +97,7 @@ class GroupAdmin(Admin):
         from confluent_kafka import KafkaException
 
         with translated():
-            found = self._client.list_consumer_groups(request_timeout=self._timeout).result(self._timeout)
+            found = self._result(self._client.list_consumer_groups(request_timeout=self._timeout), "the list of groups")
         for error in found.errors or ():  # documented as exceptions; what comes are the errors themselves
             raise from_kafka(error.args[0] if isinstance(error, KafkaException) else error)
         summaries = [
@@ -115,10 +138,8 @@ class GroupAdmin(Admin):
 
         with translated():
             futures = self._client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
-            found = futures[group].result(self._timeout).topic_partitions
-        return {
-            TopicPartition(each.topic, each.partition): each.offset for each in found if each.offset >= _NOT_COMMITTED
-        }
+            found = self._result(futures[group], f"the offsets of group '{group}'").topic_partitions
+        return _committed(found)
 
     def move(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets in the name of a group that has no members."""
@@ -129,7 +150,7 @@ class GroupAdmin(Admin):
         places = [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
         with translated():
             futures = self._client.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)])
-            moved = futures[group].result(self._timeout).topic_partitions
+            moved = self._result(futures[group], f"the new offsets of group '{group}'").topic_partitions
         for each in moved:
             if each.error is not None:
                 raise from_kafka(each.error, each.topic)
@@ -137,36 +158,125 @@ class GroupAdmin(Admin):
     def delete_groups(self, groups: Iterable[str]) -> dict[str, ClientError | None]:
         """Delete groups that have no members, with what they have committed."""
         with translated():
-            return self._each(self._client.delete_consumer_groups(list(groups), request_timeout=self._timeout))
+            futures = self._client.delete_consumer_groups(list(groups), request_timeout=self._timeout)
+            return self._each(futures, "the deletion of group")
 
     def _described(self, group: str) -> Any:
         with translated():
-            return self._client.describe_consumer_groups([group])[group].result(self._timeout)
+            return self._result(self._client.describe_consumer_groups([group])[group], f"group '{group}'")
+
+    def overviews(self, groups: Iterable[GroupSummary]) -> list[GroupOverview]:
+        """Groups with the number of their members and their lag; three rounds of requests, however many there are."""
+        groups = list(groups)
+        members = self._members_of([group.group for group in groups])
+        committed = self._committed_of([group.group for group in groups])
+        read = {
+            group.group: {place.topic for place in committed.get(group.group) or ()}
+            | {place.topic for each in members.get(group.group) or () for place in each.partitions}
+            for group in groups
+        }
+        ranges = self._ranges({topic for topics in read.values() for topic in topics})
+        return [
+            GroupOverview(
+                group=group.group,
+                state=group.state,
+                type=group.type,
+                members=None if (known := members.get(group.group)) is None else len(known),
+                topics=tuple(sorted(read[group.group])),
+                lag=_lag(committed.get(group.group), read[group.group], ranges),
+            )
+            for group in groups
+        ]
+
+    def _members_of(self, groups: list[str]) -> dict[str, tuple[GroupMember, ...]]:
+        if not groups:
+            return {}
+        with translated():
+            futures = self._client.describe_consumer_groups(groups, request_timeout=self._timeout)
+        described = self._told(futures, "the members of groups")
+        return {group: tuple(_member(each) for each in one.members) for group, one in described.items()}
+
+    def _committed_of(self, groups: list[str]) -> dict[str, dict[TopicPartition, int]]:
+        from confluent_kafka import ConsumerGroupTopicPartitions
+
+        with translated():
+            futures = {
+                group: self._client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group]
+                for group in groups
+            }
+        told = self._told(futures, "the offsets of groups")
+        return {group: _committed(one.topic_partitions) for group, one in told.items()}
+
+    def _told(self, futures: Mapping[Any, Any], what: str) -> dict[Any, Any]:
+        """The results of those that did not fail: what one coordinator cannot tell now keeps nobody from the rest."""
+        from confluent_kafka import KafkaException
+
+        found: dict[Any, Any] = {}
+        for key, future in futures.items():
+            try:
+                found[key] = self._result(future, what)
+            except KafkaException:
+                continue
+        return found
 
     def _progress(
         self, committed: Mapping[TopicPartition, int], owners: Mapping[TopicPartition, str]
     ) -> Iterable[CommitProgress]:
-        places = sorted(committed.keys() | owners.keys())
-        for topic in dict.fromkeys(topic for topic, _ in places):
-            partitions = [partition for name, partition in places if name == topic]
-            starts, ends = self._known_range(topic, partitions)
-            for partition in partitions:
-                yield CommitProgress(
-                    topic=topic,
-                    partition=partition,
-                    committed=committed.get(TopicPartition(topic, partition)),
-                    start=starts.get(partition),
-                    end=ends.get(partition),
-                    member=owners.get(TopicPartition(topic, partition)),
-                )
+        """Every partition of the topics that the group reads, also those that it has committed nothing for."""
+        ranges = self._ranges({place.topic for place in committed.keys() | owners.keys()})
+        for place in sorted(committed.keys() | owners.keys() | ranges.keys()):
+            start, end = ranges.get(place, (None, None))
+            yield CommitProgress(
+                topic=place.topic,
+                partition=place.partition,
+                committed=committed.get(place),
+                start=start,
+                end=end,
+                member=owners.get(place),
+            )
 
-    def _known_range(self, topic: str, partitions: list[int]) -> tuple[dict[int, int], dict[int, int]]:
-        try:
-            return self._offset_range(topic, partitions)
-        except ClientError as error:
-            if error.code in _GONE:
-                return {}, {}
-            raise
+    def _ranges(self, topics: Iterable[str]) -> dict[TopicPartition, tuple[int, int]]:
+        """Where the partitions of these topics begin and end; those that are gone, or led by nobody, are left out."""
+        wanted = set(topics)
+        if not wanted:
+            return {}
+        places = [
+            TopicPartition(topic.name, partition)
+            for topic in self.list_topics()
+            if topic.name in wanted
+            for partition in range(topic.partitions)
+        ]
+        starts, ends = self._listed(places, earliest=True), self._listed(places, earliest=False)
+        return {place: (starts[place], ends[place]) for place in places if place in starts and place in ends}
+
+    def _listed(self, places: list[TopicPartition], *, earliest: bool) -> dict[TopicPartition, int]:
+        import confluent_kafka
+        from confluent_kafka.admin import OffsetSpec
+
+        spec = OffsetSpec.earliest() if earliest else OffsetSpec.latest()
+        if not places:
+            return {}
+        with translated():
+            asked = {confluent_kafka.TopicPartition(topic, partition): spec for topic, partition in places}
+            futures = self._client.list_offsets(asked, request_timeout=self._timeout)
+        told = self._told(futures, "the offsets of partitions")
+        return {TopicPartition(place.topic, place.partition): int(one.offset) for place, one in told.items()}
+
+
+def _lag(
+    committed: Mapping[TopicPartition, int] | None,
+    topics: set[str],
+    ranges: Mapping[TopicPartition, tuple[int, int]],
+) -> int | None:
+    if committed is None:
+        return None
+    return sum(
+        max(end - committed.get(place, start), 0) for place, (start, end) in ranges.items() if place.topic in topics
+    )
+
+
+def _committed(places: Iterable[Any]) -> dict[TopicPartition, int]:
+    return {TopicPartition(each.topic, each.partition): each.offset for each in places if each.offset >= _NOT_COMMITTED}
 
 
 def _member(member: Any) -> GroupMember:

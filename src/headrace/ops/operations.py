@@ -4,15 +4,17 @@ itself, as the client library has no calls for half of it.
 Every call may be made at any broker, which forwards it to the controller, and is repeated while there is none.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from headrace.client.admin import answers
 from headrace.client.columnar.channel import Channel
 from headrace.client.columnar.cluster import Cluster
-from headrace.client.columnar.retry import refused, refused_or_again
+from headrace.client.columnar.retry import Patience, refused, refused_or_again
 from headrace.client.core.errors import ConnectionLost
+from headrace.client.core.level import UPDATE_LEVEL, VERSION, read_level_update, update_level_request
 from headrace.client.core.offsets import (
     DEBUGGING_REPLICA,
     LATEST,
@@ -24,10 +26,13 @@ from headrace.client.core.offsets import (
 from headrace.client.core.topics import BROKER, TOPIC, alter_configs_request, describe_configs_request
 from headrace.client.errors import ClientError
 from headrace.client.probe import require_listener
+from headrace.client.waiting import Diagnose, OnWait, Waiter
+from headrace.net.address import Address
 from headrace.protocol.api import REFETCH, START_EMPTY, ApiKey
-from headrace.protocol.errors import ErrorCode
+from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.topic_partition import TopicPartition, indexes_by_topic, values_by_topic
 
+from .health import BrokerReports, ask_all, is_levelled, with_version
 from .moves import Replicas
 from .overview import BrokerView, ClusterView, PartitionView, Sizes, all_brokers
 
@@ -56,15 +61,44 @@ Outcomes = dict[TopicPartition, ClientError | None]
 """For each partition what was in the way, if anything was."""
 
 
+_DEFAULTS: Final = {
+    "client.id": "headrace-cli",
+    "default.api.timeout.ms": str(TIMEOUT_MS),
+    "socket.connection.setup.timeout.ms": "3000",
+}
+
+
+class _WaitedFor(Cluster):
+    """A cluster whose user learns what is waited for."""
+
+    def __init__(self, settings: Mapping[str, str], waiter: Waiter) -> None:
+        super().__init__(settings)
+        self._waiter = waiter
+
+    def retried(self, attempt: Callable[[], T], patience: Patience | None = None) -> T:
+        call = super().retried
+        return self._waiter.call(lambda: call(attempt, patience), "the cluster's answer")
+
+
 class Operations:
     """One cluster. Each method raises `ClientError`, or gives one per partition."""
 
-    def __init__(self, bootstrap: str, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        properties: Mapping[str, str] | None = None,
+        *,
+        on_wait: OnWait | None = None,
+        diagnose: Diagnose | None = None,
+    ) -> None:
         require_listener(bootstrap)
-        given = {"client.id": "headrace-cli", "default.api.timeout.ms": str(TIMEOUT_MS), **(properties or {})}
-        self._cluster = Cluster({**given, "bootstrap.servers": bootstrap})
+        given = {**_DEFAULTS, **(properties or {}), "bootstrap.servers": bootstrap}
+        waiter = Waiter(diagnose or (lambda: answers(bootstrap)), limit=2 * TIMEOUT_MS / 1000, on_wait=on_wait)
+        self._cluster: Cluster = _WaitedFor(given, waiter)
         self._living: set[int] = set()
         """The brokers of the last view."""
+        self._asked_broker: int | None = None
+        """The broker that is asked now; None where any may be."""
 
     def __enter__(self) -> Self:
         return self
@@ -76,8 +110,15 @@ class Operations:
 
     # What there is
 
-    def view(self) -> ClusterView:
-        """The cluster as one of its brokers knows it."""
+    def view(self, at: int | None = None) -> ClusterView:
+        """The cluster as one of its brokers knows it: this one, or whichever answers."""
+        self._asked_broker = at
+        try:
+            return self._view()
+        finally:
+            self._asked_broker = None
+
+    def _view(self) -> ClusterView:
         described = self._ask(ApiKey.DESCRIBE_CLUSTER, {"include_cluster_authorized_operations": False})
         self._living = {b.broker_id for b in described.brokers} & set(self._cluster.brokers())
         living = [BrokerView(id=b.broker_id, host=b.host, port=b.port, rack=b.rack) for b in described.brokers]
@@ -90,13 +131,47 @@ class Operations:
             partitions=tuple(partitions),
         )
 
+    def health(self, view: ClusterView) -> BrokerReports:
+        """What each broker of a view that lives says of itself."""
+        living = {broker.id: Address(broker.host, broker.port) for broker in view.brokers if broker.is_alive}
+        return ask_all(living, self._cluster.settings.connection)
+
+    def with_versions(self, view: ClusterView, reports: BrokerReports) -> ClusterView:
+        """The view with the version and the feature levels of each broker that tells them, and those of the cluster."""
+        levels = [r.numbers["feature_level"] for r in reports.values() if is_levelled(r)]
+        return replace(
+            view,
+            brokers=tuple(with_version(broker, reports.get(broker.id)) for broker in view.brokers),
+            level=int(max(levels)) if levels else None,
+        )
+
+    def update_level(self, to: int | None, *, dry_run: bool) -> Mapping[str, Any]:
+        """Raise the cluster's feature level to this one, or to the newest that all brokers speak; what became of it."""
+        view = self.view()
+        view = self.with_versions(view, self.health(view))
+        asked = next((broker.id for broker in view.brokers if broker.levels is not None), None)
+        if asked is None:
+            raise ClientError("no broker knows feature levels: all are of an earlier release", "UNSUPPORTED_VERSION")
+
+        def attempt(channel: Channel) -> Mapping[str, Any]:
+            channel.send(UPDATE_LEVEL, VERSION, update_level_request(to, dry_run=dry_run))
+            try:
+                return read_level_update(channel.receive().body)
+            except CodedError as error:
+                if error.code is ErrorCode.unsupported_version:
+                    raise ClientError(
+                        f"broker {view.controller}, the controller, is of an earlier release: replace it first",
+                        "UNSUPPORTED_VERSION",
+                    ) from error
+                raise refused_or_again(error.code, "feature level", error.message) from error
+
+        return self._cluster.with_broker(asked, attempt)
+
     def partitions(self, topics: Iterable[str] = ()) -> list[PartitionView]:
         """The partitions of these topics, or of all."""
         moving = self.moving()
         found = [
-            _partition_view(
-                topic.name, partition, moving.get(TopicPartition(topic.name, partition.partition_index), ((), ()))
-            )
+            partition_view(topic.name, partition, moving.get(TopicPartition(topic.name, partition.partition_index)))
             for topic in self._topics(topics)
             for partition in topic.partitions
         ]
@@ -271,21 +346,24 @@ class Operations:
                 return answer
             raise refused_or_again(code, "the cluster", getattr(answer, "error_message", None))
 
-        return self._cluster.with_any(attempt)
+        at = self._asked_broker
+        return self._cluster.with_any(attempt) if at is None else self._cluster.with_broker(at, attempt)
 
 
-def _partition_view(topic: str, partition: Any, moving: tuple[Replicas, Replicas]) -> PartitionView:
+def partition_view(topic: str, partition: Any, moving: tuple[Replicas, Replicas] | None) -> PartitionView:
+    """A partition of an answer to Metadata or DescribeTopicPartitions; `moving` has who comes and who goes."""
+    adding, removing = moving or ((), ())
     return PartitionView(
         topic=topic,
         partition=partition.partition_index,
         leader=partition.leader_id if partition.leader_id >= 0 else None,
-        leader_epoch=partition.leader_epoch,
+        leader_epoch=getattr(partition, "leader_epoch", -1),
         replicas=tuple(partition.replica_nodes),
         isr=tuple(partition.isr_nodes),
-        offline=tuple(partition.offline_replicas),
-        elr=tuple(partition.eligible_leader_replicas or ()),
-        adding=moving[0],
-        removing=moving[1],
+        offline=tuple(getattr(partition, "offline_replicas", ())),
+        elr=tuple(getattr(partition, "eligible_leader_replicas", None) or ()),
+        adding=adding,
+        removing=removing,
     )
 
 

@@ -29,6 +29,10 @@ class BrokerView:
     port: int = 0
     rack: str | None = None
     is_alive: bool = True
+    version: str = ""
+    """Of its software; empty where it was not asked or does not tell."""
+    levels: tuple[int, int] | None = None
+    """The feature levels that it speaks, from the lowest to the highest."""
 
     @property
     def address(self) -> str:
@@ -90,6 +94,17 @@ class ClusterView:
     controller: int | None
     brokers: tuple[BrokerView, ...]
     partitions: tuple[PartitionView, ...]
+    level: int | None = None
+    """Its feature level, where that was asked and told."""
+
+    @property
+    def versions(self) -> dict[str, list[int]]:
+        """The brokers that live, by the version of their software."""
+        found: dict[str, list[int]] = {}
+        for broker in self.brokers:
+            if broker.is_alive:
+                found.setdefault(broker.version, []).append(broker.id)
+        return found
 
     @property
     def racks(self) -> Racks:

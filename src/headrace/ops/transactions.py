@@ -41,6 +41,20 @@ class ActiveProducer:
     """Where its open transaction begins, if it has one."""
 
 
+def active_producers(described: Any) -> list[ActiveProducer]:
+    """The producers in what DescribeProducers answered of a partition."""
+    return [
+        ActiveProducer(
+            producer_id=each.producer_id,
+            producer_epoch=each.producer_epoch,
+            coordinator_epoch=each.coordinator_epoch,
+            last_timestamp=each.last_timestamp,
+            start_offset=each.current_txn_start_offset if each.current_txn_start_offset >= 0 else None,
+        )
+        for each in described.active_producers
+    ]
+
+
 class TransactionOperations(Operations):
     """The transactions of one cluster. Each method raises `ClientError`."""
 
@@ -108,16 +122,7 @@ class TransactionOperations(Operations):
             _check(found.error_code, f"topic '{topic}' partition {partition}")
             return found
 
-        producers = [
-            ActiveProducer(
-                producer_id=each.producer_id,
-                producer_epoch=each.producer_epoch,
-                coordinator_epoch=each.coordinator_epoch,
-                last_timestamp=each.last_timestamp,
-                start_offset=each.current_txn_start_offset if each.current_txn_start_offset >= 0 else None,
-            )
-            for each in self._cluster.with_leader(TopicPartition(topic, partition), described).active_producers
-        ]
+        producers = active_producers(self._cluster.with_leader(TopicPartition(topic, partition), described))
         return sorted(producers, key=lambda each: (each.start_offset is None, each.start_offset))
 
     def abort_hanging(self, topic: str, partition: int, start_offset: int) -> ActiveProducer:

@@ -49,7 +49,9 @@ class ApiKey(IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_QUORUM = 55
     ALTER_PARTITION = 56
+    UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
@@ -113,6 +115,8 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
     ApiKey.OFFSET_DELETE: _range(0, 0),
     ApiKey.WRITE_TXN_MARKERS: _range(1, 2),
     ApiKey.TXN_OFFSET_COMMIT: _range(0, 5),
+    ApiKey.DESCRIBE_QUORUM: _range(0, 2),
+    ApiKey.UPDATE_FEATURES: _range(0, 2),
     ApiKey.DESCRIBE_CLUSTER: _range(0, 2),
     ApiKey.DESCRIBE_PRODUCERS: _range(0, 0),
     ApiKey.DESCRIBE_TRANSACTIONS: _range(0, 0),

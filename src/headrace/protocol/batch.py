@@ -49,6 +49,8 @@ _unpack: Final = HEADER.unpack_from
 _new_tuple: Final = tuple.__new__  # half of what a NamedTuple's own constructor costs
 _OFFSET: Final = Struct(">q")
 _EPOCH: Final = Struct(">i")
+_STAMP: Final = Struct(">qii")
+"""Offset, length, leader epoch."""
 _CRC: Final = Struct(">I")
 _ATTRIBUTES: Final = Struct(">h")
 assert HEADER.size == HEADER_SIZE
@@ -110,28 +112,28 @@ def check_batch(batch: memoryview) -> BatchHeader:
     size = len(batch)
     if size < HEADER_SIZE:
         raise CodedError(ErrorCode.invalid_record, f"a record batch has at least {HEADER_SIZE} bytes, this one {size}")
-    header = BatchHeader._make(HEADER.unpack_from(batch, 0))
-    if header.magic != MAGIC:
+    header = _new_tuple(BatchHeader, _unpack(batch, 0))
+    _, length, _, magic, crc, attributes, last_offset_delta, _, _, producer_id, _, base_sequence, count = header
+    if magic != MAGIC:
         raise CodedError(
             ErrorCode.invalid_record,
-            f"record batches have magic {MAGIC}, this one {header.magic}; use a client of Kafka 0.11 or later",
+            f"record batches have magic {MAGIC}, this one {magic}; use a client of Kafka 0.11 or later",
         )
-    if header.batch_length + LOG_OVERHEAD != size:
+    if length + LOG_OVERHEAD != size:
         _raise_wrong_length(header, size)
-    if crc32c(batch[CRC_START:]) != header.crc:
+    if crc32c(batch[CRC_START:]) != crc:
         raise CodedError(ErrorCode.corrupt_message, "the batch does not match its CRC-32C")
-    count = header.record_count
-    if count <= 0 or header.last_offset_delta != count - 1:
+    if count <= 0 or last_offset_delta != count - 1:
         raise CodedError(
             ErrorCode.invalid_record,
-            f"a batch of {count} records cannot have a last offset delta of {header.last_offset_delta}",
+            f"a batch of {count} records cannot have a last offset delta of {last_offset_delta}",
         )
-    if header.attributes & CONTROL_BIT:
+    if attributes & CONTROL_BIT:
         raise CodedError(ErrorCode.invalid_record, "clients cannot write control batches")
-    if header.producer_id >= 0 > header.base_sequence:
+    if producer_id >= 0 > base_sequence:
         raise CodedError(
             ErrorCode.invalid_record,
-            f"a batch of producer {header.producer_id} cannot have the sequence number {header.base_sequence}",
+            f"a batch of producer {producer_id} cannot have the sequence number {base_sequence}",
         )
     return header
 
@@ -146,9 +148,8 @@ def _raise_wrong_length(header: BatchHeader, size: int) -> None:
 
 
 def stamp(batch: memoryview, base_offset: int, leader_epoch: int) -> None:
-    """Write what the leader decides into the batch, in place; the CRC does not cover it."""
-    _OFFSET.pack_into(batch, 0, base_offset)
-    _EPOCH.pack_into(batch, 12, leader_epoch)
+    """Write what the leader decides into a whole batch, in place; the CRC does not cover it."""
+    _STAMP.pack_into(batch, 0, base_offset, len(batch) - LOG_OVERHEAD, leader_epoch)
 
 
 def stamp_append_time(batch: memoryview, now_ms: int) -> None:

@@ -11,6 +11,8 @@ from struct import Struct
 from typing import Any, Final
 from uuid import UUID
 
+from headrace.kernels.varints import write_uvarint as write_uvarint
+
 from .schema import REQUIRED, Field, Shape, request_shape, response_shape, shape_of
 
 Value = Any
@@ -88,13 +90,6 @@ def _blank(field: Field) -> Value:
     if field.kafka_type in ("string", "bytes", "records"):
         return None if field.nullable else "" if field.kafka_type == "string" else b""
     return None if field.kafka_type == "uuid" else 0
-
-
-def write_uvarint(out: bytearray, value: int) -> None:
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
 
 
 def write_count(out: bytearray, count: int, flexible: bool) -> None:

@@ -44,6 +44,10 @@ class Range(Protocol):
     def position(self) -> int: ...
     @property
     def length(self) -> int: ...
+    @property
+    def next_offset(self) -> int:
+        """Where who has read it goes on."""
+        ...
 
 
 class EpochEnd(NamedTuple):

@@ -13,7 +13,7 @@ NO_SESSION: Final = -1
 class FetchPartition(NamedTuple):
     """A partition to read, from where, and how much of it at most."""
 
-    where: TopicPartition
+    topic_partition: TopicPartition
     offset: int
     max_bytes: int
     leader_epoch: int = -1
@@ -31,14 +31,14 @@ def fetch_request(
 ) -> dict[str, Any]:
     """The values of a Fetch request, which waits at the broker for `min_bytes`; isolation 1 is read_committed."""
     topics: dict[str, dict[str, Any]] = {}
-    for where, offset, most, leader_epoch, topic_id in partitions:
-        topic = topics.get(where.topic)
+    for topic_partition, offset, most, leader_epoch, topic_id in partitions:
+        topic = topics.get(topic_partition.topic)
         if topic is None:
-            name = {"topic": where.topic, "topic_id": None if topic_id is None else UUID(bytes=topic_id)}
-            topic = topics[where.topic] = {**name, "partitions": []}
+            name = {"topic": topic_partition.topic, "topic_id": None if topic_id is None else UUID(bytes=topic_id)}
+            topic = topics[topic_partition.topic] = {**name, "partitions": []}
         topic["partitions"].append(
             {
-                "partition": where.partition,
+                "partition": topic_partition.partition,
                 "current_leader_epoch": leader_epoch,
                 "fetch_offset": offset,
                 "partition_max_bytes": most,

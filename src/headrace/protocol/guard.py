@@ -53,7 +53,8 @@ class Walk:
         return position + size
 
     def count(self, position: int, count: int, smallest: int) -> None:
-        self.fits(position, count, smallest)
+        if count * smallest > self.end - position or self.elements + count > self.most_elements:
+            self.fits(position, count, smallest)
         self.elements += count
 
     def fits(self, position: int, count: int, smallest: int) -> None:
@@ -226,7 +227,7 @@ def _compact_text(walk: Walk, position: int) -> int:
 
 def _legacy_text(walk: Walk, position: int) -> int:
     size = walk.i16(position)
-    return walk.advance(position + 2, max(size, 0))
+    return walk.advance(position + 2, size) if size > 0 else position + 2
 
 
 def _legacy_bytes(walk: Walk, position: int) -> int:

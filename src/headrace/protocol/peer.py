@@ -1,4 +1,4 @@
-"""What only brokers of one cluster say to each other, besides Kafka's own APIs.
+"""What brokers of one cluster say to each other, besides Kafka's own APIs, and what they tell anyone of their health.
 
 Such a message has the head of a Kafka request (never a flexible one) and an API key that Kafka does not use and that
 ApiVersions never tells. Its body is a length (i32), that many bytes of JSON, and bytes that JSON is not good for:
@@ -21,13 +21,14 @@ from .errors import CodedError, ErrorCode, ProtocolViolation
 
 FIRST_INTERNAL: Final = 20_000
 VERSION: Final = 0
+"""Of greetings, and of what clients ask; between brokers it follows from the feature level (`protocol.levels`)."""
 _LENGTH: Final = Struct(">i")
 
 Buffer = bytes | bytearray | memoryview
 
 
 class InternalApi(IntEnum):
-    """The APIs between brokers."""
+    """The APIs between brokers, and the one of ours that is for everybody."""
 
     HELLO = 20_000
     """Shows, both ways, that the other is a broker of this cluster: `security.hello`."""
@@ -47,6 +48,10 @@ class InternalApi(IntEnum):
     """The controller asks how far logs reach, to elect where nobody is known to hold everything."""
     VERIFY = 20_009
     """The leader of a partition asks the coordinator of a transaction whether that is open there, or opens it."""
+    DESCRIBE_HEALTH = 20_010
+    """The health of the broker that is asked, as `headrace.health.HealthReport` has it; any client may ask."""
+    UPDATE_LEVEL = 20_020
+    """Raises the cluster's feature level (`protocol.levels`): asked by an operator, passed on to the controller."""
     REPLICATE = 20_005
     """A follower asks its leader for records; a body of its own: `protocol.replicate`."""
 

@@ -27,7 +27,7 @@ _ACKS_TIMEOUT_COUNT: Final = Struct(">hii")
 _INDEX_SIZE: Final = Struct(">ii")
 _ONE_TOPIC: Final = Struct(">bhibb")
 _ONE_PARTITION: Final = Struct(">bi")
-
+_new_tuple: Final = tuple.__new__  # half of what a NamedTuple's own constructor costs
 
 PartitionRecords = tuple[int, memoryview | None]
 """What goes to one partition, by its index; None where the client sent null."""
@@ -70,7 +70,7 @@ def parse_request(data: memoryview, position: int, version: int) -> ProduceReque
     """
     try:
         if version >= FIRST_FLEXIBLE:
-            return _parse_flexible(data, position, version)
+            return _parse_one(data, position, version) or _parse_flexible(data, position, version)
         return _parse_legacy(data, position)
     except (IndexError, StructError):
         raise ProtocolViolation("a produce request that ends too early") from None
@@ -92,17 +92,18 @@ def _parse_one(data: memoryview, at: int, version: int) -> ProduceRequest | None
         topic_id = bytes(data[at - 1 : at + 15])
         at += 15
     partitions, index = _ONE_PARTITION.unpack_from(data, at)
-    size, at = _uvarint(data, at + 5)
+    at += 6
+    size = data[at - 1]
+    if size >= 0x80:
+        size, at = _uvarint(data, at - 1)
     after = at + size - 1
     if partitions != 2 or size == 0 or data[after:].tobytes() != b"\0\0\0":
         return None
-    return ProduceRequest(None, acks, timeout_ms, [TopicRecords(name, topic_id, [(index, data[at:after])])])
+    topic = _new_tuple(TopicRecords, (name, topic_id, [(index, data[at:after])]))
+    return _new_tuple(ProduceRequest, (None, acks, timeout_ms, [topic]))
 
 
 def _parse_flexible(data: memoryview, at: int, version: int) -> ProduceRequest:
-    one = _parse_one(data, at, version)
-    if one is not None:
-        return one
     size, at = _uvarint(data, at)
     transactional_id, at = _text(data, at, size - 1)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(data, at)
@@ -209,6 +210,11 @@ _V2_PARTITION: Final = Struct(">ihqq")
 _V5_PARTITION: Final = Struct(">ihqqq")
 _NO_ERRORS_V8: Final = b"\0\0\0\0\xff\xff"
 _NO_ERRORS_V9: Final = b"\x01\0\0"
+
+
+def well(partition: int, base_offset: int, log_append_time: int, log_start_offset: int) -> PartitionAnswer:
+    """The answer of a partition that was written to."""
+    return _new_tuple(PartitionAnswer, (partition, 0, base_offset, log_append_time, log_start_offset, None, ()))
 
 
 def one_answer(version: int, topic: TopicRecords, answer: PartitionAnswer) -> bytes:

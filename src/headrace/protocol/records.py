@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
+from headrace.kernels.varints import write_varint
+
 from . import compression
 from .batch import (
     APPEND_TIME_BIT,
@@ -247,15 +249,15 @@ def _max_timestamp(records: Sequence[Record], append_time: int | None) -> int:
 
 def _write_record(out: bytearray, record: Record, timestamp_delta: int, offset_delta: int) -> None:
     body = bytearray(1)
-    _write_varint(body, timestamp_delta)
-    _write_varint(body, offset_delta)
+    write_varint(body, timestamp_delta)
+    write_varint(body, offset_delta)
     _write_bytes(body, record.key)
     _write_bytes(body, record.value)
-    _write_varint(body, len(record.headers))
+    write_varint(body, len(record.headers))
     for key, value in record.headers:
         _write_bytes(body, key.encode(errors=_REVERSIBLE))
         _write_bytes(body, value)
-    _write_varint(out, len(body))
+    write_varint(out, len(body))
     out += body
 
 
@@ -263,16 +265,8 @@ def _write_bytes(out: bytearray, data: bytes | None) -> None:
     if data is None:
         out.append(1)
         return
-    _write_varint(out, len(data))
+    write_varint(out, len(data))
     out += data
-
-
-def _write_varint(out: bytearray, value: int) -> None:
-    value = (value << 1) ^ (value >> 63)
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
 
 
 def encode_marker(

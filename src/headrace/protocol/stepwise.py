@@ -121,7 +121,7 @@ def _element(annotation: Any) -> type:
 
 def _struct(plan: _Plan, walk: _Reading, start: int) -> Steps:
     at, edits_before = start, len(walk.edits)
-    found: dict[str, tuple[Any, ...]] = {}
+    values: dict[str, tuple[Any, ...]] = {}
     cuts: list[Edit] = []
     for step, array in plan.parts:
         if array is None:
@@ -133,9 +133,9 @@ def _struct(plan: _Plan, walk: _Reading, start: int) -> Steps:
             continue
         walk.fits(first, count, array.smallest)
         array_at = at
-        found[array.name], at = yield from _elements(array, plan.is_flexible, walk, first, count)
+        values[array.name], at = yield from _elements(array, plan.is_flexible, walk, first, count)
         cuts.append((array_at, at, b"\1" if plan.is_flexible else b"\0\0\0\0"))
-    return _decoded(plan, walk, start, at, edits_before, cuts, found), at
+    return _decoded(plan, walk, start, at, edits_before, cuts, values), at
 
 
 def _elements(array: _Array, is_flexible: bool, walk: _Reading, at: int, count: int) -> _Values:

@@ -9,7 +9,7 @@ from struct import error as StructError  # noqa: N812
 from typing import Final, NamedTuple
 
 from .errors import ErrorCode, ProtocolViolation
-from .guard import check_response, skip_tags
+from .guard import Walk, check_response, skip_tags
 from .topic_partition import TopicPartition
 
 DESCRIBE_TRANSACTIONS: Final = 65
@@ -45,6 +45,7 @@ def read_described(data: memoryview) -> list[DescribedTransaction]:
 class _Walk:
     def __init__(self, data: memoryview) -> None:
         self._data = data
+        self._walk = Walk(data)
         self._position = _THROTTLE.size
 
     def transactions(self) -> Iterator[DescribedTransaction]:
@@ -71,14 +72,8 @@ class _Walk:
         return found
 
     def _count(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._data[self._position]
-            self._position += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value - 1
-            shift += 7
+        size, self._position = self._walk.uvarint(self._position)
+        return size - 1
 
     def _text(self) -> str:
         size = self._count()

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from ctypes import addressof, c_char
 from typing import Final
 
-from headrace.kernels.native import Function
-from headrace.kernels.records import COUNT, FAULTS, SIZE, SOUND, STATE_SIZE, walk
+from headrace.kernels.native import Bind, Check, Function
+from headrace.kernels.records import COUNT, FAULT, FAULTS, SIZE, SOUND, STATE_SIZE, walk
 
 from . import compression
 from .batch import HEADER_SIZE, SMALLEST_RECORD, BatchHeader
@@ -30,16 +30,33 @@ class _Walker(threading.local):
         state = array("q", bytes(8 * STATE_SIZE))
         self.state = state, state.buffer_info()[0]
         """The state and its address."""
+        self.check: Check | None = None if _bind is None else _bind(state)
 
 
-_walker: Final = _Walker()
 _compiled: Function | None = None
+_bind: Bind | None = None
+_walker = _Walker()
 
 
-def use_compiled(function: Function | None) -> None:
-    """Read records with machine code from now on; with None in Python."""
-    global _compiled
+def use_compiled(function: Function | None, bind: Bind | None = None) -> None:
+    """Read records with machine code from now on, whole batches with what `bind` makes; with None in Python."""
+    global _compiled, _bind, _walker
     _compiled = function
+    _bind = bind
+    _walker = _Walker()
+
+
+def check_plain_records(batch: memoryview, header: BatchHeader) -> Learned:
+    """What the records of an uncompressed batch say whose header is sound.
+
+    `CodedError` (INVALID_RECORD) unless they are as many as the header says, and sound ones.
+    """
+    check = _walker.check
+    if check is not None:
+        state = check(batch)
+        if state[FAULT] == SOUND:
+            return state
+    return check_records(batch, HEADER_SIZE, header.record_count)
 
 
 def check_records(data: memoryview, start: int, count: int) -> Learned:

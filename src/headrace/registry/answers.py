@@ -11,17 +11,17 @@ from .parsing import guid
 
 def described(schema: Schema, text: str) -> dict[str, Any]:
     """A schema's fields. The type is left out where it is Avro, and what is empty everywhere, as clients expect."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if schema.type != "AVRO":
-        found["schemaType"] = schema.type
+        fields["schemaType"] = schema.type
     if schema.references:
-        found["references"] = [{"name": r.name, "subject": r.subject, "version": r.version} for r in schema.references]
+        fields["references"] = [{"name": r.name, "subject": r.subject, "version": r.version} for r in schema.references]
     if schema.metadata:
-        found["metadata"] = schema.metadata
+        fields["metadata"] = schema.metadata
     if schema.rule_set:
-        found["ruleSet"] = schema.rule_set
-    found["schema"] = text
-    return found
+        fields["ruleSet"] = schema.rule_set
+    fields["schema"] = text
+    return fields
 
 
 def version(entry: Version, text: str | None = None) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def version(entry: Version, text: str | None = None) -> dict[str, Any]:
 
 
 def registered(entry: Version) -> dict[str, Any]:
-    """What a registration comes to."""
+    """The answer to a registration."""
     found = version(entry)
     del found["subject"]
     return found
@@ -58,7 +58,7 @@ def referrers(state: RegistryState, entry: Version, *, deleted: bool) -> list[in
 
 
 def uses(state: RegistryState, context: str, schema_id: int, *, deleted: bool) -> list[Version]:
-    """The versions that have an id."""
+    """The versions with a schema id."""
     places = state.context(context).uses.get(schema_id, ())
     entries = [state.subjects[subject][number] for subject, number in sorted(places)]
     return [entry for entry in entries if deleted or not entry.deleted]

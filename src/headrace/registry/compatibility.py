@@ -1,4 +1,4 @@
-"""Which earlier versions a new one is held against, and in which direction."""
+"""Compatibility levels: which earlier versions a new one is checked against, and in which direction."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from headrace.schema_log.records import Schema
 from headrace.schema_log.state import RegistryState, Version
 
 from .errors import InvalidSchemaError
-from .parsing import Parser
+from .parsing import SchemaParser
 from .schemas.model import Parsed
 
 
@@ -34,7 +34,7 @@ DEFAULT_LEVEL: Final = "BACKWARD"
 
 
 def held_against(versions: Sequence[Version], level: str, group: str | None, schema: Schema) -> list[Version]:
-    """The versions that count, newest first; with a compatibility group, only those with the same value of it."""
+    """The versions to check against, newest first; with a compatibility group, only those with the same value of it."""
     if group:
         mine = _property(schema, group)
         versions = [version for version in versions if _property(version.schema, group) == mine]
@@ -42,7 +42,7 @@ def held_against(versions: Sequence[Version], level: str, group: str | None, sch
 
 
 def objections(
-    parser: Parser, state: RegistryState, schema: Schema, parsed: Parsed, earlier: Sequence[Version], level: str
+    parser: SchemaParser, state: RegistryState, schema: Schema, parsed: Parsed, earlier: Sequence[Version], level: str
 ) -> list[str]:
     """Why the schema is refused at this level; empty if it is not. The first version objected to is told about."""
     for version in earlier:
@@ -54,7 +54,7 @@ def objections(
 
 
 def _against(
-    parser: Parser, state: RegistryState, schema: Schema, parsed: Parsed, version: Version, level: Level
+    parser: SchemaParser, state: RegistryState, schema: Schema, parsed: Parsed, version: Version, level: Level
 ) -> list[str]:
     if not (level.backward or level.forward):
         return []

@@ -1,4 +1,4 @@
-"""Decisions, as functions of the state: what a request comes to, or what is proposed to the log so that it does.
+"""Decisions, as functions of the state: the answer to a request, or the change that is proposed to the log.
 
 A proposal reads everything the decision rests on. Nothing here changes the state, waits or writes.
 """
@@ -21,7 +21,7 @@ from headrace.schema_log.state import (
 from . import errors
 from .compatibility import DEFAULT_LEVEL, LEVELS, held_against, objections
 from .errors import InvalidSchemaError, RegistryError
-from .parsing import Parser, Posted
+from .parsing import Posted, SchemaParser
 
 MODES: Final = ("READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT")
 MOST_SCHEMA: Final = 900_000
@@ -56,7 +56,7 @@ def find_version(state: RegistryState, subject: str, version: int, *, deleted: b
 
 
 def look_up(
-    state: RegistryState, parser: Parser, subject: str, posted: Posted, *, normalize: bool, deleted: bool
+    state: RegistryState, parser: SchemaParser, subject: str, posted: Posted, *, normalize: bool, deleted: bool
 ) -> Version:
     """The version of a subject that is this schema."""
     if not state.versions(subject, deleted=True):
@@ -71,7 +71,7 @@ def look_up(
 
 
 def register(
-    state: RegistryState, parser: Parser, subject: str, posted: Posted, *, normalize: bool
+    state: RegistryState, parser: SchemaParser, subject: str, posted: Posted, *, normalize: bool
 ) -> Version | Proposal:
     """The version that is this schema already, or a proposal to make it the next one."""
     if not is_valid(subject):
@@ -101,7 +101,7 @@ def register(
 
 
 def test(
-    state: RegistryState, parser: Parser, subject: str, posted: Posted, version: int | None, *, normalize: bool
+    state: RegistryState, parser: SchemaParser, subject: str, posted: Posted, version: int | None, *, normalize: bool
 ) -> list[str]:
     """What the subject's level objects to in a schema, against one version or against all that count."""
     config = config_in_scope(state, subject)
@@ -196,7 +196,7 @@ def delete_mode(state: RegistryState, scope: str) -> tuple[str, Proposal]:
 
 
 def _prepared(
-    state: RegistryState, parser: Parser, subject: str, posted: Posted, normalize: bool
+    state: RegistryState, parser: SchemaParser, subject: str, posted: Posted, normalize: bool
 ) -> tuple[Schema, Any]:
     try:
         return parser.prepare(state, subject, posted, normalize=normalize)
@@ -205,7 +205,7 @@ def _prepared(
 
 
 def _objections(
-    parser: Parser, state: RegistryState, schema: Schema, parsed: Any, earlier: Sequence[Version], level: str
+    parser: SchemaParser, state: RegistryState, schema: Schema, parsed: Any, earlier: Sequence[Version], level: str
 ) -> list[str]:
     try:
         return objections(parser, state, schema, parsed, earlier, level)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class LogEntry:
     """A record at its offset. `key` is different for every proposal, so that compaction would remove nothing."""
 
     offset: int
@@ -25,7 +25,7 @@ class SchemaLog(Protocol):
     async def append(self, key: bytes, value: bytes) -> None:
         """Returns once the record is durable. After LogUnavailableError it may be there or not."""
 
-    def follow(self) -> AsyncIterator[Entry]:
+    def follow(self) -> AsyncIterator[LogEntry]:
         """Every record from the first on, and then each new one; ends only with an error or a cancellation."""
 
     async def end(self) -> int:
@@ -36,15 +36,15 @@ class MemoryLog:
     """A log that lives as long as the process; any number of registries may share it."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[LogEntry] = []
         self._grown = asyncio.Condition()
 
     async def append(self, key: bytes, value: bytes) -> None:
         async with self._grown:
-            self.entries.append(Entry(offset=len(self.entries), key=key, value=value))
+            self.entries.append(LogEntry(offset=len(self.entries), key=key, value=value))
             self._grown.notify_all()
 
-    async def follow(self) -> AsyncIterator[Entry]:
+    async def follow(self) -> AsyncIterator[LogEntry]:
         position = 0
         while True:
             async with self._grown:

@@ -41,7 +41,7 @@ def all_types() -> dict[str, SchemaType]:
     return {kind.name: kind for kind in types}
 
 
-class Parser:
+class SchemaParser:
     """Parses schemas against a state. InvalidSchemaError for what is none."""
 
     def __init__(self, types: Mapping[str, SchemaType] | None = None) -> None:
@@ -101,20 +101,20 @@ def guid(schema: Schema) -> str:
 
 def dependencies_of(state: RegistryState, subject: str, references: Sequence[Reference]) -> list[Dependency]:
     """What references stand for, also by way of others, each before those that refer to it."""
-    found: dict[str, Dependency] = {}
+    dependencies: dict[str, Dependency] = {}
     visiting: set[tuple[str, int]] = set()
 
-    def visit(parent: str, wanted: Sequence[Reference]) -> None:
-        for reference in wanted:
+    def visit(parent: str, references: Sequence[Reference]) -> None:
+        for reference in references:
             entry = _referenced(state, parent, reference)
             place = (entry.subject, entry.version)
-            if reference.name not in found and place not in visiting:
+            if reference.name not in dependencies and place not in visiting:
                 visiting.add(place)
                 visit(entry.subject, entry.schema.references)
-                found[reference.name] = Dependency(name=reference.name, text=entry.schema.text)
+                dependencies[reference.name] = Dependency(name=reference.name, text=entry.schema.text)
 
     visit(subject, references)
-    return list(found.values())
+    return list(dependencies.values())
 
 
 def _guarded(kind: SchemaType, text: str, dependencies: Sequence[Dependency]) -> Parsed:

@@ -18,8 +18,8 @@ from headrace.schema_log.state import Outcome, RegistryState
 
 from . import errors
 from .errors import RegistryError
-from .log import Entry, LogUnavailableError, SchemaLog
-from .parsing import Parser
+from .log import LogEntry, LogUnavailableError, SchemaLog
+from .parsing import SchemaParser
 
 log = structlog.get_logger(__name__)
 PATIENCE_SECONDS: Final = 30.0
@@ -55,13 +55,13 @@ class Registry:
     def __init__(
         self,
         schemas: SchemaLog,
-        parser: Parser | None = None,
+        parser: SchemaParser | None = None,
         *,
         patience: float = PATIENCE_SECONDS,
         new_key: Callable[[], bytes] = lambda: uuid.uuid4().bytes,
     ) -> None:
         self.state = RegistryState()
-        self.parser = parser or Parser()
+        self.parser = parser or SchemaParser()
         self._log = schemas
         self._patience = patience
         self._new_key = new_key
@@ -157,7 +157,7 @@ class Registry:
             log.exception("the schema registry stopped", exc_info=error)
             self._stop("reading the log failed; the gateway's log says why")
 
-    def _take(self, entry: Entry) -> None:
+    def _take(self, entry: LogEntry) -> None:
         outcome = self.state.apply(entry.offset, decode(entry.value))
         decided = self._proposed.get(entry.key)
         if decided is not None and not decided.done():

@@ -11,15 +11,16 @@ import structlog
 
 from headrace.client.aio.admin import create_topic
 from headrace.client.aio.client import Client
-from headrace.client.aio.fetching import FetchPosition, Page, fetch, list_offsets
+from headrace.client.aio.fetching import Page, fetch, list_offsets
 from headrace.client.aio.retrying import Unavailable
 from headrace.client.core.errors import AuthenticationRefused, ConnectionLost
 from headrace.client.core.offsets import EARLIEST, LATEST
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.schema_log.records import TOPIC
 
-from .log import Entry, LogUnavailableError
+from .log import LogEntry, LogUnavailableError
 
 SETTINGS: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 _WAIT_MS: Final = 5_000
@@ -51,14 +52,14 @@ class TopicLog:
         except _TROUBLES as error:
             raise LogUnavailableError(f"writing to {self._topic}: {error}") from error
 
-    async def follow(self) -> AsyncIterator[Entry]:
+    async def follow(self) -> AsyncIterator[LogEntry]:
         await self._open()
         position = 0
         while True:
             page = await self._page(position)
             position = page.next_offset
             for record in page.records:
-                yield Entry(offset=record.offset, key=record.key or b"", value=record.value)
+                yield LogEntry(offset=record.offset, key=record.key or b"", value=record.value)
 
     async def end(self) -> int:
         await self._opened.wait()
@@ -105,8 +106,8 @@ class TopicLog:
         """The next records, however long the way to them is broken."""
         while True:
             try:
-                place = FetchPosition(self._topic, 0, position)
-                return await fetch(self._client().cluster, place, max_bytes=_AT_ONCE, wait_ms=_WAIT_MS)
+                partition = TopicPartition(self._topic, 0)
+                return await fetch(self._client().cluster, partition, position, max_bytes=_AT_ONCE, wait_ms=_WAIT_MS)
             except CodedError as error:
                 if error.code is ErrorCode.offset_out_of_range:
                     raise LogUnavailableError(_cut_off(self._topic, position)) from error

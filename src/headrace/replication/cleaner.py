@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class _Fault(NamedTuple):
-    """Why a log could not be cleaned, and as what; None where it is tried again in any case."""
+    """Why a log could not be cleaned, and its segments then; None where it is tried again in any case."""
 
     reason: str
     segments: tuple[int, ...] | None
@@ -38,7 +38,7 @@ def _dedupe_bytes() -> int:
 
 
 class Cleaner:
-    """Cleans what is dirty enough."""
+    """Compacts the logs that are dirty enough, one after the other."""
 
     def __init__(
         self,

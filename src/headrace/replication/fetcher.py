@@ -1,4 +1,4 @@
-"""Moves what followers and leaders have to tell each other: one link for each leader this broker follows.
+"""Replica fetchers: one link to each leader that this broker follows.
 
 A request waits at the leader until there is something to say. When this broker has something to tell meanwhile it sends
 the next request at once; the leader then answers the first, so at most a few are under way.
@@ -33,17 +33,17 @@ Keep = Callable[[str, Callable[[], Coroutine[Any, Any, None]]], "asyncio.Task[No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """How this broker follows."""
+    """What all fetchers of this broker share: sessions, its registration's epoch, limits."""
 
     new_session: Callable[[], int]
     broker_epoch: Callable[[], int]
     max_bytes: int
     slowly: tuple[Throttle, int] | None = None
-    """The limit for those who catch up, and who we are."""
+    """The throttle for replicas that catch up, and this broker's id."""
 
 
 class Fetcher:
-    """Follows one leader."""
+    """Fetches, from one leader, all partitions that this broker follows there."""
 
     def __init__(self, leader: int, ask: Ask, terms: Terms) -> None:
         self.leader = leader
@@ -92,7 +92,7 @@ class Fetcher:
 
 
 class Fetchers:
-    """Follows all leaders of the partitions that this broker does not lead."""
+    """The fetchers of all partitions that this broker follows, one for each leader."""
 
     def __init__(self, ask: Ask, keep: Keep, terms: Terms) -> None:
         self._ask = ask
@@ -124,12 +124,12 @@ class Fetchers:
             task.cancel()
 
     def tell_again(self) -> None:
-        """Let every leader know all positions anew: this broker has another registration."""
+        """Send every position to every leader again: this broker is registered under another epoch."""
         for fetcher, _ in self._by_leader.values():
             fetcher.fetch_state.tell_all()
 
     def close(self) -> None:
-        """Follow nobody any more."""
+        """Stop every fetcher."""
         for _, task in self._by_leader.values():
             task.cancel()
         self._by_leader.clear()

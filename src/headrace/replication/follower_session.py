@@ -24,11 +24,11 @@ Key: TypeAlias = tuple[bytes, int]
 Answer: TypeAlias = tuple[PartitionProgress, Range | None]
 
 
-class Holder(Protocol):
-    """Who finds partitions."""
+class PartitionLookup(Protocol):
+    """The partitions that this broker holds, as a session uses them."""
 
     awaited: dict[Key, dict["FollowerSession", None]]
-    """Who has asked for partitions that are not led here yet: to be told when they are, with `led`."""
+    """Sessions that asked for partitions which are not led here yet: notified with `led` when they are."""
 
     def partition_by_id(self, topic_id: bytes, index: int) -> Partition:
         """The partition, or the `CodedError` that says why not."""
@@ -42,7 +42,9 @@ class Holder(Protocol):
 class FollowerSession:
     """One follower's positions on one link."""
 
-    def __init__(self, broker: int, holder: Holder, now: Callable[[], float], throttle: Throttle | None = None) -> None:
+    def __init__(
+        self, broker: int, holder: PartitionLookup, now: Callable[[], float], throttle: Throttle | None = None
+    ) -> None:
         self.broker = broker
         self._broker_epoch = -1
         self._holder = holder
@@ -69,11 +71,11 @@ class FollowerSession:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is anything that the follower should not wait for."""
+        """Whether there is something to answer at once."""
         return bool(self._ready) or self._is_urgent
 
     def take(self, positions: list[FetchPosition], broker_epoch: int) -> None:
-        """The follower has come so far."""
+        """Take the positions of a follower's request: each acknowledges all that is before it."""
         self._broker_epoch = broker_epoch
         self._heard_at = self._now()
         for position in positions:
@@ -101,7 +103,7 @@ class FollowerSession:
         return lambda isr: self._holder.propose_isr(partition, isr)
 
     def _settle(self, position: FetchPosition) -> None:
-        """Let the acknowledgement count at once, and keep only what has an answer in `ready`."""
+        """Count the acknowledgement at once; only a partition that has an answer stays in `ready`."""
         key = (position.topic_id, position.partition)
         if key not in self._asking:
             return
@@ -147,7 +149,7 @@ class FollowerSession:
         self._holder.awaited.setdefault(key, {})[self] = None
 
     def led(self, key: Key) -> None:
-        """A partition that was waited for has been taken up here."""
+        """This broker leads a partition now that the follower had asked for too early."""
         position = self._asking.get(key)
         if position is not None:
             self._ready[key] = None
@@ -210,7 +212,7 @@ class FollowerSession:
         self._moved[key] = None
 
     def trimmed(self, key: Key) -> None:
-        """Records were deleted: the log begins elsewhere, and somebody waits until the follower's does, too."""
+        """Records were deleted: tell the follower the new log start offset, as a DeleteRecords request waits for it."""
         self._moved[key] = None
         self._is_urgent = True
         if self.wake is not None:
@@ -223,7 +225,7 @@ class FollowerSession:
             self._outside[key] = None
 
     def collect(self, max_bytes: int) -> list[Answer]:
-        """What there is to say now, with records of up to `max_bytes` (one batch at least), in the order of waiting."""
+        """What to answer now, longest waiting first, with records of up to `max_bytes` (one batch at least)."""
         answers: list[Answer] = []
         left = max_bytes
         self._ready.update(self._held)
@@ -272,20 +274,20 @@ class FollowerSession:
         return _progress(position, found, partition.log.log_end_offset), found.records
 
 
-def _progress(position: FetchPosition, found: FetchedPartition, log_end_offset: int) -> PartitionProgress:
-    epoch, end = found.diverging or (-1, -1)
+def _progress(position: FetchPosition, records: FetchedPartition, log_end_offset: int) -> PartitionProgress:
+    epoch, end = records.diverging or (-1, -1)
     return PartitionProgress(
         position.topic_id,
         position.partition,
         position.leader_epoch,
         position.offset,
-        found.code,
-        found.high_watermark,
-        found.log_start_offset,
+        records.code,
+        records.high_watermark,
+        records.log_start_offset,
         log_end_offset,
         epoch,
         end,
-        found.records.length if found.records is not None else 0,
+        records.records.length if records.records is not None else 0,
     )
 
 

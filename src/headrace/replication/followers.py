@@ -1,4 +1,4 @@
-"""What a leader knows of those who follow it: how far each has come, who is in sync, what is committed.
+"""A leader's view of its followers: how far each has fetched, who is in sync, what is committed.
 
 A follower's fetch offset is its acknowledgement: it holds everything before. The leader decides with it
 
@@ -45,7 +45,7 @@ class Follower:
         self._leader_end = UNKNOWN
 
     def fetched(self, offset: int, leader_end: int, broker_epoch: int, now: float, start: int = 0) -> None:
-        """It asks for what comes from an offset on; its own log begins at `start`."""
+        """The follower fetches from an offset on; its own log starts at `start`."""
         self.start = start
         if offset >= leader_end:
             self.caught_up_at = now
@@ -80,12 +80,12 @@ class Followers:
         self._not_before = now
 
     def refused(self, now: float) -> None:
-        """The controller does not want the ISR that it was asked for: ask again in a while."""
+        """The controller refused the proposed ISR: propose again in a while."""
         self.asked = None
         self._not_before = now + PAUSE_SECONDS
 
     def renew(self, state: PartitionState, now: float) -> None:
-        """The state has changed in the same epoch: an answer, or a move."""
+        """The state changed within the leader epoch: by an AlterPartition answer, or a reassignment."""
         self._state = state
         self.asked = None
         before = self._by_id
@@ -107,7 +107,7 @@ class Followers:
         return self._by_id.get(broker)
 
     def committed_end(self, own_end: int) -> int:
-        """The end of what everyone has who is, or may be, in the ISR."""
+        """The smallest log end offset of all replicas that are, or may be, in the ISR."""
         end = own_end
         for broker in self._maximal_isr():
             if broker != self._broker_id and (follower := self._by_id.get(broker)) is not None:
@@ -115,7 +115,7 @@ class Followers:
         return end
 
     def low_watermark(self, own_start: int) -> int:
-        """Where the log begins on everyone who is, or may be, in the ISR: none of them shows what is below."""
+        """The smallest log start offset of all replicas that are, or may be, in the ISR."""
         start = own_start
         for broker in self._maximal_isr():
             if broker != self._broker_id and (follower := self._by_id.get(broker)) is not None:
@@ -126,7 +126,7 @@ class Followers:
         return self._state.isr if self.asked is None else self.asked.union(self._state.isr)
 
     def may_join(self, broker: int, high_watermark: int, now: float, start: int = 0) -> bool:
-        """Whether to ask for a follower to be in the ISR: it is not, holds enough, and nothing that was deleted."""
+        """Whether to propose a follower for the ISR: it is not in it, has caught up, and holds no deleted records."""
         if broker in self._state.isr or self.asked is not None or now < self._not_before:
             return False
         if self._by_id[broker].start < start:
@@ -142,7 +142,7 @@ class Followers:
         return [r for r, follower in members if follower is not None and follower.lags(leader_end, now, longest)]
 
     def ask_for(self, joining: Iterable[int] = (), leaving: Iterable[int] = ()) -> frozenset[int]:
-        """The ISR with these changes, which is then asked for."""
+        """The ISR with these changes, which counts as proposed from now on."""
         self.asked = frozenset(self._state.isr).union(joining).difference(leaving)
         return self.asked
 

@@ -24,7 +24,7 @@ from headrace.protocol.batch import (
 from headrace.protocol.compression import CODECS, DECOMPRESSED_LIMIT, NONE, ZSTD, compress, decompress
 from headrace.protocol.errors import CodedError, ErrorCode, RecordsRefused
 from headrace.protocol.produce import FIRST_WITH_ZSTD
-from headrace.protocol.validation import Learned, SlowBatch, check_frame, check_packed_records, check_records
+from headrace.protocol.validation import Learned, SlowBatch, check_frame, check_packed_records, check_plain_records
 
 _MOST: Final = 1 << 62
 _CODEC_NAMES: Final = {codec: name for name, codec in CODECS.items()}
@@ -54,7 +54,7 @@ def admit(
     if header.attributes & APPEND_TIME_BIT and not rules.append_time:
         raise CodedError(ErrorCode.invalid_timestamp, "only the broker can set append time; the topic has CreateTime")
     if codec == NONE:
-        learned: Learned | None = check_records(batch, HEADER_SIZE, header.record_count)
+        learned: Learned | None = check_plain_records(batch, header)
     else:
         learned = check_compressed(batch, header, rules, None if in_thread else _READ_AT_ONCE)
     if not rules.append_time:

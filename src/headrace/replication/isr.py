@@ -1,4 +1,4 @@
-"""Asks the controller for the ISRs that leaders here have decided on.
+"""AlterPartition requests: proposes the ISRs that leaders here have decided on to the controller.
 
 Requests are collected for a moment and sent together, one after another and numbered, so that one that was given up
 cannot be granted after a later one was answered. Until it is certain what became of a request the partition counts with
@@ -84,9 +84,9 @@ class IsrKeeper:
                 self._ask_again(wanted)
                 raise
 
-    def _ask_again(self, wanted: Mapping[Partition, frozenset[int]]) -> None:
-        """Nobody knows what became of these: until that is certain they have to be asked for."""
-        self._wanted = {**wanted, **self._wanted}
+    def _ask_again(self, changes: Mapping[Partition, frozenset[int]]) -> None:
+        """Send these again: whether the controller has carried them out is not known."""
+        self._wanted = {**changes, **self._wanted}
         self._news.set()
 
     async def _carry(self, changes: dict[Partition, IsrChange]) -> None:

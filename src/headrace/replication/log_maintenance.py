@@ -33,6 +33,7 @@ class LogMaintenance:
         *,
         config: BrokerConfig,
         clock: Clock,
+        retention_clock: Clock,
         logs: LogManager,
         flusher: Flusher,
         run_in_background: RunInBackground | None,
@@ -40,6 +41,7 @@ class LogMaintenance:
         self._hosted = hosted
         self._config = config
         self._clock = clock
+        self._retention_clock = retention_clock
         self._logs = logs
         self._flusher = flusher
         self._run_in_background = run_in_background
@@ -64,8 +66,9 @@ class LogMaintenance:
 
     async def retain(self) -> None:
         """Apply retention, and finish deletions."""
+        expired_by = self._retention_clock.now_ms()
+        await self.for_each("retention", lambda held: held.log.retain(expired_by, held.high_watermark))
         now = self._clock.now_ms()
-        await self.for_each("retention", lambda held: held.log.retain(now, held.high_watermark))
         if self._logs.must_store_starts(now):
             await self._store_log_starts()
         self._logs.delete_files(now)

@@ -13,9 +13,8 @@ import structlog
 
 from headrace.net.clock import Clock
 from headrace.storage.checkpoints import Partition as Key
-from headrace.storage.log import LogState
 from headrace.storage.manager import ClosedLog
-from headrace.storage.recovery import RecoveryProgress
+from headrace.storage.recovery import LogState, RecoveryProgress
 
 REPORT_SECONDS: Final = 5.0
 
@@ -57,13 +56,18 @@ class Openings:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._running)
 
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Logs, and bytes of them, that were checked since the last time that there was nothing to open."""
+        return self._done, self._done_bytes + sum(progress.bytes for progress in self._running.values())
+
     def begin(self, closed: ClosedLog, *, first: bool = False) -> None:
         """Open a log soon, before others if it is one that others wait for."""
         if not len(self):
             self._began = self._reported = self._clock.monotonic()
             self._done = self._done_bytes = 0
             self._idle.clear()
-            log.info("log recovery started")
+            log.info("log recovery started", reason="logs were not closed: what was written last is checked")
         if first:
             self._waiting.appendleft(closed)
         else:
@@ -87,7 +91,7 @@ class Openings:
                 "log recovery running",
                 recovered=self._done,
                 left=len(self),
-                checked_bytes=self._done_bytes + sum(progress.bytes for progress in self._running.values()),
+                checked_bytes=self.progress[1],
                 seconds=round(now - self._began, 1),
             )
 

@@ -14,6 +14,8 @@ It never goes back for a reader. Records that a deposed leader had more than its
 from collections.abc import Callable
 from math import inf
 
+import structlog
+
 from headrace.cluster.image import NO_LEADER, PartitionState
 from headrace.cluster.log_settings import IntakeSettings
 from headrace.protocol.batch import HEADER_SIZE, BatchHeader, read_header
@@ -21,8 +23,9 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.fetch import EpochEnd, FetchedPartition
 from headrace.protocol.records import encode_marker
 from headrace.protocol.replicate import FetchPosition, PartitionProgress
+from headrace.storage.condition import Health
 from headrace.storage.flusher import Flusher
-from headrace.storage.log import Appended, Health, Log, Origin
+from headrace.storage.log import Appended, Log, Origin
 from headrace.storage.settings import LogSettings
 
 from .followers import UNKNOWN, AppendListener, Follower, Followers, ProposeIsr
@@ -30,16 +33,22 @@ from .intake import admit
 from .purgatory import CommitQueue, Committed, DelayedFetch
 from .transactions import EPOCH_BUMPING, TransactionMarker, Verification, Verifications
 
+_CLIENT = Origin.CLIENT  # an attribute of an enumeration takes as long as a call
 _LEADING = (Health.ONLINE, Health.FULL)
 _FOLLOWING = (Health.ONLINE, Health.REFETCHING)
 
+logger = structlog.get_logger(__name__)
+
 
 class Partition:
-    """A partition and its log, as the leader sees them, or a follower."""
+    """A partition that this broker leads or follows, and its log."""
 
     __slots__ = (
+        "_counted",
         "_flusher",
+        "_led_from",
         "_unsynced",
+        "bytes_out",
         "commits",
         "deletions",
         "durable_from",
@@ -49,9 +58,13 @@ class Partition:
         "index",
         "is_internal",
         "is_leader",
+        "leader_end_offset",
         "leader_epoch",
         "log",
+        "messages_out",
         "on_settled",
+        "replicated_in",
+        "replicated_out",
         "rules",
         "state",
         "topic",
@@ -102,6 +115,16 @@ class Partition:
         """Called on a follower when what it has taken is on stable storage."""
         self.verifications = Verifications()
         """Who is about to begin a transaction here."""
+        self._counted = (0, 0)
+        """Bytes and messages appended as the leader before it came to lead last."""
+        self._led_from = (0, 0)
+        """Written bytes, and the end of the log, when it did."""
+        self.bytes_out = self.messages_out = 0
+        """Read by consumers."""
+        self.replicated_in = self.replicated_out = 0
+        """Bytes of records taken from the leader, and sent to followers."""
+        self.leader_end_offset = -1
+        """Of a follower: where the leader's log ended when it last told; -1 before."""
         self._flusher = flusher
         self._unsynced = 0
         self.high_watermark = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
@@ -110,7 +133,7 @@ class Partition:
     # Roles
 
     def lead(self, broker_id: int, state: PartitionState, now: float) -> None:
-        """Lead, as of this state."""
+        """Become the leader, as this state says."""
         before = self.state
         if self.is_leader and state.leader_epoch == self.leader_epoch:
             self.state = state
@@ -124,6 +147,8 @@ class Partition:
             self.log.start_epoch(state.leader_epoch)  # may be refused, and then the state is still to be taken up
             self.state = state
             self.verifications.clear()
+            if not self.is_leader:
+                self._led_from = (self.log.written_bytes, self.log.log_end_offset)
             self.is_leader = True
             self.leader_epoch = state.leader_epoch
             alone = len(state.replicas) == 1
@@ -135,7 +160,7 @@ class Partition:
         self.move_high_watermark()
 
     def configure(self, settings: LogSettings, rules: IntakeSettings) -> None:
-        """Go by other settings from now on."""
+        """Apply changed topic settings."""
         if settings is self.log.settings and rules is self.rules:
             return
         was_durable = self.is_durable
@@ -149,7 +174,9 @@ class Partition:
             self.move_high_watermark()
 
     def follow(self, state: PartitionState) -> None:
-        """Follow the leader of this state, if it has one."""
+        """Become a follower of this state's leader, if it has one."""
+        if self.is_leader:
+            self._counted = (self.bytes_in, self.messages_in)
         was_leader, self.is_leader = self.is_leader, False
         renewed = state.leader_epoch != self.leader_epoch
         self.state = state
@@ -159,7 +186,7 @@ class Partition:
             self.retire(ErrorCode.not_leader_or_follower)
 
     def retire(self, code: ErrorCode) -> None:
-        """What was waited for here does not come any more: no one may wait on."""
+        """Fail every request that waits here: this broker leads the partition no more, or does not hold it."""
         self.commits.fail(CodedError(code))
         self.written.fail(CodedError(code))
         deletions, self.deletions = self.deletions, None
@@ -180,6 +207,16 @@ class Partition:
                 raise CodedError(ErrorCode.kafka_storage_error, self.log.offline)
             no_leader = self.state.leader == NO_LEADER
             raise CodedError(ErrorCode.leader_not_available if no_leader else ErrorCode.not_leader_or_follower)
+
+    @property
+    def bytes_in(self) -> int:
+        """Of the batches appended as the leader, by clients and coordinators, since the log was opened."""
+        return self._counted[0] + (self.log.written_bytes - self._led_from[0] if self.is_leader else 0)
+
+    @property
+    def messages_in(self) -> int:
+        """The records in them."""
+        return self._counted[1] + (self.log.log_end_offset - self._led_from[1] if self.is_leader else 0)
 
     @property
     def least_isr(self) -> int:
@@ -223,9 +260,9 @@ class Partition:
         batch: memoryview,
         header: BatchHeader,
         origin: Origin = Origin.CLIENT,
-        *,
         now_ms: int = -1,
         version: int = -1,
+        *,
         is_admitted: bool = False,
     ) -> Appended:
         """Append one batch as the leader. It is committed once the high watermark has passed it: see `commits`.
@@ -235,7 +272,7 @@ class Partition:
         """
         if not self.is_leader:
             self.check_leads()
-        if origin is Origin.CLIENT and not is_admitted:
+        if origin is _CLIENT and not is_admitted:
             batch, header = admit(batch, header, self.rules, now_ms, version)
         appended = self.log.append(batch, header, self.leader_epoch, origin)
         if not appended.duplicate:
@@ -333,7 +370,7 @@ class Partition:
         self._flusher.request(self.log, self.synced)
 
     def synced(self) -> None:
-        """The log was synced, or that failed: whoever waits for it hears of it."""
+        """A sync has ended, well or not: move the high watermark and answer the requests that waited for it."""
         if self.log.offline is not None:
             error = CodedError(ErrorCode.kafka_storage_error, self.log.offline)
             self.commits.fail(error)
@@ -346,7 +383,7 @@ class Partition:
             self.on_settled()
 
     def move_high_watermark(self) -> None:
-        """As far as the ISR allows."""
+        """Advance the high watermark to what the whole ISR holds."""
         if self.deletions is not None:
             self._end_deletions(self.deletions)
         log = self.log
@@ -467,8 +504,8 @@ class Partition:
         if broker_epoch < follower.broker_epoch:
             raise CodedError(ErrorCode.stale_broker_epoch)
         log = self.log
-        if log.offline is not None:
-            raise CodedError(ErrorCode.kafka_storage_error, log.offline)
+        if log.condition.offline is not None:
+            raise CodedError(ErrorCode.kafka_storage_error, log.condition.offline)
         offset = position.offset
         if self._parting(position) is not None:
             return True
@@ -486,7 +523,7 @@ class Partition:
             follower.end = UNKNOWN
 
     def consider(self, broker: int, *, now: float, propose: ProposeIsr) -> bool:
-        """Ask for a follower to be in the ISR, if it has come far enough. False if there is nothing to ask for."""
+        """Propose a follower for the ISR if it has caught up. False if there is nothing to propose."""
         followers = self.followers
         if followers is None or broker not in followers or broker in self.state.isr:
             return False
@@ -529,12 +566,14 @@ class Partition:
                 raise CodedError(ErrorCode.offset_out_of_range)
             if offset < log.log_end_offset:
                 records = log.read(offset, max_bytes, log.log_end_offset)
+                if records is not None:
+                    self.replicated_out += records.length
         return FetchedPartition(
             self.index, 0, self.high_watermark, self.last_stable_offset, log.log_start_offset, records, None, diverging
         )
 
     def drop_laggards(self, now: float, longest: float, propose: ProposeIsr) -> None:
-        """Ask for an ISR without those who have not kept up."""
+        """Propose an ISR without the followers that lag."""
         followers = self.followers
         if followers is None:
             return
@@ -578,7 +617,9 @@ class Partition:
     def append_fetched(self, records: memoryview, leader: PartitionProgress) -> None:
         """Take what the leader sent for the end of this log."""
         log = self.log
+        self.leader_end_offset = leader.log_end_offset
         if len(records):
+            self.replicated_in += len(records)
             if log.log_start_offset == log.log_end_offset:
                 self._begin_with(records)
             log.append_as_follower(records, leader.log_end_offset)
@@ -601,7 +642,17 @@ class Partition:
     def truncate_to_match(self, leader: EpochEnd) -> None:
         """Cut what the leader does not have: everything after the end of the last epoch that both know."""
         log = self.log
+        end = log.log_end_offset
         log.truncate_to(agreed_end(log, leader))
+        if log.log_end_offset < end:
+            logger.warning(
+                "log truncated",
+                log=log.name,
+                end_offset=log.log_end_offset,
+                dropped=end - log.log_end_offset,
+                leader=self.state.leader,
+                reason="the leader does not have these records",
+            )
         self.high_watermark = min(self.high_watermark, log.log_end_offset)
 
     def restart_at(self, offset: int) -> None:

@@ -73,7 +73,7 @@ class ReplicaFetchState:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is anything to tell the leader."""
+        """Whether a position has changed that the leader does not know."""
         return bool(self._to_tell or self._withdrawn)
 
     def add(self, key: Key, partition: Partition) -> None:
@@ -134,7 +134,7 @@ class ReplicaFetchState:
         return False
 
     def request(self, max_wait_ms: int, max_bytes: int) -> bytearray:
-        """What to tell the leader now."""
+        """The next fetch request: the positions that have changed."""
         positions = [FetchPosition(*key, WITHDRAWN, -1, -1, -1) for key in self._withdrawn]
         lane = self._slow_lane
         for key in self._to_tell:
@@ -149,7 +149,7 @@ class ReplicaFetchState:
         return encode_positions(Asked(self._session, number, self._broker_epoch(), max_wait_ms, max_bytes, positions))
 
     def take(self, answer: memoryview) -> int:
-        """What the leader answered; returns the bytes of records in it."""
+        """Apply the leader's answer; returns the bytes of records in it."""
         taken = 0
         for progress, records in decode_progress(answer):
             key = (progress.topic_id, progress.partition)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from operator import attrgetter
-from typing import Final, Protocol, TypeVar, cast
+from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
 import structlog
 
@@ -21,10 +21,12 @@ from headrace.cluster.log_faults import Fault, FaultyLog
 from headrace.cluster.log_settings import intake_settings, log_settings
 from headrace.config import BrokerConfig
 from headrace.net.clock import Clock
+from headrace.net.summaries import Summaries
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.storage.condition import Health
 from headrace.storage.disk import StorageError, parent_of
 from headrace.storage.flusher import Flusher
-from headrace.storage.log import Health, Log
+from headrace.storage.log import Log
 from headrace.storage.manager import LogManager
 from headrace.storage.settings import LogSettings
 
@@ -35,6 +37,7 @@ from .opening import Opened, Openings, RunInBackground
 from .partition import Partition
 from .replica_fetch_state import Key
 from .sync_proofs import SyncProofs
+from .traffic import GoneTraffic
 from .transactions import TransactionMarker, TransactionVerifier, check_operator_marker
 
 UNKNOWN_EPOCH = -1
@@ -82,7 +85,7 @@ class Backoff:
         return now >= self._due
 
     def wait(self, now: float, longest: float = LONGEST_PAUSE) -> None:
-        """It is tried now."""
+        """Note a try, and when the next one is due."""
         if not self.is_due(now):
             return
         if now > self._due + LONGEST_PAUSE:
@@ -91,15 +94,24 @@ class Backoff:
         self._pause = min(2 * self._pause, longest)
 
 
+class LogFault(NamedTuple):
+    """A log here that cannot be written."""
+
+    name: str
+    is_full: bool
+    """Whether it only lacks space; else it is broken, or could not be opened."""
+    reason: str
+
+
 class Following(Protocol):
-    """Who fetches for the partitions that are led elsewhere."""
+    """The replica fetchers, as the partitions that are led elsewhere are given to them."""
 
     def follow(self, key: Key, partition: Partition, leader: int) -> None: ...
     def leave(self, key: Key) -> None: ...
 
 
 class Leadership(Protocol):
-    """Who wants to know what this broker leads: coordinators, whose state is in partitions."""
+    """Notified of the partitions that this broker leads: coordinators, whose state is in some of them."""
 
     def leads(self, partition: Partition) -> None: ...
     def leads_no_more(self, partition: Partition) -> None: ...
@@ -124,14 +136,22 @@ class ReplicaManager:
         logs: LogManager,
         flusher: Flusher,
         run_in_background: RunInBackground | None = None,
+        retention_clock: Clock | None = None,
     ) -> None:
+        """`retention_clock` is what logs expire by, if that is another."""
         self.broker_id = broker_id
         self.clock = clock
         self._config = config
         self._logs = logs
         self._flusher = flusher
         self.maintenance = LogMaintenance(
-            self.hosted, config=config, clock=clock, logs=logs, flusher=flusher, run_in_background=run_in_background
+            self.hosted,
+            config=config,
+            clock=clock,
+            retention_clock=retention_clock or clock,
+            logs=logs,
+            flusher=flusher,
+            run_in_background=run_in_background,
         )
         self._sync_proofs = SyncProofs(logs.synced_logs, self, self.maintenance.off_loop)
         self._by_name: dict[str, dict[int, Partition]] = {}
@@ -151,6 +171,11 @@ class ReplicaManager:
         """Whether a partition exists somewhere in the cluster."""
         self._topics: dict[str, Topic] = {}
         """The topics with partitions here, as they were applied last."""
+        self.gone_traffic = GoneTraffic()
+        self.leader_elections = 0
+        """How often this broker has become the leader of a partition."""
+        self.isr_shrinks = self.isr_expands = 0
+        """Replicas that left ISRs of partitions led here, or came into them."""
         self._untaken: dict[tuple[str, int], Backoff] = {}
         """Partitions that this broker should hold, and could not open or take up the role in; when to try again."""
         self._space = Backoff()
@@ -166,6 +191,8 @@ class ReplicaManager:
         """Of each log that is being opened: the newest state of its topic, or how it is to be disposed of."""
         self._held_back: set[tuple[str, int]] = set()
         """Logs that were being opened when this broker stepped down: their roles wait for a later word."""
+        self._summaries = Summaries(logger)
+        """Roles and ISRs that have changed, to be told together."""
 
     @property
     def log_directory(self) -> str:
@@ -265,6 +292,7 @@ class ReplicaManager:
             except (CodedError, StorageError, OSError) as error:
                 failure = failure or error
                 self._note_failure(topic, index, error)
+        self._note_deleted(moved_away, "the partition has moved to other brokers")
         self._drop(topic, moved_away, self._logs.delete)
         self._set_unlisted_aside(topic, unlisted)
         if failure is not None:
@@ -349,7 +377,7 @@ class ReplicaManager:
         self._tell_followers(partition)
 
     def _tell_followers(self, partition: Partition) -> None:
-        """Those who asked before this broker had taken the partition up ask again."""
+        """Let followers ask again that asked before this broker had taken the partition up."""
         key = (partition.topic_id, partition.index)
         for session in self.awaited.pop(key, ()):
             session.led(key)
@@ -370,15 +398,22 @@ class ReplicaManager:
         led_before = partition.is_leader
         epoch_before = partition.leader_epoch
         if not state.counts_on(self.broker_id):
-            partition.log.refetched()
+            partition.log.condition.refetched()
+        before = partition.state
         if state.leader == self.broker_id and self._may_lead(partition):
             if self.following is not None:
                 self.following.leave(key)
             partition.lead(self.broker_id, state, self.clock.monotonic())
-            if self.leadership is not None and not (led_before and epoch_before == state.leader_epoch):
-                self.leadership.leads(partition)
+            self._note_isr(partition, before)
+            if not (led_before and epoch_before == state.leader_epoch):
+                self.leader_elections += 1
+                self._summaries.add("became leader", partition.log.name)
+                if self.leadership is not None:
+                    self.leadership.leads(partition)
             return
         partition.follow(state)
+        if led_before or before is state or before.leader != state.leader:
+            self._note_following(partition, led_before)
         if led_before and self.leadership is not None:
             self.leadership.leads_no_more(partition)
         if self.following is not None:
@@ -387,8 +422,42 @@ class ReplicaManager:
             else:
                 self.following.follow(key, partition, state.leader)
 
+    def _note_following(self, partition: Partition, led_before: bool) -> None:
+        leader = partition.state.leader
+        if leader == NO_LEADER:
+            self._summaries.add("partition offline", partition.log.name, level="error", reason="it has no leader")
+        elif leader != self.broker_id:
+            self._summaries.add("became follower", partition.log.name, leader=leader)
+        elif led_before:
+            health = partition.log.health.value
+            self._summaries.add("leadership given up", partition.log.name, level="warning", log_health=health)
+
+    def _note_isr(self, partition: Partition, before: PartitionState) -> None:
+        """Tell of an ISR that has changed since the last state that was known here."""
+        isr = partition.state.isr
+        if before.isr == isr or before.partition_epoch == UNKNOWN_EPOCH:
+            return
+        left = [replica for replica in before.isr if replica not in isr]
+        self.isr_shrinks += len(left)
+        if left:
+            self._summaries.add("ISR shrunk", partition.log.name, level="warning", left=_listed(left))
+        joined = [replica for replica in isr if replica not in before.isr]
+        self.isr_expands += len(joined)
+        if joined:
+            self._summaries.add("ISR expanded", partition.log.name, joined=_listed(joined))
+
+    def _note_deleted(self, partitions: Iterable[Partition], reason: str) -> None:
+        for partition in partitions:
+            log = partition.log
+            self._logs.summaries.add("log deleted", log.name, reason=reason, sums={"bytes": log.size_bytes})
+
+    def write_summaries(self) -> None:
+        """Log what has happened to partitions and their logs since the last call."""
+        self._summaries.write()
+        self._logs.summaries.write()
+
     def _may_lead(self, partition: Partition) -> bool:
-        """Who is told to lead with a log that is not what it was refuses, and reports it. Alone there is no other."""
+        """A broker whose log has lost records refuses to lead and reports it; a lone broker leads all the same."""
         return self.following is None or partition.may_lead
 
     def step_down(self) -> None:
@@ -428,13 +497,16 @@ class ReplicaManager:
             return
         if state.partition_epoch > partition.state.partition_epoch and state.leader_epoch == partition.leader_epoch:
             if partition.is_leader:
+                before = partition.state
                 partition.lead(self.broker_id, state, self.clock.monotonic())
+                self._note_isr(partition, before)
         elif partition.followers is not None and state.partition_epoch == partition.state.partition_epoch:
             partition.followers.asked = None
             partition.move_high_watermark()
 
     def remove_topic(self, topic: Topic) -> None:
         """Stop serving a topic and delete its logs."""
+        self._note_deleted(self._by_name.get(topic.name, NO_PARTITIONS).values(), "topic deleted")
         self._remove(topic, self._logs.delete)
 
     def set_topic_aside(self, topic: Topic) -> None:
@@ -447,6 +519,7 @@ class ReplicaManager:
         self._drop(topic, held, dispose, ErrorCode.unknown_topic_or_partition)
         self._by_name.pop(topic.name, None)
         self._topics.pop(topic.name, None)
+        self.gone_traffic.topic_left(topic.name)
         for index in range(len(topic.partitions)):
             self._let_go((topic.name, index), dispose)
         for key in [key for key in self._untaken if key[0] == topic.name]:
@@ -464,6 +537,7 @@ class ReplicaManager:
             return
         held = self._by_name[topic.name]
         for partition in partitions:
+            self.gone_traffic.partition_left(topic.name, partition)
             if self.following is not None:
                 self.following.leave((topic.id.bytes, partition.index))
             if partition.is_leader and self.leadership is not None:
@@ -482,7 +556,7 @@ class ReplicaManager:
             self.isr.propose(partition, isr)
 
     async def look_after_followers(self) -> None:
-        """Drop those from ISRs who do not keep up, and end the waits that have lasted too long."""
+        """Shrink ISRs by the followers that lag, and time out requests that have waited too long."""
         now = self.clock.monotonic()
         longest = int(self._config["replica.lag.time.max.ms"]) / 1000
 
@@ -499,6 +573,7 @@ class ReplicaManager:
         What passes is tried again: partitions that could not be opened, logs that were full.
         """
         now = self.clock.monotonic()
+        self.write_summaries()
         await self._retry(now)
         self._free(now)
         await self._refetch_lost()
@@ -516,6 +591,32 @@ class ReplicaManager:
                 del self._logs.faulty[key]
         if self.report_faults is not None:
             await self.report_faults(frozenset(faulty))
+
+    def log_faults(self) -> list[LogFault]:
+        """The logs that take no writes now, and why."""
+        broken = [key for key, backoff in self._untaken.items() if backoff.is_fault and self._is_absent(*key)]
+        faults = [LogFault(f"{name}-{index}", False, "it cannot be opened") for name, index in broken]
+        for key in self._logs.faulty:
+            log = self._logs.get(*key)
+            if log is not None and log.health in (Health.FULL, Health.FAILED):
+                condition = log.condition
+                faults.append(LogFault(log.name, condition.is_full or condition.is_reopenable, log.offline or ""))
+        return faults
+
+    @property
+    def sync_under_way(self) -> object | None:
+        """Of the logs whose acknowledgements wait for it: the same object until it has ended."""
+        return self._flusher.round
+
+    @property
+    def recovering(self) -> int:
+        """How many logs are being opened."""
+        return len(self._being_opened)
+
+    @property
+    def recovery_progress(self) -> tuple[int, int]:
+        """Logs, and bytes of them, that were checked in the latest recovery."""
+        return (0, 0) if self._openings is None else self._openings.progress
 
     def _is_absent(self, topic: str, index: int) -> bool:
         return index not in self._by_name.get(topic, NO_PARTITIONS)
@@ -545,13 +646,14 @@ class ReplicaManager:
     def _free(self, now: float) -> None:
         """Let full logs go on once there is space: more than a little, so that they are not full again at once."""
         found = ((key, self._logs.get(*key)) for key in self._logs.faulty)
-        waiting = [(key, log) for key, log in found if log is not None and (log.is_full or log.is_reopenable)]
+        conditions = ((key, log.condition) for key, log in found if log is not None)
+        waiting = [(key, condition) for key, condition in conditions if condition.is_full or condition.is_reopenable]
         if not waiting or not self._space.is_due(now) or self._logs.free_bytes() < self._enough_space():
             return
         self._space.wait(now)
-        for key, log in waiting:
-            log.revive()
-            if log.is_reopenable:
+        for key, condition in waiting:
+            condition.revive()
+            if condition.is_reopenable:
                 self._reopen(*key)
 
     async def _refetch_lost(self) -> None:
@@ -559,7 +661,7 @@ class ReplicaManager:
         for key in list(self._logs.faulty):
             log = self._logs.get(*key)
             partition = self._by_name.get(key[0], NO_PARTITIONS).get(key[1])
-            if log is None or partition is None or not log.is_lost or self.following is None:
+            if log is None or partition is None or not log.condition.is_lost or self.following is None:
                 continue
             if partition.state.leader not in (NO_LEADER, self.broker_id):
                 try:
@@ -612,7 +714,7 @@ class ReplicaManager:
         self._untaken[name, index] = Backoff()
 
     def _heed_health(self, partition: Partition) -> None:
-        """Who leads and may not steps down. It does not lead again before the controller says so, in a new epoch."""
+        """Step down where the log may not lead; only the controller makes it lead again, in a new epoch."""
         if partition.is_leader:
             is_settled = self._may_lead(partition)
         else:
@@ -620,7 +722,6 @@ class ReplicaManager:
             is_settled = partition.is_followed is (has_leader and partition.may_follow)
         if not is_settled:
             log = partition.log
-            logger.warning("log health changed", log=log.name, health=log.health.value, reason=log.offline)
             try:
                 self._take_role(partition, partition.state)
             except (CodedError, StorageError, OSError) as error:
@@ -704,7 +805,7 @@ class ReplicaManager:
         if self._openings is not None:
             self._openings.close()
 
-    # Logs that are proven to be synced, as their `Holder`
+    # Logs that are proven to be synced, as their `PartitionHolder`
 
     async def prove_synced(self) -> None:
         """Write down which logs have synced everything that they acknowledged, where that has changed."""
@@ -724,7 +825,7 @@ class ReplicaManager:
         partition.configure(log_settings(topic, self._config), intake_settings(topic, self._config))
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """What work returns that would take too long on the loop."""
+        """Run work on a thread that would take too long on the loop; its result."""
         run = self._run_in_background
         return work() if run is None else cast(T, await run(work))
 
@@ -733,7 +834,12 @@ class ReplicaManager:
         self.stop_opening()
         for partition in self.hosted():
             partition.retire(ErrorCode.not_leader_or_follower)
+        self.write_summaries()
         self._logs.close(self.maintenance.high_watermarks())
+
+
+def _listed(brokers: Iterable[int]) -> str:
+    return ",".join(map(str, brokers))
 
 
 def _with_unknown_state(topic: Topic, index: int) -> Topic:

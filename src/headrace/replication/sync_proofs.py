@@ -22,8 +22,8 @@ _AT_ONCE: Final = 500
 """Logs that are looked at before others have a turn."""
 
 
-class Holder(Protocol):
-    """Who has the partitions."""
+class PartitionHolder(Protocol):
+    """The partitions of this broker, as far as proofs need them."""
 
     def held(self, key: Key) -> Partition | None: ...
     def is_awaited(self, key: Key) -> bool:
@@ -43,7 +43,7 @@ class SyncProofs:
     """Decides which logs the file names, and has it written."""
 
     def __init__(
-        self, synced_logs: SyncedLogs, holder: Holder, run: Callable[[Callable[[], None]], Awaitable[None]]
+        self, synced_logs: SyncedLogs, holder: PartitionHolder, run: Callable[[Callable[[], None]], Awaitable[None]]
     ) -> None:
         self._synced_logs = synced_logs
         self._holder = holder

@@ -44,17 +44,17 @@ class Throttle:
 
     @property
     def most_bytes(self) -> int:
-        """What may come with one answer."""
+        """The bytes that one answer may have."""
         return max(int(self._rate() * CREDIT_SECONDS), LEAST_BYTES)
 
     def took(self, size: int) -> None:
-        """So many bytes have come, or gone."""
+        """Count bytes that were received or sent."""
         if self.is_on:
             self._reckon()
             self._debt += size
 
     def pause(self) -> float:
-        """The seconds until more may come."""
+        """The seconds until more may be received or sent."""
         if not self.is_on:
             return 0.0
         self._reckon()

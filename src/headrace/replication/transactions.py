@@ -65,7 +65,7 @@ def check_operator_marker(producer: OpenTransaction | None, marker: TransactionM
 
 
 class TransactionVerifier(Protocol):
-    """The transaction coordinator, as those see it who append for a producer."""
+    """What produce requests need of the transaction coordinator."""
 
     async def verify(
         self,
@@ -90,7 +90,7 @@ class TransactionVerifier(Protocol):
 
 
 class Verification:
-    """Leave to begin a transaction on a partition: good until that is done, or a marker for the producer comes."""
+    """Permission to begin a transaction on a partition, valid until it has begun or a marker for the producer comes."""
 
     __slots__ = ("producer_epoch",)
 
@@ -99,7 +99,7 @@ class Verification:
 
 
 class Verifications:
-    """Who is being verified on one partition.
+    """The verifications of one partition, by producer.
 
     What the coordinator said of a transaction holds no more once a marker has ended it: a batch that was verified
     before and comes to be appended after would begin a transaction that nobody ends.
@@ -116,7 +116,7 @@ class Verifications:
         """Epoch and sequence number, the producer that came first before the others."""
 
     def begin(self, producer_id: int, producer_epoch: int, sequence: int = NO_SEQUENCE) -> Verification:
-        """To be had before the coordinator is asked; those who ask at the same time for one producer share it."""
+        """A verification, taken before the coordinator is asked; concurrent requests of one producer share it."""
         self._note_sequence(producer_id, producer_epoch, sequence)
         known = self._by_producer.get(producer_id)
         if known is None or known.producer_epoch != producer_epoch:

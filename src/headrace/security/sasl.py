@@ -17,7 +17,11 @@ _FAILED: Final = "Authentication failed: Invalid username or password"
 
 
 class AuthenticationFailed(Exception):
-    """The client is not who it says. The message is the same whatever was wrong."""
+    """The client is not who it says. The message is the same whatever was wrong; `user` is who it said it was."""
+
+    def __init__(self, message: str, user: str = "") -> None:
+        super().__init__(message)
+        self.user = user
 
 
 def users_of(jaas_config: str) -> dict[str, str]:
@@ -37,5 +41,5 @@ def authenticate_plain(token: bytes, users: Mapping[str, str]) -> str:
     expected = users.get(user)
     matches = hmac.compare_digest(password.encode(), (expected if expected is not None else password + "x").encode())
     if expected is None or not matches or not user or authorization_id not in ("", user):
-        raise AuthenticationFailed(_FAILED)
+        raise AuthenticationFailed(_FAILED, user)
     return user

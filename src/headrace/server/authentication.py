@@ -6,23 +6,27 @@
     KNOWN          served        closed          closed             closed                 served
 
 On a listener without SASL a connection is KNOWN from the start, and SaslHandshake is answered ILLEGAL_SASL_STATE.
-After SaslHandshake v0 tokens come as bare frames, without a request header. Hello is how another broker of the
-cluster becomes known instead: see `handlers.peer`.
+A wrong password is answered after a delay that grows with each failure from the same address; meanwhile nothing more
+is read from the connection. After SaslHandshake v0 tokens come as bare frames, without a request header. Hello is how
+another broker of the cluster becomes known instead: see `handlers.peer`.
 """
 
-from collections.abc import Mapping
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from struct import Struct
 from typing import Any, Final
 
 import structlog
 
+from headrace.config.names import shown
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode, ProtocolViolation
 from headrace.protocol.peer import InternalApi
+from headrace.security.failed_logins import FailedLogins
 from headrace.security.sasl import PLAIN, AuthenticationFailed, authenticate_plain
 
-from .connection import Connection
+from .connection import Connection, Parts
 
 log = structlog.get_logger(__name__)
 
@@ -49,8 +53,10 @@ _ADMITTED: Final[dict[AuthenticationState, frozenset[int]]] = {
 class Authenticator:
     """Brings the connections of a SASL listener from NEW to KNOWN."""
 
-    def __init__(self, users: Mapping[str, str], frame_limit: int) -> None:
+    def __init__(self, loop: AbstractEventLoop, users: Mapping[str, str], frame_limit: int) -> None:
+        self._loop = loop
         self._users = users
+        self._failed_logins = FailedLogins()
         self._frame_limit = frame_limit
         self._states: dict[Connection, AuthenticationState] = {}
 
@@ -78,29 +84,52 @@ class Authenticator:
         self._states[connection] = AuthenticationState.CHOSEN_BARE if version == 0 else AuthenticationState.CHOSEN
         return {"error_code": ErrorCode.none, "mechanisms": [PLAIN]}
 
-    def authenticate(self, connection: Connection, token: bytes) -> dict[str, Any]:
-        """The answer to SaslAuthenticate; the connection is KNOWN afterwards, or to be closed."""
+    def authenticate(
+        self, connection: Connection, token: bytes, answer: Callable[[dict[str, Any]], Parts]
+    ) -> Parts | None:
+        """The answer to SaslAuthenticate, encoded by `answer`: the connection is KNOWN afterwards. None where the token
+        is wrong: then the answer comes later, and the connection is closed after it.
+        """
         try:
             user = authenticate_plain(token, self._users)
         except AuthenticationFailed as failure:
-            log.warning("authentication failed", peer=connection.peer)
-            connection.drain()
-            return {
-                "error_code": ErrorCode.sasl_authentication_failed,
-                "error_message": str(failure),
-                "auth_bytes": b"",
-            }
+            delay = self._delay(connection, failure)
+            code = ErrorCode.sasl_authentication_failed
+            parts = answer({"error_code": code, "error_message": str(failure), "auth_bytes": b""})
+            slot = connection.open_slot()
+            self._close_after(connection, delay, lambda: slot.answer(parts))
+            return None
         self.admit(connection, f"User:{user}")
-        return {"error_code": ErrorCode.none, "error_message": None, "auth_bytes": b"", "session_lifetime": 0}
+        return answer({"error_code": ErrorCode.none, "error_message": None, "auth_bytes": b"", "session_lifetime": 0})
 
     def take_bare_token(self, connection: Connection, token: bytes) -> None:
         """A token after SaslHandshake v0; what is wrong with it can only be told by closing."""
         try:
             user = authenticate_plain(token, self._users)
         except AuthenticationFailed as failure:
-            raise ProtocolViolation(str(failure)) from None
+            connection.open_slot()
+            self._close_after(connection, self._delay(connection, failure), connection.close)
+            return
         self.admit(connection, f"User:{user}")
         connection.open_slot().answer([_LENGTH.pack(0)])
+
+    def _delay(self, connection: Connection, failure: AuthenticationFailed) -> float:
+        login = self._failed_logins.failed(connection.peer, self._loop.time())
+        if login.is_reported:
+            log.warning(
+                "authentication failed",
+                user=shown(failure.user),
+                peer=connection.peer,
+                mechanism=PLAIN,
+                failures=login.failures,
+            )
+        return login.delay
+
+    def _close_after(self, connection: Connection, delay: float, last: Callable[[], None]) -> None:
+        """Serve nothing more, do what is last after the delay, then close."""
+        connection.hold()
+        connection.drain()
+        self._loop.call_later(delay, last)
 
     def admit(self, connection: Connection, principal: str) -> None:
         """Somebody has shown who it is: the connection is KNOWN."""

@@ -11,20 +11,24 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Any, Final, cast
 from uuid import UUID
 
 import structlog
 import uvloop
 
+from headrace import __version__
 from headrace.cluster.controller import Controller
+from headrace.cluster.feature_level import Speaker, check_level, update_level
 from headrace.cluster.identity import cluster_id
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
 from headrace.cluster.metadata_writer import MetadataWriter
 from headrace.cluster.pulse import BEATS, Pulse
 from headrace.cluster.sqlite import SqliteStore
 from headrace.cluster.store import MetadataStore, SharedStore, StoreError
-from headrace.config import PLAIN_USERS, SASL_PLAINTEXT, BrokerConfig, ConfigError
+from headrace.config import PLAIN_USERS, SASL_PLAINTEXT, BrokerConfig, ConfigError, Reloaded
+from headrace.config.metrics import MOST_PARTITIONS, REQUEST_METRICS
 from headrace.coordinator.groups.service import GroupCoordinator
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.coordinator.runtime.runtime import Coordinators
@@ -39,6 +43,7 @@ from headrace.security.sasl import users_of
 from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
 from headrace.storage.manager import LogManager
+from headrace.storage.retention_clock import RetentionClock
 
 from . import compiled
 from .authentication import Authenticator
@@ -52,10 +57,19 @@ from .handlers import HANDLERS
 from .handlers.api_versions import unsupported_api_versions
 from .handlers.fetch import FetchHandler, FileCaps
 from .handlers.fetch_sessions import FetchSessions
+from .handlers.health import HealthHandler
+from .handlers.level import LevelHandler
 from .handlers.produce import ProduceHandler
+from .health import WATCH_SECONDS, BrokerHealth
 from .listener import Caps, Listener
+from .monitoring.collector import BrokerCollector, Watched
+from .monitoring.group_lag import GroupLag
+from .monitoring.loop_delay import LoopDelay
+from .monitoring.monitor import Monitor
+from .monitoring.request_times import RequestTimes
 from .registry_reader import RegistryReader
 from .schema_book import SchemaBook
+from .settings_file import Reread, reload_settings, warn_without_effect
 from .world import World
 
 DRAIN_SECONDS: Final = 10.0
@@ -90,6 +104,7 @@ class Broker:
         """What was taken so far, to be let go in the reverse order."""
         self._clustered: Clustered | None = None
         """What a lone broker does without."""
+        self._loop_delay = LoopDelay()
         self._port = 0
         self._failure: tuple[str, Exception] | None = None
         self._has_failed = asyncio.Event()
@@ -104,6 +119,11 @@ class Broker:
         """The partitions it holds, once it has started."""
         return self._replicas
 
+    @property
+    def health(self) -> BrokerHealth:
+        """How it is, once it serves."""
+        return self._health
+
     async def start(self) -> None:
         """Serve. Raises ConfigError, StorageError, StoreError or OSError with what is in the way."""
         try:
@@ -114,6 +134,8 @@ class Broker:
 
     async def stop(self) -> None:
         """Answer what was asked, bring everything to rest, let go of the data directory."""
+        began = self._clock.monotonic()
+        log.info("broker stopping", broker=self.config.node_id)
         if self._clustered is not None:
             await self._clustered.leave()
         self._listener.stop_listening()
@@ -124,12 +146,32 @@ class Broker:
         await self._transactions.close()
         await self._groups.close()
         await self._listener.drain(DRAIN_SECONDS)
+        self._retention_clock.save()
         try:
             self._replicas.close()
         except StorageError as error:
             log.error("the logs could not be closed in order; the next start will check them", reason=str(error))
         finally:
             await self._held.aclose()
+        log.info("broker stopped", broker=self.config.node_id, seconds=round(self._clock.monotonic() - began, 1))
+
+    @property
+    def metrics(self) -> BrokerCollector:
+        """What it counts, once it serves."""
+        return self._metrics
+
+    def reload(self, new: BrokerConfig) -> Reloaded:
+        """Take over what another reading of the settings file gives for dynamic settings; what came of it.
+
+        While what is known of the cluster is not whole, as after a lost session, none of it is taken up again here: the
+        snapshot that is to come brings all of it, and finds the new settings.
+        """
+        reloaded = self.config.reload(new)
+        if reloaded.changed and self._image.is_whole:
+            self._image.version += 1
+            for topic in list(self._image.topics()):
+                self._hold(topic)
+        return reloaded
 
     async def failed(self) -> None:
         """Waits until something has gone wrong after which this broker must not go on; raises that."""
@@ -147,7 +189,7 @@ class Broker:
         config = self.config
         data = str(config["log.dirs"])
         self._descriptors = divide(raise_limit())
-        self._authenticator = self._make_authenticator()
+        self._authenticator = self._make_authenticator(loop)
         self._listener = self._make_listener(loop)
         self._held.callback(self._world.workers.close)
         self._held.callback(self._listener.close)
@@ -162,18 +204,25 @@ class Broker:
         logs.open()
         self._held.callback(logs.release)
         self._logs = logs
+        began = self._clock.monotonic()
+        self._report_start(logs)
         store = await self._open_store(logs)
-        found = await cluster_id(store, self._rng, logs.cluster_id)
+        found = await cluster_id(store, self._rng, logs.cluster_id, newest_level=self._world.levels.max)
+        self._level = await check_level(store, self._world.levels)
         image = ClusterImage(cluster_id=found, controller_id=config.node_id)
+        self._image = image
         logs.claim(found)
         logs.was_deleted = image.was_deleted
+        self._flusher = Flusher(self._world.workers.sync, perf_counter_ns)
+        self._retention_clock = self._make_retention_clock(data)
         self._replicas = ReplicaManager(
             broker_id=config.node_id,
             config=config,
             clock=self._clock,
             logs=logs,
-            flusher=Flusher(self._world.workers.sync),
+            flusher=self._flusher,
             run_in_background=self._world.workers.background,
+            retention_clock=self._retention_clock,
         )
         self._held.callback(self._world.workers.close)
         self._held.callback(self._replicas.stop_opening)
@@ -188,9 +237,48 @@ class Broker:
             await self._start_alone(store, image, node)
         else:
             await self._start_among_others(cast(SharedStore, store), image, node)
+        self._replicas.write_summaries()
+        log.info(
+            "broker started",
+            broker=config.node_id,
+            cluster_id=found,
+            listener=self.bootstrap,
+            partitions=sum(1 for _ in self._replicas.hosted()),
+            seconds=round(self._clock.monotonic() - began, 1),
+        )
+
+    def _make_retention_clock(self, directory: str) -> RetentionClock:
+        world, config = self._world, self.config
+        clock = RetentionClock(
+            world.clock,
+            uptime=world.uptime,
+            most_ms=lambda: int(config["headrace.clock.jump.max.ms"]),
+            boot_id=world.boot_id,
+            disk=world.disk,
+            directory=directory,
+        )
+        clock.load()
+        clock.save()
+        return clock
+
+    def _report_start(self, logs: LogManager) -> None:
+        """Not before the address and the directory are taken: a start that fails says only why."""
+        config = self.config
+        log.info(
+            "broker starting",
+            version=__version__,
+            broker=config.node_id,
+            cluster_id=logs.cluster_id or "unknown",
+            directory=logs.data_directory,
+            listener=f"{config.listener.protocol}://{config.listener.host}:{self._port}",
+            store="sqlite" if config.lone else f"zookeeper://{config['zookeeper.connect']}",
+        )
+        if logs.found_logs and not logs.was_closed:
+            log.warning("unclean shutdown found", directory=logs.data_directory, logs=logs.found_logs)
 
     async def _start_alone(self, store: MetadataStore, image: ClusterImage, node: BrokerNode) -> None:
         """As its own controller: all is known before anyone is served, and open where that does not take long."""
+        self._store = store
         writer = MetadataWriter(store=store, image=image, config=self.config, node=node, rng=self._rng, listeners=self)
         self._held.push_async_callback(writer.close)
         await writer.load()
@@ -219,6 +307,7 @@ class Broker:
             node=node,
             identification=Identification(self._disk, self._logs, self._world.boot_id, self._rng),
             secret=await cluster_secret(store, self._rng),
+            level=self._level,
             topic_removed=self.remove_topic,
             on_fatal=self._fail,
         )
@@ -227,6 +316,15 @@ class Broker:
         self._replicas.leadership = Coordinators(self._groups, self._transactions)
         await clustered.start()
         self._set_strays_aside()
+
+    async def _update_level(self, to: int | None, dry_run: bool) -> Mapping[str, Any]:
+        """Raise the feature level of the cluster, or of this broker where it is alone; what became of it."""
+        if self._clustered is not None:
+            return await self._clustered.member.update_level(to, dry_run=dry_run)
+        me = {self.config.node_id: Speaker(self._world.levels, __version__)}
+        update = await update_level(self._store, self._store.commit, me, to, dry_run=dry_run)
+        self._level = update.before if dry_run else update.after
+        return update.to_json()
 
     async def _open_store(self, logs: LogManager) -> MetadataStore:
         if self._world.store is not None:
@@ -254,14 +352,14 @@ class Broker:
                 f"{path} is gone, which names the topics of cluster {logs.cluster_id}, whose logs are here; put it back"
             )
 
-    def _make_authenticator(self) -> Authenticator | None:
+    def _make_authenticator(self, loop: asyncio.AbstractEventLoop) -> Authenticator | None:
         config = self.config
         if config.listener.protocol != SASL_PLAINTEXT:
             return None
         users = users_of(config[PLAIN_USERS] or "")
         if not users:
             raise ConfigError(f"A {SASL_PLAINTEXT} listener lets nobody in without users: set {PLAIN_USERS}")
-        return Authenticator(users, int(config["socket.request.max.bytes"]))
+        return Authenticator(loop, users, int(config["socket.request.max.bytes"]))
 
     def _make_listener(self, loop: asyncio.AbstractEventLoop) -> Listener:
         config, most = self.config, self._descriptors.connections
@@ -315,8 +413,23 @@ class Broker:
         self._fetch = FetchHandler(
             loop, self._replicas, sessions, int(config["fetch.max.bytes"]), replica_brokers, files
         )
+        self._health = BrokerHealth(
+            broker_id=config.node_id,
+            cluster_id=image.cluster_id,
+            clock=self._clock,
+            replicas=self._replicas,
+            descriptors=self._descriptors,
+            listener=self._listener,
+            loop_delay=self._loop_delay,
+            retention_clock=self._retention_clock,
+            member=None if clustered is None else clustered.member,
+            store=config["zookeeper.connect"] or "",
+            levels=self._world.levels,
+            level=lambda: self._level if clustered is None else clustered.member.level,
+        )
         schemas = self._make_schema_book(image)
         produce = ProduceHandler(self._replicas, schemas)
+        self._metrics = self._make_metrics(image, produce)
         raw: dict[ApiKey, RawHandler] = {ApiKey.PRODUCE: produce, ApiKey.FETCH: self._fetch}
         dispatcher = Dispatcher(
             context,
@@ -328,12 +441,15 @@ class Broker:
             relay=None if clustered is None else clustered.relay(),
             ready=None if clustered is None else clustered.member.is_ready,
             is_out_of_touch=lambda: clustered is not None and clustered.member.is_out_of_touch,
+            describe_health=HealthHandler(self._health.report),
+            times=self._metrics.watched.times if config[REQUEST_METRICS] else None,
+            update_level=LevelHandler(self._update_level),
         )
         self._held.push_async_callback(dispatcher.close)
         self._cleaner = Cleaner(
             self._replicas,
             self._disk,
-            self._clock,
+            self._retention_clock,
             self._world.workers.aside,
             dedupe_bytes=lambda: int(self.config["log.cleaner.dedupe.buffer.size"]),
         )
@@ -380,12 +496,45 @@ class Broker:
         self._chores.keep("follow schemas", book.follow)
         return book
 
+    def _make_metrics(self, image: ClusterImage, produce: ProduceHandler) -> BrokerCollector:
+        config, clustered, replicas = self.config, self._clustered, self._replicas
+        lag = GroupLag(
+            broker_id=config.node_id,
+            image=image,
+            groups=self._groups,
+            replicas=replicas,
+            clock=self._clock,
+            peers=None if clustered is None else clustered.peers,
+            most=int(config[MOST_PARTITIONS]),
+        )
+        return BrokerCollector(
+            Watched(
+                config=config,
+                clock=self._clock,
+                image=image,
+                replicas=replicas,
+                flusher=self._flusher,
+                groups=self._groups,
+                transactions=self._transactions,
+                health=self._health,
+                listener=self._listener,
+                loop_delay=self._loop_delay,
+                times=RequestTimes(),
+                group_lag=lag,
+                produce_errors=produce.errors,
+                delayed_fetches=lambda: len(self._fetch.waiting),
+                is_controller=lambda: clustered is None or clustered.member.active_controller is not None,
+                member=None if clustered is None else clustered.member,
+            )
+        )
+
     def _begin_chores(self, loop: asyncio.AbstractEventLoop) -> None:
         config, every = self.config, self._chores.every
         every(SWEEP_SECONDS, "sweep connections", lambda: self._listener.sweep(loop.time()))
         maintenance = self._replicas.maintenance
         every(SWEEP_SECONDS, "flush", maintenance.flush_due)
         every(FOLLOWERS_SECONDS, "log health", self._replicas.look_after_logs)
+        every(WATCH_SECONDS, "health", self._health.watch)
         every(SWEEP_SECONDS, "report recovery", self._replicas.report_recovery)
         every(SWEEP_SECONDS, "bound producers", maintenance.bound_producers)
         if self._clustered is not None:
@@ -398,6 +547,7 @@ class Broker:
         self._begin_transaction_chores()
         every(lambda: int(config["log.cleaner.backoff.ms"]) / 1000, "compaction", self._cleaner.clean)
         every(int(config["log.flush.offset.checkpoint.interval.ms"]) / 1000, "checkpoint", maintenance.checkpoint)
+        every(int(config["log.flush.offset.checkpoint.interval.ms"]) / 1000, "time of day", self._retention_clock.save)
 
     def _begin_transaction_chores(self) -> None:
         config, every = self.config, self._chores.every
@@ -420,33 +570,66 @@ class Broker:
         """Settings were set; whoever goes by them reads them anew."""
 
     async def _expire_offsets(self) -> None:
-        await self._groups.offsets.expire(self._clock.now_ms())
+        await self._groups.offsets.expire(self._retention_clock.now_ms())
 
     async def _abort_transactions(self) -> None:
         await self._transactions.abort_overdue()
 
     async def _expire_transactions(self) -> None:
-        await self._transactions.expire()
+        await self._transactions.expire(self._retention_clock.now_ms())
 
 
-def run_broker(config: BrokerConfig, on_ready: Callable[[str], None]) -> int:
-    """Serve in this process until SIGTERM or SIGINT; returns the exit code."""
-    return int(uvloop.run(_serve_until_stopped(config, on_ready)))
+def run_broker(
+    config: BrokerConfig,
+    on_ready: Callable[[str], None],
+    on_stop: Callable[[], None] = lambda: None,
+    reread: Reread | None = None,
+) -> int:
+    """Serve in this process until SIGTERM or SIGINT; returns the exit code. Both are called on the event loop.
+
+    SIGHUP has the settings read again, where they came from a file: by `reread`.
+    """
+    return int(uvloop.run(_serve_until_stopped(config, on_ready, on_stop, reread)))
 
 
-async def _serve_until_stopped(config: BrokerConfig, on_ready: Callable[[str], None]) -> int:
+async def _serve_until_stopped(
+    config: BrokerConfig, on_ready: Callable[[str], None], on_stop: Callable[[], None], reread: Reread | None
+) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, lambda: log.info("settings not reloaded: the broker is still starting"))
+    warn_without_effect(config)
     is_compiled = compiled.load()
-    broker = Broker(config)
+    broker, monitor = Broker(config), Monitor(config)
+    await monitor.start()
+    try:
+        return await _run(broker, monitor, stop, on_ready, on_stop, is_compiled, reread)
+    finally:
+        await monitor.close()
+
+
+async def _run(
+    broker: Broker,
+    monitor: Monitor,
+    stop: asyncio.Event,
+    on_ready: Callable[[str], None],
+    on_stop: Callable[[], None],
+    is_compiled: bool,
+    reread: Reread | None,
+) -> int:
+    loop = asyncio.get_running_loop()
     if not await _started(broker, stop):
         return 0
+    loop.add_signal_handler(signal.SIGHUP, reload_settings, reread, broker.reload)
     _tune()
+    monitor.serving(broker.metrics)
     on_ready(broker.bootstrap)
     building = None if is_compiled else loop.create_task(compiled.build())
     code = await _served(broker, stop)
+    monitor.stopping()
+    on_stop()
     if building is not None:
         building.cancel()
         await asyncio.wait([building])

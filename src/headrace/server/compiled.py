@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 def load() -> bool:
     """Use what is in the cache; whether there was something."""
     try:
-        validation.use_compiled(native.load(native.RECORDS))
+        validation.use_compiled(native.load(native.RECORDS), native.load_check())
         plain.use_compiled(native.load(native.HEADS))
     except native.Unusable:
         return False

@@ -13,6 +13,7 @@ from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable
 from itertools import count
+from time import perf_counter_ns
 from typing import Final
 
 import structlog
@@ -23,6 +24,7 @@ from headrace.protocol.fetch import Part, Range
 from headrace.protocol.framing import Inbox
 from headrace.storage.disk import StorageError
 
+from .monitoring.request_times import FAST_NS, ApiTimes
 from .refusals import Refusals
 
 MOST_OUT: Final = 4 * 1024 * 1024
@@ -46,10 +48,12 @@ Serve = Callable[["Connection", memoryview], Parts | None]
 class Slot:
     """The place of one request in the order of answers."""
 
-    __slots__ = ("abandoned", "connection", "is_answered", "parts")
+    __slots__ = ("abandoned", "connection", "is_answered", "parts", "since_ns", "times")
 
-    def __init__(self, connection: "Connection") -> None:
+    def __init__(self, connection: "Connection", times: ApiTimes | None, since_ns: int) -> None:
         self.connection = connection
+        self.times = times
+        self.since_ns = since_ns
         self.parts: Parts | None = None
         self.is_answered = False
         self.abandoned: Callable[[], None] | None = None
@@ -66,6 +70,48 @@ class Slot:
 class Connection:
     """A plain connection. `serve` is called for each frame and opens a slot for its answer."""
 
+    __slots__ = (
+        "__weakref__",
+        "_blocked",
+        "_fd",
+        "_inbox",
+        "_is_draining",
+        "_is_reading",
+        "_is_serving",
+        "_is_writing",
+        "_looked_at",
+        "_loop",
+        "_now_ns",
+        "_on_close",
+        "_on_read_failure",
+        "_opened",
+        "_out",
+        "_out_bytes",
+        "_range_sent",
+        "_read_ns",
+        "_sending_ns",
+        "_serve_frame",
+        "_slots",
+        "_sock",
+        "_turn_ns",
+        "_turn_requests",
+        "_waited",
+        "_wake_is_due",
+        "is_closed",
+        "is_held",
+        "is_known",
+        "last_read_at",
+        "last_sent_at",
+        "number",
+        "opened_at",
+        "peer",
+        "peer_broker",
+        "principal",
+        "refusals",
+        "requests",
+        "times",
+    )
+
     def __init__(
         self,
         loop: AbstractEventLoop,
@@ -77,6 +123,7 @@ class Connection:
         on_read_failure: Callable[[StorageError], None],
         frame_limit: int,
         now: float,
+        now_ns: Callable[[], int] = perf_counter_ns,
     ) -> None:
         self.peer = peer
         self.principal = "User:ANONYMOUS"
@@ -93,6 +140,23 @@ class Connection:
         self.last_sent_at = now
         self._looked_at = now
         self.requests = 0
+        self.times: ApiTimes | None = None
+        """Of the API of the latest request; None where nobody measures."""
+        self._now_ns = now_ns
+        self._turn_ns = 0
+        """When the latest turn began."""
+        self._read_ns = 0
+        """When the turn began in which the latest bytes were read."""
+        self._turn_requests = 0
+        """Requests before this turn, or before the last of it that were of another API."""
+        self._opened = 0
+        """Requests since then that have a slot: the others were answered at once."""
+        self._waited = 0
+        """Answers of this turn to requests that had to wait."""
+        self._sending_ns = 0
+        """What `sendfile` took in this turn."""
+        self._blocked: tuple[ApiTimes, int, int, int] | None = None
+        """Answers that the client does not take for now: how many, how many of them at once, and since when."""
         self._loop = loop
         self._sock = sock
         self._fd = sock.fileno()
@@ -115,7 +179,8 @@ class Connection:
 
     def open_slot(self) -> Slot:
         """The next place in the order of answers."""
-        slot = Slot(self)
+        slot = Slot(self, self.times, self._turn_ns)
+        self._opened += 1
         self._slots.append(slot)
         return slot
 
@@ -143,6 +208,16 @@ class Connection:
     @property
     def is_mid_request(self) -> bool:
         return not self._inbox.is_empty and not self.is_held and not self._slots and not self._out
+
+    @property
+    def pending(self) -> int:
+        """Requests that are read and not answered."""
+        return len(self._slots)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of answers that wait for the client to read, without ranges of logs."""
+        return self._out_bytes
 
     @property
     def is_sending(self) -> bool:
@@ -198,6 +273,7 @@ class Connection:
             return
         self._inbox.received(count)
         self.last_read_at = self._loop.time()
+        self._read_ns = 0
         self._work()
 
     def _wake_soon(self) -> None:
@@ -211,6 +287,7 @@ class Connection:
             self._work()
 
     def _work(self) -> None:
+        self._turn_ns = self._now_ns()
         self._is_serving = True
         try:
             self._serve_frames()
@@ -224,8 +301,67 @@ class Connection:
             self._collect_answers()
             if self._out and not self._is_writing:
                 self._send()
+            if self.times is not None:
+                self._account(self.times, 0)
         if not self.is_closed:
             self._regulate()
+
+    def turn_to(self, times: ApiTimes) -> None:
+        """The request that is served now is of another API than those before it."""
+        if self.times is None:
+            self._turn_requests = self.requests - 1
+        else:
+            self._turn_ns = self._account(self.times, 1)
+        self._opened = 0
+        self.times = times
+
+    def _account(self, times: ApiTimes, but: int) -> int:
+        """Note the requests and answers of this turn, but its latest requests; when that was."""
+        now = self._now_ns()
+        turn_ns, read_ns = self._turn_ns, self._read_ns
+        elapsed = now - turn_ns
+        count = self.requests - but - self._turn_requests
+        self._turn_requests += count
+        if not read_ns:
+            self._read_ns = read_ns = turn_ns
+        is_odd = self._opened or self._waited or self._out or self._sending_ns or read_ns != turn_ns
+        if is_odd or elapsed >= FAST_NS:
+            self._account_slow(times, count, elapsed)
+        elif count:
+            times.fast += count
+            times.fast_ns += elapsed
+            times.fast_total_ns += elapsed * count
+        return now
+
+    def _account_slow(self, times: ApiTimes, count: int, elapsed: int) -> None:
+        at_once, answered = count - self._opened, count - self._opened + self._waited
+        sending, self._sending_ns = self._sending_ns, 0
+        self._opened = self._waited = 0
+        if count:
+            times.served(count, elapsed - sending, self._turn_ns - self._read_ns)
+        if not answered:
+            return
+        if self._out:
+            if self._blocked is None:
+                self._blocked = (times, answered, at_once, self._turn_ns + elapsed - sending)
+                return
+            blocked, before, before_at_once, since = self._blocked
+            self._blocked = (blocked, before + answered, before_at_once + at_once, since)
+            return
+        times.sent(answered, sending)
+        if at_once:
+            times.total.add(elapsed, at_once)
+
+    def _account_unblocked(self) -> None:
+        """The client has taken the answers that it was slow to take."""
+        if self._blocked is not None:
+            times, answered, at_once, since = self._blocked
+            self._blocked = None
+            waited = self._now_ns() - since
+            times.sent(answered, waited)
+            if at_once:
+                times.total.add(waited, at_once)
+            self._sending_ns = 0
 
     def _serve_frames(self) -> None:
         inbox, serve, slots = self._inbox, self._serve_frame, self._slots
@@ -250,9 +386,23 @@ class Connection:
                 self._queue(answer)
 
     def _collect_answers(self) -> None:
-        slots = self._slots
+        slots, since_ns, count = self._slots, 0, 0
+        times: ApiTimes | None = None
         while slots and slots[0].is_answered:
-            self._queue(slots.popleft().parts or [])
+            slot = slots.popleft()
+            self._queue(slot.parts or [])
+            if slot.since_ns != since_ns or slot.times is not times:
+                self._account_waited(times, count, since_ns)
+                times, since_ns, count = slot.times, slot.since_ns, 0
+            count += 1
+        if count:
+            self._account_waited(times, count, since_ns)
+
+    def _account_waited(self, times: ApiTimes | None, count: int, since_ns: int) -> None:
+        """Requests that came in one turn, and could not be answered in it, have their answers now."""
+        if times is not None and count:
+            times.remote.add(self._turn_ns - since_ns, count)
+            self._waited += count
 
     def _queue(self, parts: Parts) -> None:
         for part in parts:
@@ -282,6 +432,8 @@ class Connection:
         if not self.is_closed:
             self._send()
         if not self.is_closed:
+            if not self._out:
+                self._account_unblocked()
             self._work()
 
     def _send(self) -> None:
@@ -327,6 +479,7 @@ class Connection:
     def _send_range(self, part: Range) -> bool:
         left = part.length - self._range_sent
         position = part.position + self._range_sent
+        began = self._now_ns()
         try:
             sent = os.sendfile(self._fd, part.file.fileno(), position, min(left, _RANGE_CHUNK))
         except OSError as error:
@@ -336,6 +489,7 @@ class Connection:
         if not sent:
             raise OSError(f"the log is shorter than what was promised of it: {part}")
         self._range_sent += sent
+        self._sending_ns += self._now_ns() - began
         self.last_sent_at = self._loop.time()
         if sent == left:
             self._out.popleft()

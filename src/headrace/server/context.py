@@ -7,6 +7,7 @@ from typing import NamedTuple
 from headrace.cluster.controller import Controller
 from headrace.cluster.image import ClusterImage
 from headrace.config import BrokerConfig
+from headrace.config.log_levels import PROCESS_LEVELS, LogLevels
 from headrace.coordinator.groups.service import GroupCoordinator
 from headrace.coordinator.transactions.service import TransactionCoordinator
 from headrace.net.clock import Clock
@@ -26,6 +27,8 @@ class Context:
     transactions: TransactionCoordinator
     active_controller: Callable[[], int | None]
     """Which broker is the controller now, as far as this one knows; a lone broker always is."""
+    log_levels: LogLevels = PROCESS_LEVELS
+    """How much each logger says."""
 
 
 class RequestInfo(NamedTuple):

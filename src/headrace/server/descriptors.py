@@ -12,6 +12,13 @@ from typing import NamedTuple
 
 _RESERVE = 256
 _UNLIMITED = 1 << 20
+LEAST = 128
+"""With fewer a broker does not start: a few clients would take those of its logs."""
+_LEAST_CONNECTIONS = 256
+
+
+class TooFewDescriptors(OSError):
+    """The process may open too few files."""
 
 
 class Descriptors(NamedTuple):
@@ -33,9 +40,23 @@ def divide(limit: int) -> Descriptors:
     return Descriptors(connections=limit - reserve - log_files, log_files=log_files, reserve=reserve)
 
 
+def needed(logs: int) -> int:
+    """The limit with which so many logs keep a file open each, beside some hundred connections."""
+    for_logs = 4 * logs + _RESERVE
+    for_connections = _LEAST_CONNECTIONS * 4 // 3 + _RESERVE
+    return max(for_logs, for_connections, 1024)
+
+
 def raise_limit() -> int:
-    """The most files this process may open, after asking for all it may have."""
+    """The most files this process may open, after asking for all it may have; `TooFewDescriptors` where no broker can
+    live with that."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard if hard != resource.RLIM_INFINITY else _UNLIMITED
+    limit = hard if hard != resource.RLIM_INFINITY else _UNLIMITED
+    if limit < LEAST:
+        raise TooFewDescriptors(
+            f"only {limit} files may be open (ulimit -Hn, LimitNOFILE= in systemd): a broker needs {LEAST} to start, "
+            f"and {needed(0)} or more to serve"
+        )
+    return limit

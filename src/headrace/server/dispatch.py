@@ -11,7 +11,7 @@ broker has neither.
 """
 
 from asyncio import Event, sleep
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import cache
 from struct import Struct
 from typing import Any, Final, NamedTuple, Protocol
@@ -25,7 +25,7 @@ from headrace.protocol.api import PEERS_ONLY, SUPPORTED, ApiKey, response_header
 from headrace.protocol.encode import blank_response, encode_in_steps, encode_response, is_large
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
 from headrace.protocol.guard import check_request, skip_tags
-from headrace.protocol.peer import FIRST_INTERNAL
+from headrace.protocol.peer import FIRST_INTERNAL, InternalApi
 from headrace.protocol.schema import request_shape
 from headrace.protocol.stepwise import LARGE, decode_request_in_steps
 from headrace.storage.disk import StorageError
@@ -33,6 +33,7 @@ from headrace.storage.disk import StorageError
 from .authentication import Authenticator
 from .connection import Connection, Parts, Slot
 from .context import Context, RequestInfo
+from .monitoring.request_times import ApiTimes, RequestTimes
 
 log = structlog.get_logger(__name__)
 
@@ -40,11 +41,16 @@ Answer = Mapping[str, Any] | bytes | bytearray
 """A response's values, or its body in bytes where a handler keeps it encoded."""
 Handler = Callable[[Context, Any, RequestInfo], Awaitable[Answer]]
 Work = Callable[[], Awaitable[Answer]]
-ServePeer = Callable[[Connection, int, int, memoryview], Parts | None]
-"""Answers what only brokers ask: connection, API key, correlation id, body. `PeerGate.serve`."""
+ServePeer = Callable[[Connection, int, int, int, memoryview], Parts | None]
+"""Answers what only brokers ask: connection, API key, version, correlation id, body. `PeerGate.serve`."""
+UpdateLevel = Callable[[Slot, int, int, bytes], Coroutine[Any, Any, None]]
+"""Answers UpdateLevel, given its slot, version, correlation id and body. `handlers.level.LevelHandler`."""
+DescribeHealth = Callable[[Slot, int, int], Coroutine[Any, Any, None]]
+"""Answers DescribeHealth, given its slot, version and correlation id. `handlers.health.HealthHandler`."""
 MOST_ANSWERED: Final = 256 << 20
 """Bytes of an answer. What a million partitions are takes a fifth of it; who asks for much more wants to do harm."""
 _KNOWN: Final = frozenset(int(key) for key in ApiKey)
+_INTERNAL: Final = frozenset(int(key) for key in InternalApi)
 _SASL: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 _HEAD: Final = Struct(">hhih")
 _RESPONSE_HEAD: Final = Struct(">ii")
@@ -94,12 +100,13 @@ class Route(NamedTuple):
 
     is_flexible: bool
     raw: RawHandler | None
+    times: ApiTimes | None
 
 
 class Relay(Protocol):
     """Who carries requests to the controller: `forwarding.Forwarder`."""
 
-    def takes(self, api_key: int) -> bool: ...
+    def takes(self, api_key: int, entity: Any) -> bool: ...
 
     async def answer(self, info: RequestInfo, entity: Any, body: bytes, run_here: Work) -> Answer: ...
 
@@ -119,9 +126,12 @@ class Dispatcher:
         relay: Relay | None = None,
         ready: Event | None = None,
         is_out_of_touch: Callable[[], bool] = lambda: False,
+        describe_health: DescribeHealth | None = None,
+        times: RequestTimes | None = None,
+        update_level: UpdateLevel | None = None,
     ) -> None:
         self._context = context
-        self._handlers = handlers
+        self._handlers = {int(key): handler for key, handler in handlers.items()}
         self._raw = raw_handlers
         self._unsupported_api_versions = unsupported_api_versions
         self._authenticator = authenticator
@@ -131,6 +141,10 @@ class Dispatcher:
         """Set once this broker knows its cluster: before, it would tell clients that there are no topics."""
         self._is_out_of_touch = is_out_of_touch
         """Whether this broker has lost its cluster, and may not know any longer who leads."""
+        self._describe_health = describe_health
+        self._times = times
+        """None where nobody measures."""
+        self._update_level = update_level
         self._routes: dict[tuple[int, int], Route] = {}
         self._running = Tasks()
 
@@ -150,12 +164,20 @@ class Dispatcher:
             return self._serve_unrouted(connection, api_key, version, correlation_id, frame[body:])
         if body > len(frame):
             raise ProtocolViolation(f"a client id of {client_size} bytes in a frame of {len(frame)}")
-        is_flexible, raw = route
+        is_flexible, raw, times = route
+        if connection.times is not times and times is not None:
+            connection.turn_to(times)
         if is_flexible:
             body = body + 1 if body < len(frame) and frame[body] == 0 else skip_tags(frame, body)
         request = Request(api_key, version, correlation_id, connection, frame, body)
         if raw is not None:
-            return self._serve_raw(raw, request)
+            try:
+                return raw(request)
+            except (ProtocolViolation, StorageError):
+                raise
+            except Exception:
+                log.exception("request failed", api=ApiKey(api_key).name, version=version)
+                raise ProtocolViolation("the request could not be answered") from None
         if api_key in _SASL:
             return self._serve_sasl(request)
         if connection.peer_broker is None and api_key in PEERS_ONLY:
@@ -169,18 +191,12 @@ class Dispatcher:
         versions = None if key is None else SUPPORTED.get(key) or PEERS_ONLY.get(key)
         if versions is None or not versions.min <= version <= versions.peers_max:
             return None
-        route = Route(request_shape(api_key, version).flexible, self._raw.get(ApiKey(api_key)))
+        route = Route(request_shape(api_key, version).flexible, self._raw.get(ApiKey(api_key)), self._times_of(api_key))
         self._routes[(api_key, version)] = route
         return route
 
-    def _serve_raw(self, handler: RawHandler, request: Request) -> Parts | None:
-        try:
-            return handler(request)
-        except (ProtocolViolation, StorageError):
-            raise
-        except Exception:
-            log.exception("request failed", api=ApiKey(request.api_key).name, version=request.version)
-            raise ProtocolViolation("the request could not be answered") from None
+    def _times_of(self, api_key: int) -> ApiTimes | None:
+        return None if self._times is None else self._times.of(api_name(api_key))
 
     def _serve_decoded(self, request: Request) -> None:
         info = request.info()
@@ -200,9 +216,9 @@ class Dispatcher:
         relay = self._relay
 
         def run_here() -> Awaitable[Answer]:
-            return self._handlers[ApiKey(info.api_key)](self._context, entity, info)
+            return self._handlers[info.api_key](self._context, entity, info)
 
-        if relay is None or not relay.takes(info.api_key):
+        if relay is None or not relay.takes(info.api_key, entity):
             return self._once_ready(info, run_here)
         body = bytes(request.frame[request.body :])
         return self._once_ready(info, lambda: relay.answer(info, entity, body, run_here))
@@ -235,18 +251,20 @@ class Dispatcher:
         self._authenticator.take_bare_token(connection, bytes(frame))
         return True
 
-    def _serve_sasl(self, request: Request) -> Parts:
+    def _serve_sasl(self, request: Request) -> Parts | None:
         entity = decode(request)
         connection = request.connection
         if connection.is_known and self._authenticator is not None:
             raise ProtocolViolation("the client has authenticated already")
+
+        def answer(values: dict[str, Any]) -> Parts:
+            return [frame_response(request.api_key, request.version, request.correlation_id, values)]
+
         if self._authenticator is None:
-            values = blank_response(request.api_key, request.version, ErrorCode.illegal_sasl_state.value)
-        elif request.api_key == ApiKey.SASL_HANDSHAKE:
-            values = self._authenticator.handshake(connection, entity.mechanism, request.version)
-        else:
-            values = self._authenticator.authenticate(connection, entity.auth_bytes)
-        return [frame_response(request.api_key, request.version, request.correlation_id, values)]
+            return answer(blank_response(request.api_key, request.version, ErrorCode.illegal_sasl_state.value))
+        if request.api_key == ApiKey.SASL_HANDSHAKE:
+            return answer(self._authenticator.handshake(connection, entity.mechanism, request.version))
+        return self._authenticator.authenticate(connection, entity.auth_bytes, answer)
 
     async def _run(self, info: RequestInfo, correlation_id: int, slot: Slot, work: Work) -> None:
         try:
@@ -265,11 +283,22 @@ class Dispatcher:
     def _serve_unrouted(
         self, connection: Connection, api_key: int, version: int, correlation_id: int, body: memoryview
     ) -> Parts | None:
+        times = self._times_of(api_key)
+        if times is not None and connection.times is not times:
+            connection.turn_to(times)
         if api_key < FIRST_INTERNAL:
             return self._refuse_version(connection, api_key, version, correlation_id)
+        if api_key == InternalApi.DESCRIBE_HEALTH and self._describe_health is not None:
+            connection.hold()
+            self._running.spawn(self._describe_health(connection.open_slot(), version, correlation_id))
+            return None
+        if api_key == InternalApi.UPDATE_LEVEL and self._update_level is not None and connection.peer_broker is None:
+            connection.hold()
+            self._running.spawn(self._update_level(connection.open_slot(), version, correlation_id, bytes(body)))
+            return None
         if self._serve_peer is None:
             raise ProtocolViolation(f"API {api_key} of a cluster, asked of a lone broker")
-        return self._serve_peer(connection, api_key, correlation_id, body)
+        return self._serve_peer(connection, api_key, version, correlation_id, body)
 
     def _refuse_version(self, connection: Connection, api_key: int, version: int, correlation_id: int) -> Parts:
         if api_key == ApiKey.API_VERSIONS:  # how newer clients begin: nothing is wrong
@@ -277,6 +306,17 @@ class Dispatcher:
             return [_RESPONSE_HEAD.pack(4 + len(body), correlation_id) + body]
         log.info("unsupported version", api=api_key, version=version, peer=connection.peer)
         return [_unsupported(api_key, version, correlation_id)]
+
+
+def api_name(api_key: int) -> str:
+    """What an API is called in metrics, as Kafka's documentation writes it: `Produce`, `JoinGroup`."""
+    if api_key in _KNOWN:
+        name = ApiKey(api_key).name
+    elif api_key in _INTERNAL:
+        name = InternalApi(api_key).name
+    else:
+        return "Unknown"
+    return "".join(part.capitalize() for part in name.split("_"))
 
 
 def _unsupported(api_key: int, version: int, correlation_id: int) -> bytes | bytearray:
@@ -334,7 +374,7 @@ async def encoded_answer(info: RequestInfo, work: Work) -> bytes | bytearray:
     api_key, version = info.api_key, info.version
     try:
         answer = await work()
-        if not isinstance(answer, Mapping):
+        if isinstance(answer, (bytes, bytearray)):
             return answer
         if is_large(api_key, version, answer):
             return await _encoded_in_turns(api_key, version, answer)
@@ -365,7 +405,7 @@ def _encoded_error(api_key: int, version: int, code: int, message: str | None = 
 
 def frame_response(api_key: int, version: int, correlation_id: int, answer: Answer) -> bytearray:
     """A whole response frame from what a handler answered."""
-    body = encode_response(api_key, version, answer) if isinstance(answer, Mapping) else answer
+    body = answer if isinstance(answer, (bytes, bytearray)) else encode_response(api_key, version, answer)
     head = response_head(api_key, version, correlation_id)
     _LENGTH.pack_into(head, 0, len(head) - 4 + len(body))
     head += body

@@ -47,11 +47,13 @@ class Caps(NamedTuple):
     def refusal(self, fd: int, connections: int, of_address: int) -> str | None:
         """Why a connection is not taken; None when it is."""
         if connections >= self.all:
-            return f"there are {connections} connections, and no more are allowed"
+            return f"there are {connections} connections; max.connections and the limit of open files allow no more"
         if of_address >= self.one_address:
             return f"there are {of_address} connections from this address, and no more are allowed"
         if fd >= self.descriptors:
-            return "the descriptors that are left are for the logs"
+            return (
+                f"{fd} file descriptors are taken, and the rest is for logs; raise the limit of open files (ulimit -n)"
+            )
         return None
 
 
@@ -85,6 +87,10 @@ class Listener:
         self._reports_at = 0.0
         self.connections: dict[Connection, None] = {}
         """In the order in which they were opened."""
+        self.accepted = self.refused = 0
+        """Connections, since the start."""
+        self._closed_requests = 0
+        """Requests of connections that are closed."""
 
     def bind(self, host: str, port: int) -> int:
         """Take the address; returns the port, which the system chose if 0 was asked. Raises OSError.
@@ -99,6 +105,11 @@ class Listener:
         assert self._acceptor is not None
         self._serve = serve
         self._loop.add_reader(self._acceptor.fileno(), self._accept)
+
+    @property
+    def requests(self) -> int:
+        """How many requests have come."""
+        return self._closed_requests + sum(connection.requests for connection in self.connections)
 
     def stop_listening(self) -> None:
         if self._acceptor is not None:
@@ -173,10 +184,12 @@ class Listener:
         if self._authenticator is not None:
             self._authenticator.open(connection)
         self.connections[connection] = None
+        self.accepted += 1
         self._per_address[peer] += 1
 
     def _forget(self, connection: Connection) -> None:
         self.connections.pop(connection, None)
+        self._closed_requests += connection.requests
         if self._authenticator is not None:
             self._authenticator.close(connection)
         self._per_address[connection.peer] -= 1
@@ -187,6 +200,7 @@ class Listener:
 
     def _refused(self, peer: str, reason: str) -> None:
         self._refusals += 1
+        self.refused += 1
         now = self._loop.time()
         if now >= self._reports_at:
             log.warning("connections refused", count=self._refusals, last_peer=peer, reason=reason)

@@ -1,6 +1,7 @@
 """What is around a broker: time, disk, network, chance, and hands for work off the loop. All of it is an argument."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from headrace.cluster.store import MetadataStore
 from headrace.net.clock import Clock, SystemClock
 from headrace.net.network import Network
 from headrace.net.tcp import TcpNetwork
+from headrace.protocol.levels import SUPPORTED, LevelRange
 from headrace.storage.disk import Disk, RealDisk
 
 T = TypeVar("T")
@@ -73,6 +75,11 @@ def _boot_id() -> str:
         return ""
 
 
+def _uptime() -> float:
+    """Also counts while the machine sleeps, where the system can tell."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """The machine as it is, unless told otherwise."""
@@ -84,5 +91,9 @@ class World:
     workers: Workers = field(default_factory=ThreadWorkers)
     store: MetadataStore | None = None
     """Where the cluster's state is kept; None for what the settings say."""
+    levels: LevelRange = SUPPORTED
+    """The feature levels that the broker speaks."""
     boot_id: str = field(default_factory=_boot_id)
     """Another one each time the machine starts: what was written and not synced before may be gone."""
+    uptime: Callable[[], float] = _uptime
+    """The seconds since the machine started, which nobody sets."""

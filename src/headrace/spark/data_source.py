@@ -116,10 +116,10 @@ def row_type(options: SourceOptions, decoder: ValueDecoder | None) -> StructType
     return record if decoder is None else decoder.spark_schema(record)
 
 
-def columns(wanted: StructType, row: StructType) -> list[str]:
+def columns(schema: StructType, row: StructType) -> list[str]:
     """The names of the columns wanted: all, or those of a schema that the user gave, in its order."""
     there = {field.name: field.dataType for field in row.fields}
-    for field in wanted.fields:
+    for field in schema.fields:
         if field.name not in there:
             raise ConfigError(f"there is no column {field.name} to read; the columns are {', '.join(there)}")
         if field.dataType != there[field.name]:
@@ -129,4 +129,4 @@ def columns(wanted: StructType, row: StructType) -> list[str]:
             )
         if not field.nullable:
             raise ConfigError(f"column {field.name} of a schema must be nullable: leave out NOT NULL")
-    return [field.name for field in wanted.fields]
+    return [field.name for field in schema.fields]

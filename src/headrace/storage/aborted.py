@@ -63,7 +63,7 @@ class AbortedIndex:
         self._last_offsets.append(entry.last_offset)
 
     def cut(self, offset: int) -> None:
-        """Forget markers at or above an offset; it still speaks for what is below, and is kept up no more."""
+        """Forget markers at or above an offset; the index stays valid below it, and is not updated any more."""
         number = bisect_left(self._last_offsets, offset)
         del self.entries[number:]
         del self._last_offsets[number:]
@@ -79,7 +79,7 @@ class AbortedIndex:
                 return
 
     def encode(self, covered: int) -> bytes:
-        """The file, which speaks for the segment up to an offset."""
+        """The file, valid for the segment up to an offset."""
         body = b"".join([_ENTRY.pack(_VERSION, *entry) for entry in self.entries])
         tail = _TAIL.pack(covered, self.first_open, 0)[:-_CRC_SIZE]
         crc: int = crc32c(body + tail)

@@ -240,7 +240,7 @@ def _group(sources: Sequence[SegmentToClean], settings: LogSettings) -> Iterator
 
 
 class Transactions:
-    """What a walk over the batches from the log's start has met of each producer's transaction."""
+    """The transactions met so far while batches are read from the log's start."""
 
     def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
         self._to_come = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
@@ -248,7 +248,7 @@ class Transactions:
         self._met: set[int] = set()
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Whether the records of a batch were taken back; batches are asked for in their order."""
+        """Whether a batch is of an aborted transaction; batches are asked for in their order."""
         if not header.is_transactional:
             return False
         self._move_to(header)

@@ -5,6 +5,8 @@ from typing import Final
 
 import structlog
 
+from headrace.metrics.histogram import Histogram
+
 from .log import Log
 from .sync import SyncTicket
 
@@ -17,7 +19,9 @@ RunInThread = Callable[[Callable[[], None], Callable[[BaseException | None], Non
 class _Round:
     """The tickets of all logs that were dirty when the round began."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ns: Callable[[], int] | None) -> None:
+        self._now_ns = now_ns
+        self.durations: list[int] = []
         self.tickets: list[tuple[Log, SyncTicket]] = []
         self.errors: dict[Log, Exception] = {}
         self.waiting: list[Done] = []
@@ -25,23 +29,39 @@ class _Round:
     def run(self) -> None:
         """On the worker: one log that fails does not keep the others from being synced."""
         for log, ticket in self.tickets:
+            began = 0 if self._now_ns is None else self._now_ns()
             try:
                 ticket.run()
             except Exception as error:
                 self.errors[log] = error
+            if self._now_ns is not None:
+                self.durations.append(self._now_ns() - began)
 
 
 class Flusher:
     """Syncs logs on a worker thread, one round at a time; requests that arrive meanwhile share the next round."""
 
-    def __init__(self, run_in_thread: RunInThread) -> None:
+    def __init__(self, run_in_thread: RunInThread, now_ns: Callable[[], int] | None = None) -> None:
+        """With `now_ns` it measures how long syncs take."""
         self._run_in_thread: Final = run_in_thread
+        self._now_ns = now_ns
+        self.durations = Histogram()
         self._waiting: dict[Log, list[Done]] = {}
         self._round: _Round | None = None
 
     @property
+    def round(self) -> object | None:
+        """What is being synced, if anything is."""
+        return self._round
+
+    @property
     def is_idle(self) -> bool:
         return self._round is None and not self._waiting
+
+    @property
+    def pending(self) -> int:
+        """How many logs are being synced, or wait for it."""
+        return len(self._waiting) + (0 if self._round is None else len(self._round.tickets))
 
     def run(self, work: Done, done: Callable[[BaseException | None], None]) -> None:
         """Do something else on the worker, after what waits there; `done` is called on the loop with what it raised."""
@@ -59,7 +79,7 @@ class Flusher:
     def _start_round(self) -> None:
         while self._waiting:
             waiting, self._waiting = self._waiting, {}
-            current = self._round = _Round()
+            current = self._round = _Round(self._now_ns)
             for log, done in waiting.items():
                 ticket = _ticket_of(log)
                 if ticket is not None:
@@ -74,6 +94,8 @@ class Flusher:
     def _finish_round(self, error: BaseException | None) -> None:
         current, self._round = self._round, None
         assert current is not None
+        for duration in current.durations:
+            self.durations.add(duration)
         for log, ticket in current.tickets:
             log.finish_sync(ticket, current.errors.get(log, error))
         self._start_round()
@@ -81,7 +103,7 @@ class Flusher:
 
 
 def _ticket_of(log: Log) -> SyncTicket | None:
-    """What has to be synced of a log. One that cannot say is offline: the others are synced without it."""
+    """What has to be synced of a log. One that raises here goes offline, and the others are synced without it."""
     try:
         return log.begin_sync()
     except Exception as error:
@@ -91,7 +113,7 @@ def _ticket_of(log: Log) -> SyncTicket | None:
 
 
 def _call_all(callbacks: list[Done]) -> None:
-    """One who fails at hearing of it does not keep the others from it."""
+    """A callback that raises does not keep the others from being called."""
     for callback in callbacks:
         try:
             callback()

@@ -3,9 +3,8 @@
 Rules that every method keeps:
 
 1.  `log_end_offset` moves only after the bytes are in the file. What fails leaves offsets as they were.
-2.  A failed write is undone by truncating the file. With the disk full the log waits for space (`revive`); what needs
-    a descriptor when there is none is refused and can be tried again; after any other failure, and after any failed
-    sync, it is offline until the next start.
+2.  A failed write is undone by truncating the file; what a failure means for the log is decided in `condition`. After a
+    failed sync it is offline.
 3.  Everything below `synced_offset` is on stable storage, and so is what recovery needs to trust it.
 4.  Whatever lowers `synced_offset` tells the manager first, so that the recovery point on disk is never too high.
 5.  Indexes, snapshots and epochs can be made anew from the batches; the batches from nothing.
@@ -13,18 +12,16 @@ Rules that every method keeps:
 All methods run on the loop's thread except `SyncTicket.run`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn, TypeAlias
 
 from headrace.net.clock import Clock
 from headrace.protocol.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
     BatchHeader,
-    crc_matches,
     read_header,
     stamp,
 )
@@ -34,18 +31,20 @@ from headrace.protocol.records import Marker, decode_marker
 from . import lookup
 from .aborted import AbortedIndex, AbortedTransaction
 from .chain import Chain
-from .checkpoints import REFETCHING
+from .condition import Condition, Health
+from .deletion import DeletedFiles
 from .disk import Directory, Disk, File, StorageError
 from .epochs import Epochs
 from .history import FEW_PRODUCERS, History, PendingSnapshot, note_aborted
 from .lookup import TimestampOffset
 from .open_files import OpenFiles
 from .producer_state import Producers, check, check_epoch, check_marker
-from .retention import count_expired
-from .scan import BadBatch, is_misplaced, scan
+from .recovery import LogState
+from .retention import Cause, expired
+from .scan import BadBatch, check_fetched, check_gap, scan
 from .segment import LARGEST_RELATIVE_OFFSET, Segment
 from .settings import LogSettings
-from .sync import SyncTicket, Unsynced
+from .sync import SyncTicket
 
 ENDED_SEGMENT_MS: Final = 45_000
 """How long a segment that ended may stay unsynced where its topic does not ask for more."""
@@ -63,6 +62,9 @@ class Origin(Enum):
     """A coordinator: offsets that a producer commits in its transaction, or the marker that ends one."""
 
 
+_CLIENT: Final = Origin.CLIENT  # an attribute of an enumeration takes as long as a call
+
+
 class Appended(NamedTuple):
     """Where a batch stands in the log; `duplicate` when it stood there before."""
 
@@ -77,46 +79,15 @@ class FileSlice(NamedTuple):
     file: File
     position: int
     length: int
+    next_offset: int
+    """Where who has read it goes on: of a cut slice about, by the sparse index."""
 
 
-class Doomed(NamedTuple):
-    """Files that left the log: to be unlinked at `due_ms`, once the log's start is known on disk to be beyond."""
-
-    due_ms: int
-    end_offset: int
-    paths: list[str]
+OnDeleted: TypeAlias = "Callable[[Log, Cause, int, int], None]"
+"""Told of segments that left a log: why, how many, and their bytes."""
 
 
-class Health(Enum):
-    """What a log is good for."""
-
-    ONLINE = "online"
-    """Everything."""
-    REFETCHING = "refetching"
-    """It lost what it had held, and may be counted on for it: it takes what a leader sends, and must not lead."""
-    FULL = "full"
-    """It can be read, and takes nothing before there is space on the disk."""
-    FAILED = "failed"
-    """Nothing."""
-
-
-@dataclass(slots=True, kw_only=True)
-class LogState:
-    """What opening a log finds; the log takes it over. None stands for what is loaded when first needed."""
-
-    segments: list[Segment]
-    log_start_offset: int
-    log_end_offset: int
-    synced_offset: int
-    producers: Producers | None = None
-    epochs: Epochs | None = None
-    offline: str | None = None
-    refetching: bool = False
-    findings: list[str] = field(default_factory=list)
-    unsynced: Unsynced
-
-
-def _ignore() -> None:
+def _ignore(*_: object) -> None:
     """What a log without a manager does when it should tell one."""
 
 
@@ -125,29 +96,26 @@ class Log:
 
     __slots__ = (
         "_chain",
-        "_closed",
+        "_deleted",
         "_dirty_since_ms",
         "_disk",
-        "_doomed",
         "_history",
         "_may_be_unnamed",
-        "_on_fault",
+        "_on_deleted",
         "_on_recovery_point_lowered",
         "_on_start_lowered",
         "_on_start_moved",
         "_refusal",
+        "_rolled_bytes",
         "_ticket",
         "_unsynced",
+        "condition",
         "directory",
         "findings",
         "first_dirty_offset",
-        "is_lost",
-        "is_refetching",
-        "is_reopenable",
         "log_end_offset",
         "log_start_offset",
         "name",
-        "offline",
         "on_start_stored",
         "settings",
         "stored_start_offset",
@@ -167,12 +135,25 @@ class Log:
         on_start_lowered: Callable[[], None] = _ignore,
         on_start_moved: Callable[[], None] = _ignore,
         on_fault: Callable[[], None] = _ignore,
+        on_deleted: OnDeleted = _ignore,
         files: OpenFiles | None = None,
     ) -> None:
         self._disk = disk
         self.directory = directory
         self.name = name
         self.settings = settings
+        self._refusal = state.offline
+        """As `condition` says, why nothing can be appended: every append asks."""
+        self.condition = Condition(
+            disk,
+            directory,
+            name,
+            offline=state.offline,
+            is_refetching=state.refetching,
+            on_refusal=self._refuse,
+            on_fault=on_fault,
+        )
+        self._on_deleted = on_deleted
         self._chain = Chain(disk, clock, directory, state.segments, files)
         self._history = History(disk, self._chain, state.producers, state.epochs)
         self.log_start_offset = state.log_start_offset
@@ -185,56 +166,46 @@ class Log:
         self._unsynced = state.unsynced
         self._may_be_unnamed = bool(state.unsynced)
         """Whether the disk may not know yet of which topic the log is: nobody could say so after a power loss."""
+        self._rolled_bytes = 0
+        """In segments that ended since the log was opened."""
         self._ticket: SyncTicket | None = None
-        self._closed = False
         self._dirty_since_ms: int | None = None
-        self._doomed: list[Doomed] = []
+        self._deleted = DeletedFiles(disk, directory)
         self._on_recovery_point_lowered = on_recovery_point_lowered
         self._on_start_lowered = on_start_lowered
         self._on_start_moved = on_start_moved
         self.on_start_stored: Callable[[CodedError | None], None] | None = None
         """Called when the disk knows where the log starts, or why it does not."""
-        self._on_fault = on_fault
-        self.is_reopenable = False
-        """Whether it is offline only because the disk was full in the middle of a change: opened anew it is well."""
-        self.is_lost = False
-        """Whether it is offline because its directory is gone: there is nothing that could be repaired."""
-        self.offline: str | None = state.offline
-        self.is_refetching = state.refetching
-        """Whether it lost what it had held, and its cluster may still count on that: see `refetched`."""
-        self._refusal: str | None = state.offline
 
     @property
     def size_bytes(self) -> int:
         return self._chain.size
 
     @property
+    def written_bytes(self) -> int:
+        """Grows by what is appended: between two looks, unless the log was cut. Nobody has to count for it."""
+        return self._rolled_bytes + self._chain.active.size
+
+    @property
     def segment_count(self) -> int:
         return len(self._chain)
 
     @property
-    def is_full(self) -> bool:
-        """Whether appends wait for space on the disk."""
-        return self._refusal is not None and self.offline is None and not self._closed
+    def offline(self) -> str | None:
+        """Why nothing can be read or written; None while something can."""
+        return self.condition.offline
 
     @property
     def health(self) -> Health:
-        """What the log is good for now."""
-        if self.offline is not None:
-            return Health.FAILED
-        if self.is_full:
-            return Health.FULL
-        return Health.REFETCHING if self.is_refetching else Health.ONLINE
+        """Which operations the log can serve now."""
+        return self.condition.health
 
-    def refetched(self) -> None:
-        """Nobody counts on what the log had lost any more: from now on it is a log like others."""
-        if self.is_refetching:
-            try:
-                self._disk.unlink(f"{self.directory}/{REFETCHING}")
-                self._disk.sync_directory(self.directory)
-            except StorageError as error:
-                self._raise_failed(error)
-            self.is_refetching = False
+    def fail(self, error: BaseException | str) -> None:
+        """Take the log offline until the next start."""
+        self.condition.fail(error)
+
+    def _refuse(self, reason: str | None) -> None:
+        self._refusal = reason
 
     def configure(self, settings: LogSettings) -> None:
         """Take new settings; they hold from the next append on."""
@@ -246,6 +217,7 @@ class Log:
         self._load_producers()
         old = self._chain.active
         new = self._chain.add(self.log_end_offset, self.settings.index_interval_bytes)
+        self._rolled_bytes += old.size
         if old.file is not None:
             self._unsynced.add_file(old.file)
         self._history.note_open(old)
@@ -289,7 +261,7 @@ class Log:
         With `bumped` it is a marker whose producer epoch is one more than that of the transaction's batches.
         """
         if self._refusal is not None:
-            raise self._refused()
+            raise self.condition.refused()
         base_offset = self.log_end_offset
         last_offset = base_offset + header.last_offset_delta
         producer_id = header.producer_id
@@ -299,7 +271,7 @@ class Log:
         producers = self._history.producers
         if producers is None:
             producers = self._load_producers()
-        if origin is Origin.CLIENT:
+        if origin is _CLIENT:
             known = check(producers.awake(producer_id), header)
             if known is not None:
                 return Appended(known.base_offset, known.last_offset, True)
@@ -338,7 +310,7 @@ class Log:
         Offsets may be missing, as compaction removes records; but the leader's log ends at `leader_end`.
         """
         if self._refusal is not None:
-            raise self._refused()
+            raise self.condition.refused()
         position = 0
         while position + HEADER_SIZE <= len(batches):
             header = read_header(batches, position)
@@ -346,35 +318,14 @@ class Log:
             if end > len(batches):
                 break
             batch = batches[position:end]
-            self._check_followed(batch, header)
+            check_fetched(self.name, self.log_end_offset, batch, header)
             if header.base_offset > self.log_end_offset:
                 following = read_header(batches, end) if end + HEADER_SIZE <= len(batches) else None
                 if following is None and position:
                     break  # asked for again as the first of an answer, it comes with what follows it
-                self._check_gap(header, following, leader_end)
+                check_gap(self.name, self.log_end_offset, header, following, leader_end)
             self._write_followed(batch, header)
             position = end
-
-    def _check_gap(self, header: BatchHeader, following: BatchHeader | None, leader_end: int) -> None:
-        expected = self.log_end_offset
-        if is_misplaced(expected, header, following, gap_is_fine=header.last_offset < leader_end):
-            raise CodedError(
-                ErrorCode.corrupt_message,
-                f"the batch for offset {expected} of {self.name} is damaged as the leader sends it: it says that it is "
-                f"at {header.base_offset}",
-            )
-
-    def _check_followed(self, batch: memoryview, header: BatchHeader) -> None:
-        if len(batch) < HEADER_SIZE or header.last_offset_delta < 0 or not crc_matches(batch, header.crc):
-            raise CodedError(
-                ErrorCode.corrupt_message,
-                f"the batch for offset {self.log_end_offset} of {self.name} is damaged as the leader sends it",
-            )
-        if header.base_offset < self.log_end_offset:
-            raise CodedError(
-                ErrorCode.offset_out_of_range,
-                f"{self.name} ends at {self.log_end_offset}, it cannot take a batch at {header.base_offset}",
-            )
 
     def _write_followed(self, batch: memoryview, header: BatchHeader) -> None:
         marker = decode_marker(batch) if header.is_control else None
@@ -413,6 +364,13 @@ class Log:
         if leader_epoch != self._history.latest_epoch:
             self._assign_epoch(leader_epoch, base_offset)
 
+    def _undo_write(self, segment: Segment, file: File, error: StorageError) -> NoReturn:
+        try:
+            file.truncate(segment.size)
+        except StorageError as second:
+            self.condition.raise_broken(second)
+        self.condition.raise_failed(error)
+
     def _must_roll(self, segment: Segment, size: int, last_offset: int, max_timestamp: int) -> bool:
         settings = self.settings
         return segment.size > 0 and (
@@ -433,11 +391,11 @@ class Log:
                 self._aborted_index(segment)
             if self._must_roll(segment, size, last_offset, max_timestamp):
                 segment = self._roll()
-                if self.offline is not None:
-                    raise self._refused()
+                if self.condition.offline is not None:
+                    raise self.condition.refused()
             return segment, segment.ready()
         except (StorageError, BadBatch) as error:
-            self._raise_failed(error)
+            self.condition.raise_failed(error)
 
     # Reading
 
@@ -455,12 +413,16 @@ class Log:
                 return None
             segment, start, end = located
             file = segment.open()
+            next_offset = min(end_offset, segment.next_offset)
             if max_bytes < end - start:
                 size = int.from_bytes(file.pread(4, start + 8), "big") + LOG_OVERHEAD
-                end = start + max(max_bytes, size)
+                whole, end = end - start, start + max(max_bytes, size)
+                near = segment.offset_near(end)
+                share = offset + (next_offset - offset) * (end - start) // whole
+                next_offset = min(next_offset, near if near > offset else share)
         except (StorageError, BadBatch) as error:
-            self._raise_failed(error)
-        return FileSlice(file, start, end - start)
+            self.condition.raise_failed(error)
+        return FileSlice(file, start, end - start, next_offset)
 
     def read_bytes_available(self, offset: int, end_offset: int) -> int:
         """How much a reader at an offset can get: exact within one segment, else a lower bound."""
@@ -470,18 +432,19 @@ class Log:
         try:
             located = self._chain.locate(offset, end_offset)
         except (StorageError, BadBatch) as error:
-            self._raise_failed(error)
+            self.condition.raise_failed(error)
         return located[2] - located[1] if located else 0
 
     def _check_range(self, offset: int, end_offset: int) -> int:
-        if self.offline is not None:
-            raise self._refused()
-        if offset < self.log_start_offset or offset > self.log_end_offset:
+        if self.condition.offline is not None:
+            raise self.condition.refused()
+        end = self.log_end_offset
+        if offset < self.log_start_offset or offset > end:
             raise CodedError(
                 ErrorCode.offset_out_of_range,
-                f"{self.name} holds offsets {self.log_start_offset} to {self.log_end_offset}, {offset} was asked",
+                f"{self.name} holds offsets {self.log_start_offset} to {end}, {offset} was asked",
             )
-        return min(end_offset, self.log_end_offset)
+        return min(end_offset, end)
 
     def offset_for_timestamp(self, timestamp: int, end_offset: int) -> TimestampOffset | None:
         """The first record below `end_offset` that is not older than a timestamp."""
@@ -489,7 +452,7 @@ class Log:
         try:
             return lookup.first_at_or_after(self._chain.segments, timestamp, self.log_start_offset, end_offset)
         except (StorageError, BadBatch) as error:
-            self._raise_failed(error)
+            self.condition.raise_failed(error)
 
     def offset_of_max_timestamp(self, end_offset: int) -> TimestampOffset | None:
         """The first record below `end_offset` that has the largest timestamp."""
@@ -497,7 +460,7 @@ class Log:
         try:
             return lookup.latest(self._chain.segments, self.log_start_offset, end_offset)
         except (StorageError, BadBatch) as error:
-            self._raise_failed(error)
+            self.condition.raise_failed(error)
 
     def verify(self) -> list[str]:
         """Check every batch against its CRC; what is wrong, and then the log is offline."""
@@ -518,8 +481,8 @@ class Log:
         """Drop everything at or above an offset, and the batch that holds it; and leader epochs without a record."""
         if offset > self.log_end_offset:
             return
-        if self.offline is not None:
-            raise self._refused()
+        if self.condition.offline is not None:
+            raise self.condition.refused()
         if offset == self.log_end_offset:
             self._cut_epochs()
             return
@@ -530,28 +493,28 @@ class Log:
         with closing(self._open_directory()) as directory:
             self._prepare_truncation(end)
             try:
-                self._unlink_later(self._chain.cut(offset))
+                self._deleted.add(self._chain.cut(offset))
                 self.log_end_offset = self._chain.active.next_offset
                 self._cut_epochs()
             except (StorageError, BadBatch) as error:
-                self._raise_broken(error)
+                self.condition.raise_broken(error)
             try:
                 self._sync_active(directory)
             except StorageError as error:
                 self.fail(error)
-                raise self._refused() from error
+                raise self.condition.refused() from error
 
     def _prepare_cut(self, offset: int) -> int:
         try:
             return self._chain.prepare_cut(offset)
         except (StorageError, BadBatch) as error:
-            self._raise_failed(error)
+            self.condition.raise_failed(error)
 
     def _open_directory(self) -> Directory:
         try:
             return self._disk.open_directory(self.directory)
         except StorageError as error:
-            self._raise_failed(error)
+            self.condition.raise_failed(error)
 
     def _prepare_truncation(self, offset: int) -> None:
         """All that needs a descriptor, or may be refused: until here the log is as it was."""
@@ -561,7 +524,7 @@ class Log:
             self.first_dirty_offset = min(self.first_dirty_offset, offset)
             self._history.cut(offset)
         except (StorageError, BadBatch) as error:
-            self._raise_failed(error)
+            self.condition.raise_failed(error)
 
     def _sync_active(self, directory: Directory) -> None:
         """After a truncation nothing of the old history may come back, once new batches count as synced."""
@@ -582,18 +545,18 @@ class Log:
 
     def restart_at(self, offset: int) -> None:
         """Drop everything and go on, empty, at an offset: for a follower that its leader has left behind."""
-        if self.offline is not None:
-            raise self._refused()
+        if self.condition.offline is not None:
+            raise self.condition.refused()
         with closing(self._open_directory()) as directory:
             segment = self._prepare_restart(offset)
             try:
-                self._unlink_later(self._chain.restart(segment))
+                self._deleted.add(self._chain.restart(segment))
                 self.log_start_offset = self.log_end_offset = self.synced_offset = offset
                 self.stored_start_offset = offset
                 self._forget_epochs()
                 directory.sync()
             except (StorageError, BadBatch) as error:
-                self._raise_broken(error)
+                self.condition.raise_broken(error)
         self._on_start_moved()
 
     def _prepare_restart(self, offset: int) -> Segment:
@@ -608,12 +571,12 @@ class Log:
             self._lower_recovery_point(min(offset, self.log_start_offset))
             self.first_dirty_offset = min(self.first_dirty_offset, offset)
             self._history.cut(-1)
-            self.unlink_doomed(None)
+            self.unlink_deleted(None)
             if offset < self.log_start_offset:
                 self.log_start_offset = self.stored_start_offset = offset
                 self._on_start_lowered()
         except (StorageError, BadBatch) as error:
-            self._raise_failed(error)
+            self.condition.raise_failed(error)
         return segment
 
     def _forget_epochs(self) -> None:
@@ -636,20 +599,21 @@ class Log:
             self._on_start_moved()
 
     def start_stored(self, offset: int) -> None:
-        """Take note that the disk knows of a start of this log: whole segments below it go."""
+        """The log start offset is on disk: whole segments below it are deleted."""
         if not self.stored_start_offset < offset <= self.log_start_offset:
             return
         self.stored_start_offset = offset
-        if self.offline is not None or self._closed:
+        if not self.condition.is_usable:
             return
         self._forget_early_epochs(offset)
         segments = self._chain.segments
-        self._doom(sum(1 for segment in segments[1:] if segment.base_offset <= offset), now_ms=0)
+        causes = [Cause.LOG_START for segment in segments[1:] if segment.base_offset <= offset]
+        self._delete_oldest(causes, now_ms=0)
         if self.on_start_stored is not None:
             self.on_start_stored(None)
 
     def start_not_stored(self, error: StorageError) -> None:
-        """Take note that the disk could not be told. Where it is full, or was busy, it will be tried again."""
+        """The log start offset could not be written. Where the disk is full, or was busy, it will be tried again."""
         if not (error.is_full or error.is_busy):
             self.fail(error)
         if self.on_start_stored is not None:
@@ -662,26 +626,26 @@ class Log:
             self._epochs_changed(epochs)
 
     def retain(self, now_ms: int, high_watermark: int) -> int:
-        """Remove segments that have served their time, none beyond the high watermark; bytes freed."""
-        if self.offline is not None:
+        """Remove segments by `retention.ms` and `retention.bytes`, none beyond the high watermark; bytes freed."""
+        if self.condition.offline is not None:
             return 0
         producers = self._history.producers
         if producers is not None:
             settings = self.settings
             producers.expire(now_ms, settings.producer_id_expiration_ms, settings.idempotency_key_expiration_ms)
         try:
-            count = count_expired(
+            causes = expired(
                 self._chain.segments,
                 self.settings,
                 now_ms=now_ms,
                 log_start_offset=self.log_start_offset,
                 high_watermark=high_watermark,
             )
-            if count == len(self._chain):
-                count -= not self._could_roll()
+            if len(causes) == len(self._chain) and not self._could_roll():
+                causes.pop()
         except (StorageError, BadBatch) as error:
-            self._raise_failed(error)
-        return self._doom(count, now_ms)
+            self.condition.raise_failed(error)
+        return self._delete_oldest(causes, now_ms)
 
     def _could_roll(self) -> bool:
         """End the active segment so that it can go, unless the disk is too full for a new one."""
@@ -693,44 +657,37 @@ class Log:
             return False
         return True
 
-    def _doom(self, count: int, now_ms: int) -> int:
-        """Take the oldest segments out of the log; their files go later, so that the disk need not hurry."""
-        segments = self._chain.take_oldest(count)
+    def _delete_oldest(self, causes: Sequence[Cause], now_ms: int) -> int:
+        """Take the oldest segments out of the log, one for each cause; their files go later. Bytes freed."""
+        segments = self._chain.take_oldest(len(causes))
         if not segments:
             return 0
         end = self._chain.segments[0].base_offset
         due_ms = now_ms + self.settings.file_delete_delay_ms
-        self._doomed += [Doomed(due_ms, end, segment.files()) for segment in segments]
+        for segment in segments:
+            self._deleted.add(segment.files(), due_ms=due_ms, end_offset=end)
         self.log_start_offset = max(self.log_start_offset, end)
+        for cause in dict.fromkeys(causes):
+            sizes = [segment.size for segment, why in zip(segments, causes, strict=True) if why is cause]
+            self._on_deleted(self, cause, len(sizes), sum(sizes))
         return sum(segment.size for segment in segments)
 
-    def _unlink_later(self, paths: list[str]) -> None:
-        if paths:
-            self._doomed.append(Doomed(0, -1, paths))
+    def deleted_end(self, now_ms: int) -> int | None:
+        """The log start offset that must be on disk before `unlink_deleted` is called; None where none has to be.
 
-    def doomed_end(self, now_ms: int) -> int | None:
-        """Where the log's start must be known on disk to be before `unlink_doomed` may be called; None for no need.
-
-        As long as a snapshot of the producers is being written, what is doomed tells of them: unless there is no space.
+        As long as a snapshot of the producers is being written, deleted files tell of them: unless there is no space.
         """
-        if self._history.is_saving and not self.is_full:
+        if self._history.is_saving and not self.condition.is_full:
             return None
-        return max((doomed.end_offset for doomed in self._doomed if doomed.due_ms <= now_ms), default=None)
+        return self._deleted.end_offset(now_ms)
 
-    def unlink_doomed(self, now_ms: int | None, *, in_order: bool = False) -> None:
+    def unlink_deleted(self, now_ms: int | None, *, in_order: bool = False) -> None:
         """Unlink files that left the log and are due; all of them with None.
 
         With `in_order` each segment is gone for good before the next one goes, so no gap can appear even when the
         log's new start could not be written down: that is how a full disk is freed.
         """
-        due = [doomed for doomed in self._doomed if now_ms is None or doomed.due_ms <= now_ms]
-        self._doomed = [doomed for doomed in self._doomed if doomed not in due]
-        for doomed in due:
-            for path in doomed.paths:
-                self._disk.unlink(path)
-            if in_order:
-                self._disk.sync_directory(self.directory)
-        gone = max((doomed.end_offset for doomed in due), default=-1)
+        gone = self._deleted.unlink(now_ms, in_order=in_order)
         if gone >= 0 and now_ms is not None:
             self._forget_early_epochs(gone)
 
@@ -745,14 +702,14 @@ class Log:
             if active.oldest_timestamp < timestamp:
                 self._could_roll()
         except (StorageError, BadBatch) as error:
-            self._raise_failed(error)
+            self.condition.raise_failed(error)
 
     def inactive_segments(self) -> list[Segment]:
         return self._chain.segments[:-1]
 
     def holds(self, segments: list[Segment]) -> bool:
         """Whether these are still, one after the other, finished segments of the log."""
-        if self.offline is not None or self._chain.active in segments:
+        if self.condition.offline is not None or self._chain.active in segments:
             return False
         return self._chain.number_of(segments) is not None
 
@@ -763,13 +720,13 @@ class Log:
 
         def remove_old() -> None:
             for segment in reversed(old):
-                self._unlink_later(segment.set_aside(keep_snapshot=segment is old[0]))
+                self._deleted.add(segment.set_aside(keep_snapshot=segment is old[0]))
 
         with closing(self._open_directory()) as directory:
             try:
                 new.put_in_place(directory, remove_old)
             except StorageError as error:
-                self._raise_broken(error)
+                self.condition.raise_broken(error)
         self._history.withdraw_snapshots(old[0].base_offset, old[-1].base_offset)
         self._chain.replace(number, len(old), [new])
         self._unsynced.add_directory(self.directory)
@@ -778,7 +735,7 @@ class Log:
 
     def save(self) -> None:
         """Write index entries and producers that the files do not have yet, so that a start need not make them anew."""
-        if self.offline is not None:
+        if self.condition.offline is not None:
             return
         self._history.note_open(self._chain.active)
         self._save(self._chain.active.save_indexes)
@@ -792,20 +749,19 @@ class Log:
     def close(self) -> None:
         """Sync everything, write indexes and producers, and let the files go."""
         try:
-            if self.offline is None:
+            if self.condition.offline is None:
                 self._settle()
         except (StorageError, BadBatch) as error:
             self.fail(error)
         self._history.withdraw_snapshots()
         for segment in self._chain.segments:
             segment.close()
-        self._closed = True
-        self._refusal = self._refusal or f"{self.name} is closed"
+        self.condition.close()
 
     def begin_close(self) -> SyncTicket | None:
         """Write what `close` writes; what it will sync, to be run by whichever thread before."""
         try:
-            if self.offline is None:
+            if self.condition.offline is None:
                 self._write_rest()
                 return self._ticket or self.begin_sync()
         except (StorageError, BadBatch) as error:
@@ -839,7 +795,7 @@ class Log:
 
     def begin_sync(self) -> SyncTicket | None:
         """What has to be synced now; None when everything is, or while another ticket is under way."""
-        if self.offline is not None or self._ticket is not None or not self.is_dirty:
+        if self.condition.offline is not None or self._ticket is not None or not self.is_dirty:
             return None
         active = self._chain.active
         if active.file is not None:
@@ -850,7 +806,7 @@ class Log:
         return self._ticket
 
     def finish_sync(self, ticket: SyncTicket, failure: BaseException | None = None) -> None:
-        """Take note that a ticket has been run, and of what it raised.
+        """Take the result of a sync, or the error that it raised.
 
         After a failed sync the log is offline. Where nothing was tried for want of a descriptor, nothing has failed:
         what the ticket has left waits for the next one.
@@ -862,7 +818,7 @@ class Log:
         self._dirty_since_ms = None
         if failure is not None:
             self.fail(failure)
-        if self.offline is None:
+        if self.condition.offline is None:
             self._may_be_unnamed = False
             self.synced_offset = max(self.synced_offset, ticket.end_offset)
             for segment, size in ticket.written:
@@ -879,7 +835,7 @@ class Log:
 
         An ended segment waits until the system has written most of it by itself: the sync then costs next to nothing.
         """
-        if self._ticket is not None or self.offline is not None or not self.is_dirty:
+        if self._ticket is not None or self.condition.offline is not None or not self.is_dirty:
             return False
         if self._dirty_since_ms is None:
             self._dirty_since_ms = now_ms
@@ -895,7 +851,7 @@ class Log:
         )
 
     def _lower_recovery_point(self, offset: int) -> None:
-        """Nothing at or above an offset counts as synced any more; the disk learns it before anything changes."""
+        """Lower the recovery point to an offset, on disk as well, before anything above it changes."""
         if self._ticket is not None:
             self._ticket.end_offset = min(self._ticket.end_offset, offset)
         if offset < self.synced_offset:
@@ -915,13 +871,13 @@ class Log:
         try:
             return self._history.load_producers(self.log_start_offset, self.log_end_offset)
         except (StorageError, BadBatch) as error:
-            self._raise_failed(error)
+            self.condition.raise_failed(error)
 
     def _load_epochs(self) -> Epochs:
         try:
             return self._history.load_epochs(self.log_end_offset)
         except (StorageError, BadBatch) as error:
-            self._raise_failed(error)
+            self.condition.raise_failed(error)
 
     def _assign_epoch(self, leader_epoch: int, offset: int) -> None:
         epochs = self._load_epochs()
@@ -971,7 +927,7 @@ class Log:
         return self._load_producers().has_open(producer_id, epoch)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Up to where every transaction is decided, and its end committed."""
+        """The last stable offset: every transaction below it has ended, and its marker is committed."""
         producers = self._history.producers
         if producers is None:
             producers = self._load_producers()
@@ -987,13 +943,13 @@ class Log:
         try:
             return self._history.aborted_between(start, end, self.log_start_offset)
         except (StorageError, BadBatch) as error:
-            self._raise_failed(error)
+            self.condition.raise_failed(error)
 
-    def aborted_within(self, offset: int, found: FileSlice, end: int) -> list[AbortedTransaction]:
+    def aborted_within(self, offset: int, records: FileSlice, end: int) -> list[AbortedTransaction]:
         """The aborted transactions that may have records in what was read from an offset on, up to `end`."""
         for segment in self._chain.segments_from(offset):
-            if segment.path == found.file.path:
-                end = min(end, segment.bound_at(found.position + found.length))
+            if segment.path == records.file.path:
+                end = min(end, segment.bound_at(records.position + records.length))
                 break
         return self.aborted_between(offset, end)
 
@@ -1006,47 +962,4 @@ class Log:
         try:
             return self._history.aborted(segment, self.log_start_offset)
         except (StorageError, BadBatch) as error:
-            self._raise_failed(error)
-
-    # Failing
-
-    def _undo_write(self, segment: Segment, file: File, error: StorageError) -> NoReturn:
-        try:
-            file.truncate(segment.size)
-        except StorageError as second:
-            self._raise_broken(second)
-        self._raise_failed(error)
-
-    def _raise_failed(self, error: StorageError | BadBatch) -> NoReturn:
-        """Turn a failure into its answer: try again, wait for space, or go offline."""
-        if isinstance(error, StorageError) and error.is_busy:
-            raise CodedError(ErrorCode.kafka_storage_error, str(error)) from error
-        if isinstance(error, StorageError) and error.is_full:
-            if self._refusal is None:
-                self._refusal = f"no space left on {self.directory}; free space or shorten retention"
-                self._on_fault()
-        else:
-            self.fail(error)
-        raise self._refused() from error
-
-    def _raise_broken(self, error: StorageError | BadBatch) -> NoReturn:
-        """Fail half way through a change that cannot be undone: no state is certain but that on disk."""
-        self.is_reopenable = self.offline is None and isinstance(error, StorageError) and error.is_full
-        self.fail(error)
-        raise self._refused() from error
-
-    def _refused(self) -> CodedError:
-        return CodedError(ErrorCode.kafka_storage_error, self._refusal or "")
-
-    def fail(self, error: BaseException | str) -> None:
-        """Take the log offline until the next start."""
-        if self.offline is None:
-            is_missing = isinstance(error, StorageError) and error.is_missing
-            self.is_lost = is_missing and not self._disk.exists(self.directory)
-            self.offline = self._refusal = f"{self.name} is offline: {error}"
-            self._on_fault()
-
-    def revive(self) -> None:
-        """Let a full log take appends again; to be called when there is space."""
-        if self.is_full:
-            self._refusal = None
+            self.condition.raise_failed(error)

@@ -1,4 +1,4 @@
-"""Where logs start, on disk: one write for all whose start has moved, off the loop.
+"""The checkpoint of log start offsets: one write for all logs whose start has moved, off the loop.
 
 A log's start moves when records are deleted, here by request or by retention on the leader, often of thousands of
 partitions at once. Moves that come while a write is under way share the next one. New logs are noted the same way, so
@@ -23,7 +23,7 @@ class LogStartWriter:
         logs.on_starts_moved = self.write
 
     def write(self) -> None:
-        """Have the starts as they are now on disk soon; each log is told."""
+        """Write the present log start offsets soon; each log is notified."""
         if self._is_writing:
             self._has_more = True
             return

@@ -9,14 +9,17 @@ from typing import Final, NamedTuple
 import structlog
 
 from headrace.net.clock import Clock
+from headrace.net.summaries import Summaries
 from headrace.protocol.errors import CodedError
 
 from . import checkpoints
 from .checkpoints import PARTITION_METADATA, CheckpointFile, Partition
+from .condition import Health
 from .disk import DirectoryLocked, Disk, Lock, StorageError, parent_of
-from .log import Health, Log, LogState
+from .log import Log
 from .open_files import UNLIMITED, OpenFiles
-from .recovery import Expected, RecoveryProgress, open_log, sync_found
+from .recovery import Expected, LogState, RecoveryProgress, open_log, sync_found
+from .retention import Cause
 from .segment import LOG_SUFFIX
 from .settings import LogSettings
 from .synced_logs import SyncedLogs
@@ -98,6 +101,8 @@ class LogManager:
         self.cluster_id = cluster_id
         self.broker_id = broker_id
         self.files = OpenFiles(most_open_files)
+        self.summaries = Summaries(logger, "logs")
+        """What has happened to logs and is to be told; whoever looks after them writes it."""
         self.was_deleted: Callable[[uuid.UUID], bool] = lambda _: False
         """Whether a topic is known to have been deleted."""
         self._lock: Lock | None = None
@@ -162,7 +167,7 @@ class LogManager:
             raise
 
     def claim(self, cluster_id: str) -> None:
-        """Say which cluster the directory is of, once that is known; raises `WrongDirectory` if it is another's."""
+        """Assign the directory to a cluster, once that is known; `WrongDirectory` if it is another's."""
         if self.cluster_id and self.cluster_id != cluster_id:
             raise self._other_cluster(self.cluster_id, cluster_id)
         self.cluster_id = cluster_id
@@ -174,8 +179,13 @@ class LogManager:
 
     @property
     def was_closed(self) -> bool:
-        """Whether the directory was brought to rest by who had it last."""
+        """Whether the last process that used the directory shut down cleanly."""
         return self._clean
+
+    @property
+    def found_logs(self) -> int:
+        """How many logs have a directory."""
+        return len(self._directories)
 
     def free_bytes(self) -> int:
         return self._disk.free_bytes(self.data_directory)
@@ -204,22 +214,22 @@ class LogManager:
 
     def _check_owner(self) -> None:
         path = self._path(checkpoints.META_PROPERTIES)
-        found = checkpoints.decode_properties(self._read(path))
-        broker_id = found.get("node.id", found.get("broker.id"))
+        stored = checkpoints.decode_properties(self._read(path))
+        broker_id = stored.get("node.id", stored.get("broker.id"))
         if broker_id is not None and broker_id != str(self.broker_id):
             raise WrongDirectory(
                 f"{self.data_directory} belongs to broker {broker_id}, this is broker {self.broker_id}"
             )
-        cluster_id = found.get("cluster.id")
+        cluster_id = stored.get("cluster.id")
         if cluster_id and self.cluster_id and cluster_id != self.cluster_id:
             raise self._other_cluster(cluster_id, self.cluster_id)
         self.cluster_id = self.cluster_id or cluster_id
         properties: list[tuple[str, object]] = [("version", 1), ("node.id", self.broker_id)]
         if self.cluster_id:
             properties.append(("cluster.id", self.cluster_id))
-        if not found and not self._disk.exists(self._path(checkpoints.RECOVERY_POINTS)):
+        if not stored and not self._disk.exists(self._path(checkpoints.RECOVERY_POINTS)):
             self._write_offsets(checkpoints.RECOVERY_POINTS, {})
-        if any(found.get(key) != str(value) for key, value in properties):
+        if any(stored.get(key) != str(value) for key, value in properties):
             self._disk.write_atomically(path, checkpoints.encode_properties(properties))
 
     def _other_cluster(self, theirs: str, ours: str) -> WrongDirectory:
@@ -322,7 +332,7 @@ class LogManager:
         return closed
 
     def adopt(self, closed: ClosedLog, state: LogState) -> Log:
-        """The log that was opened, from now on one of the directory's."""
+        """Register a log that was opened."""
         key = closed.key
         if state.refetching:
             self._forget([key])
@@ -337,6 +347,7 @@ class LogManager:
             on_start_lowered=self._write_log_starts,
             on_start_moved=partial(self._start_moved, key),
             on_fault=partial(self._note_fault, key),
+            on_deleted=self._note_deleted,
             files=self.files,
         )
         if closed.came_back:
@@ -353,9 +364,9 @@ class LogManager:
     def _note_fault(self, key: Partition) -> None:
         self.faulty[key] = None
         log = self._logs.get(key)
-        if log is not None and log.offline is not None:
+        if log is not None and log.condition.offline is not None:
             command = f"headrace log refetch {key[0]} --partition {key[1]} --broker {self.broker_id}"
-            log.offline += f"; to fetch it from another replica: {command}"
+            log.condition.offline += f"; to fetch it from another replica: {command}"
 
     def unload(self, topic: str, partition: int, high_watermark: int) -> None:
         """Let go of a log, so that it can be opened anew."""
@@ -582,6 +593,10 @@ class LogManager:
 
     # Deleting
 
+    def _note_deleted(self, log: Log, cause: Cause, segments: int, size: int) -> None:
+        sums = {"segments": segments, "bytes": size}
+        self.summaries.add("segments deleted", log.name, reason=cause.value, sums=sums)
+
     def delete(self, topic: str, partitions: Iterable[int]) -> None:
         """Take logs of a topic away; their files go with a later `delete_files`."""
         keys = [(topic, partition) for partition in partitions]
@@ -641,12 +656,12 @@ class LogManager:
                 self._disk.rmtree(self._path(name))
         in_order = self.must_store_starts(now_ms) and not self._could_write_log_starts()
         for log in self._logs.values():
-            if log.doomed_end(now_ms) is not None:
-                log.unlink_doomed(now_ms, in_order=in_order)
+            if log.deleted_end(now_ms) is not None:
+                log.unlink_deleted(now_ms, in_order=in_order)
 
     def must_store_starts(self, now_ms: int) -> bool:
         """Whether `delete_files` has to write where logs start before it unlinks anything."""
-        ends = ((log, log.doomed_end(now_ms)) for log in self._logs.values())
+        ends = ((log, log.deleted_end(now_ms)) for log in self._logs.values())
         return any(end is not None and end > log.stored_start_offset for log, end in ends)
 
     def _could_write_log_starts(self) -> bool:

@@ -14,7 +14,7 @@ _LOOKS: Final = 16
 """How many segments are looked at for one that is opened, so that nobody waits for a long search."""
 
 
-class Holder(Protocol):
+class FileHolder(Protocol):
     """A segment, as far as its file is concerned."""
 
     @property
@@ -34,7 +34,7 @@ class OpenFiles:
 
     def __init__(self, most: int = UNLIMITED) -> None:
         self.most = most
-        self._holders: OrderedDict[Holder, None] = OrderedDict()
+        self._holders: OrderedDict[FileHolder, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._holders)
@@ -44,13 +44,13 @@ class OpenFiles:
         """Whether more are open than should be, because what was written to them has to be synced first."""
         return len(self._holders) > self.most
 
-    def add(self, holder: Holder) -> None:
+    def add(self, holder: FileHolder) -> None:
         """A segment has opened its file; others let go of theirs for it."""
         if len(self._holders) >= self.most:
             self._close_idle(self.most - 1, min(_LOOKS, 2 * len(self._holders)))
         self._holders[holder] = None
 
-    def discard(self, holder: Holder) -> None:
+    def discard(self, holder: FileHolder) -> None:
         """A segment has let go of its file."""
         self._holders.pop(holder, None)
 

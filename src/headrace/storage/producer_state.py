@@ -103,7 +103,7 @@ class ProducerState:
 
     @property
     def batches(self) -> list[ProducerBatch]:
-        """The last five, oldest first."""
+        """The last five batches, oldest first."""
         if self.last_sequence == NO_SEQUENCE:
             return []
         batches = [ProducerBatch(self.last_sequence, self.last_offset, self.offset_delta)]

@@ -20,7 +20,6 @@ from .checkpoints import LEADER_EPOCHS, PARTITION_METADATA, REFETCHING
 from .disk import Disk, File, StorageError, parent_of
 from .epochs import Epochs
 from .index import OffsetIndex, TimeIndex
-from .log import LogState
 from .open_files import OpenFiles
 from .plain import PlainBatches, can_pass_over
 from .producer_state import Producers
@@ -42,6 +41,22 @@ from .sync import Unsynced
 
 _TEMPORARY: Final = ".tmp"
 _COMPANIONS: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+
+
+@dataclass(slots=True, kw_only=True)
+class LogState:
+    """What opening a log finds; the log takes it over. None stands for what is loaded when first needed."""
+
+    segments: list[Segment]
+    log_start_offset: int
+    log_end_offset: int
+    synced_offset: int
+    producers: Producers | None = None
+    epochs: Epochs | None = None
+    offline: str | None = None
+    refetching: bool = False
+    findings: list[str] = field(default_factory=list)
+    unsynced: Unsynced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

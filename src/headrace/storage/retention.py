@@ -1,9 +1,18 @@
 """Which segments have served their time. Decided purely; `Log.retain` acts."""
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Protocol
 
 from .settings import LogSettings
+
+
+class Cause(StrEnum):
+    """Why a segment goes, as the broker's log says."""
+
+    SIZE = "retention.bytes"
+    TIME = "retention.ms"
+    LOG_START = "log start offset moved by DeleteRecords or by the leader"
 
 
 class Aged(Protocol):
@@ -22,14 +31,14 @@ class Aged(Protocol):
     def age_timestamp(self) -> int: ...
 
 
-def count_expired(
+def expired(
     segments: Sequence[Aged], settings: LogSettings, *, now_ms: int, log_start_offset: int, high_watermark: int
-) -> int:
-    """How many of the oldest segments may go: by `retention.ms`, `retention.bytes` or because they lie before the
-    log's start; never one that reaches beyond the high watermark."""
+) -> list[Cause]:
+    """Why each of the oldest segments may go, as many as may: by `retention.ms`, `retention.bytes` or because they lie
+    before the log's start; never one that reaches beyond the high watermark."""
     excess = _excess(segments, settings)
     oldest_kept = now_ms - settings.retention_ms if settings.deletes and settings.retention_ms >= 0 else None
-    expired = 0
+    causes: list[Cause] = []
     for count, segment in enumerate(segments, 1):
         if segment.next_offset > high_watermark:
             break
@@ -37,15 +46,19 @@ def count_expired(
             # Emptied by compaction, and then ends where it begins: it goes with the next that has records, or once the
             # log starts behind it, never before: the log's start must not move with it. The active one stays.
             if count < len(segments) and segments[count].base_offset <= log_start_offset:
-                expired = count
+                causes += [Cause.LOG_START] * (count - len(causes))
             continue
-        is_deleted = segment.next_offset <= log_start_offset
         excess -= segment.size
-        is_old = oldest_kept is not None and not (excess >= 0 or is_deleted) and segment.age_timestamp < oldest_kept
-        if not (excess >= 0 or is_deleted or is_old):
+        if excess >= 0:
+            cause = Cause.SIZE
+        elif segment.next_offset <= log_start_offset:
+            cause = Cause.LOG_START
+        elif oldest_kept is not None and segment.age_timestamp < oldest_kept:
+            cause = Cause.TIME
+        else:
             break
-        expired = count
-    return expired
+        causes += [cause] * (count - len(causes))
+    return causes
 
 
 def _excess(segments: Sequence[Aged], settings: LogSettings) -> int:

@@ -5,7 +5,8 @@ from typing import Final, Protocol
 
 from crc32c import crc32c
 
-from headrace.protocol.batch import CRC_START, HEADER_SIZE, LOG_OVERHEAD, MAGIC, BatchHeader, read_header
+from headrace.protocol.batch import CRC_START, HEADER_SIZE, LOG_OVERHEAD, MAGIC, BatchHeader, crc_matches, read_header
+from headrace.protocol.errors import CodedError, ErrorCode
 
 BLOCK: Final = 1 << 20
 _SHORTEST: Final = HEADER_SIZE - LOG_OVERHEAD
@@ -130,3 +131,23 @@ def _crc_of_range(file: Scanned, start: int, end: int) -> int:
         crc = crc32c(piece, crc)
         start += len(piece)
     return crc
+
+
+def check_fetched(log: str, end: int, batch: memoryview, header: BatchHeader) -> None:
+    """Hold a batch to what a log that ends at an offset can take of its leader; `CodedError` where it cannot."""
+    if len(batch) < HEADER_SIZE or header.last_offset_delta < 0 or not crc_matches(batch, header.crc):
+        message = f"the batch for offset {end} of {log} is damaged as the leader sends it"
+        raise CodedError(ErrorCode.corrupt_message, message)
+    if header.base_offset < end:
+        message = f"{log} ends at {end}, it cannot take a batch at {header.base_offset}"
+        raise CodedError(ErrorCode.offset_out_of_range, message)
+
+
+def check_gap(log: str, end: int, header: BatchHeader, following: BatchHeader | None, leader_end: int) -> None:
+    """The same for a batch that begins later: compaction leaves gaps, but an offset may also be damaged."""
+    if is_misplaced(end, header, following, gap_is_fine=header.last_offset < leader_end):
+        raise CodedError(
+            ErrorCode.corrupt_message,
+            f"the batch for offset {end} of {log} is damaged as the leader sends it: it says that it is "
+            f"at {header.base_offset}",
+        )

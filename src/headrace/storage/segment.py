@@ -8,7 +8,7 @@ The last few batches are remembered one by one, because most readers are near th
 """
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import Final
 
@@ -284,6 +284,12 @@ class Segment:
             if number < len(index):
                 return self.base_offset + index.offsets[number]
         return self.next_offset
+
+    def offset_near(self, position: int) -> int:
+        """About the offset that stands at a position: no further from it than two entries of the index."""
+        index = self.index
+        number = bisect_right(index.positions, position) - 1
+        return self.base_offset + index.offsets[number] + 1 if number >= 0 else self.base_offset
 
     def _search(self, offset: int) -> int:
         index = self.index

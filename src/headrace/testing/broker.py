@@ -1,6 +1,6 @@
 """A broker inside the process of a test.
 
-with Broker() as broker:
+with Broker(topics={"orders": 3}) as broker:
     producer = Producer({"bootstrap.servers": broker.bootstrap})
 """
 
@@ -8,33 +8,54 @@ import asyncio
 import shutil
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import structlog
 import uvloop
 
-from headrace.client.admin import Admin
-from headrace.config import BrokerConfig, parse_listener
-from headrace.net.ports import HeldPort
-from headrace.server.broker import Broker as Server
+from headrace.cli.lean import lean_imports
+
+with lean_imports("hypothesis"):  # which the protocol's library loads wherever it is installed: 0.3 s of a test run
+    from headrace.client.admin import Admin
+    from headrace.config import BrokerConfig, parse_listener
+    from headrace.net.ports import HeldPort
+    from headrace.server.broker import Broker as Server
+
+if TYPE_CHECKING:
+    from .gateway import Gateway
 
 _START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 60.0
 _ADMIN_SECONDS: Final = 60.0
+DEFAULTS: Final = {"listeners": "PLAINTEXT://127.0.0.1:0", "group.initial.rebalance.delay.ms": "0"}
+"""Settings that differ from those of `headrace broker`: nobody waits 3 s for the other members of a group."""
 
 
 class Broker:
     """A broker on a free port of 127.0.0.1, in a thread with its own event loop.
 
-    `config` has settings by Kafka's names. Without `data` the directory is a new one, removed by `stop`.
+    `config` has settings by Kafka's names. Without `data` the directory is a new one, removed by `stop`. `topics` are
+    made at the start: names, or names with their numbers of partitions. With `gateway` or `registry` HTTP and
+    the schema registry are served beside the broker: `http_url`, `registry_url`; the first use starts them, too.
     """
 
-    def __init__(self, config: Mapping[str, object] | None = None, data: str | Path | None = None) -> None:
-        self._settings = {"listeners": "PLAINTEXT://127.0.0.1:0", **{k: _text(v) for k, v in (config or {}).items()}}
+    def __init__(
+        self,
+        config: Mapping[str, object] | None = None,
+        data: str | Path | None = None,
+        *,
+        topics: Mapping[str, int] | Iterable[str] = (),
+        gateway: bool = False,
+        registry: bool = False,
+    ) -> None:
+        self._settings = {**DEFAULTS, **{k: _text(v) for k, v in (config or {}).items()}}
+        self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
+        self._wants_gateway = gateway or registry
+        self._gateway: Gateway | None = None
         _log_through_logging()
         self._given_data = None if data is None else Path(data)
         self._data: Path | None = None
@@ -53,10 +74,37 @@ class Broker:
             raise RuntimeError("the broker was not started; use it in a `with` block or call start()")
         return self._data
 
+    @property
+    def http_url(self) -> str:
+        """Where the gateway serves HTTP."""
+        self._running()
+        if self._gateway is None:
+            from .gateway import Gateway
+
+            self._gateway = Gateway(self.bootstrap).start()
+        return self._gateway.url
+
+    @property
+    def registry_url(self) -> str:
+        """Where the schema registry is, for `schema.registry.url`."""
+        return self.http_url
+
     def start(self) -> Self:
         """Serve; raises what the broker raised if it cannot."""
         if self._run is not None:
             raise RuntimeError("the broker runs already")
+        self._start_serving()
+        try:
+            for name, partitions in self._topics.items():
+                self.create_topic(name, partitions)
+            if self._wants_gateway:
+                _ = self.http_url
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _start_serving(self) -> None:
         self._data = self._data or self._given_data or Path(tempfile.mkdtemp(prefix="headrace-"))
         try:
             listeners = self._listeners()
@@ -66,20 +114,27 @@ class Broker:
         except BaseException:
             self._forget()
             raise
-        return self
 
     def stop(self) -> None:
         """Stop gracefully and remove a directory of our own; AssertionError if the broker left a task behind."""
+        gateway, self._gateway = self._gateway, None
+        try:
+            if gateway is not None:
+                gateway.stop()
+        finally:
+            self._stop_and_forget()
+
+    def _stop_and_forget(self) -> None:
         try:
             self._stop_serving()
         finally:
             self._forget()
 
     def restart(self) -> None:
-        """Stop gracefully, then start again on the same data and the same port."""
+        """Stop gracefully, then start again on the same data and the same port; a gateway goes on meanwhile."""
         self._running()
         self._stop_serving()
-        self.start()
+        self._start_serving()
 
     def create_topic(self, name: str, partitions: int = 1, **configs: object) -> str:
         """Make a topic and give its name; `retention_ms=1000` sets `retention.ms`."""

@@ -26,6 +26,7 @@ from headrace.cluster.registration import BROKERS, CONTROLLER, registration_key
 from headrace.cluster.topics import TOPICS, decode_topics
 from headrace.config import BrokerConfig
 from headrace.net.address import Address
+from headrace.protocol.levels import SUPPORTED
 from headrace.server.broker import Broker
 
 from .disk import SimulatedDisk
@@ -67,6 +68,8 @@ class Machine:
         """Of this broker alone, from its next start on."""
         self.skew_ms = 0
         """How far its wall clock is off."""
+        self.levels = SUPPORTED
+        """The feature levels that its software speaks, from its next start on."""
         self.broker: Broker
         self.store: SimulatedStore
         self._clock: VirtualClock | None = None
@@ -107,6 +110,7 @@ class Machine:
             seed=f"{cluster.seed} {self._lives}",
             boot_id=f"{self.name} {self._boots}",
             skew_ms=self.skew_ms,
+            levels=self.levels,
         )
         assert isinstance(world.clock, VirtualClock)
         self._clock = world.clock

@@ -6,6 +6,7 @@ from random import Random
 from typing import Final, TypeVar
 
 from headrace.cluster.store import MetadataStore
+from headrace.protocol.levels import SUPPORTED, LevelRange
 from headrace.server.world import World
 from headrace.storage.disk import Disk
 
@@ -60,15 +61,19 @@ def simulated_world(
     seed: int | str = 0,
     skew_ms: int = 0,
     boot_id: str = "simulated",
+    levels: LevelRange = SUPPORTED,
 ) -> World:
     """The world of a broker on a simulated host; `store` is what its cluster has in common."""
     rng = Random(f"{host.name} {seed}")
+    clock = VirtualClock(asyncio.get_running_loop(), skew_ms)
     return World(
-        clock=VirtualClock(asyncio.get_running_loop(), skew_ms),
+        clock=clock,
         disk=disk,
         network=host,
         rng=rng,
         workers=SimulatedWorkers(rng),
         store=store,
         boot_id=boot_id,
+        uptime=clock.monotonic,
+        levels=levels,
     )

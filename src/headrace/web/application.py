@@ -9,10 +9,11 @@ from typing import Final
 import structlog
 
 from .guard import Guard
+from .measured import UNMATCHED, HttpCounts
 from .messages import Answer, BadBody, Disconnected, HeaderList, Receive, Request, Scope, Send, Stream
 from .problem import Problem, render
 from .routes import Operation, Router, Routes
-from .sockets import Socket, SocketClosed
+from .sockets import SocketClosed, WebSocket
 
 Translate = Callable[[Exception], Problem | None]
 _SMALLEST_GZIPPED: Final = 1024
@@ -23,6 +24,8 @@ _FIXED: Final[tuple[tuple[bytes, bytes], ...]] = (
 )
 _POLICY_VIOLATED: Final = 1008
 _INTERNAL: Final = 1011
+_CLIENT_LEFT: Final = 499
+"""How others, too, count a request whose caller did not wait for the answer."""
 
 log = structlog.get_logger(__name__)
 
@@ -40,7 +43,9 @@ class Application:
         guard: Guard | None = None,
         translate: Translate = lambda _error: None,
         life: AbstractAsyncContextManager[object] | None = None,
+        counts: HttpCounts | None = None,
     ) -> None:
+        self._counts = counts or HttpCounts()
         self.router = Router(mounted)
         self._guard = guard or Guard(hosts=["*"])
         self._translate = translate
@@ -56,6 +61,17 @@ class Application:
             await self._live(receive, send)
 
     async def _serve(self, request: Request, send: Send) -> None:
+        counts = self._counts
+        began, method = counts.now_ns(), request.method
+        counts.pending += 1
+        try:
+            route, status = await self._answer(request, send)
+        finally:
+            counts.pending -= 1
+        counts.answered(method, route, status, counts.now_ns() - began)
+
+    async def _answer(self, request: Request, send: Send) -> tuple[str, int]:
+        """The path of the operation that the request was for, and the status that it was answered with."""
         operation: Operation | None = None
         if request.method == "HEAD":
             request.method = "GET"
@@ -70,13 +86,14 @@ class Application:
         except BadBody as error:
             answer = _rendered(Problem(error.status, str(error)), operation)
         except Disconnected:
-            return
+            return _path(operation), _CLIENT_LEFT
         except Exception as error:
             answer = _rendered(self._explain(error, request), operation)
         if isinstance(answer, Answer):
             await _send_answer(answer, request, send)
         else:
             await _send_stream(answer, request, send)
+        return _path(operation), answer.status
 
     def _explain(self, error: Exception, request: Request) -> Problem:
         problem = self._translate(error)
@@ -86,7 +103,8 @@ class Application:
         return problem
 
     async def _converse(self, request: Request, receive: Receive, send: Send) -> None:
-        socket = Socket(receive, send)
+        socket = WebSocket(receive, send)
+        self._counts.websockets += 1
         try:
             self._guard.check(request)
             operation = self.router.resolve(request)
@@ -101,6 +119,8 @@ class Application:
         except Exception as error:
             found = self._explain(error, request)
             await socket.close(_INTERNAL if found.status >= 500 else _POLICY_VIOLATED, found.detail)
+        finally:
+            self._counts.websockets -= 1
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -113,6 +133,10 @@ class Application:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
         await send({"type": "lifespan.shutdown.complete"})
+
+
+def _path(operation: Operation | None) -> str:
+    return UNMATCHED if operation is None else operation.path
 
 
 def _rendered(problem: Problem, operation: Operation | None) -> Answer:

@@ -78,20 +78,20 @@ def _parameters(operation: Operation) -> Iterable[dict[str, Any]]:
         yield _parameter(name, "header", header)
 
 
-def _parameter(name: str, place: str, query: Query) -> dict[str, Any]:
+def _parameter(name: str, location: str, query: Query) -> dict[str, Any]:
     schema = query.shape.schema()
     if query.default is not REQUIRED and query.default is not None:
         schema["default"] = query.default
-    found = {
+    parameter = {
         "name": name,
-        "in": place,
+        "in": location,
         "description": query.about,
         "required": query.default is REQUIRED,
         "schema": schema,
     }
     if isinstance(query.shape, Array):
-        found |= {"style": "form", "explode": False}
-    return found
+        parameter |= {"style": "form", "explode": False}
+    return parameter
 
 
 def _request_body(body: Body) -> dict[str, Any]:

@@ -227,16 +227,16 @@ def _find(node: _Node, segments: list[bytes], at: int, values: list[bytes]) -> _
         return node if node.operations else None
     child = node.children.get(segments[at])
     if child is not None:
-        found = _find(child, segments, at + 1, values)
-        if found is not None:
-            return found
+        params = _find(child, segments, at + 1, values)
+        if params is not None:
+            return params
     if node.wild is None or not segments[at]:
         return None
     values.append(segments[at])
-    found = _find(node.wild, segments, at + 1, values)
-    if found is None:
+    params = _find(node.wild, segments, at + 1, values)
+    if params is None:
         values.pop()
-    return found
+    return params
 
 
 def _read_params(entry: _Entry, values: list[bytes]) -> dict[str, Any]:
@@ -252,7 +252,7 @@ def _read_params(entry: _Entry, values: list[bytes]) -> dict[str, Any]:
 
 def read_query(operation: Operation, defaults: Mapping[str, Any], text: bytes) -> dict[str, Any]:
     """The query by the shapes that the operation declares."""
-    found = dict(defaults)
+    values = dict(defaults)
     try:
         pairs = parse_qsl(
             text.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MOST_QUERY_FIELDS
@@ -262,14 +262,14 @@ def read_query(operation: Operation, defaults: Mapping[str, Any], text: bytes) -
     for name, value in pairs:
         known = operation.query.get(name)
         if known is not None:
-            found[name] = known.shape.parse(value, name)
+            values[name] = known.shape.parse(value, name)
         elif operation.strict_query:
             wanted = ", ".join(operation.query) or "none"
             raise bad_request(f"there is no parameter '{name[:80]}' here; known: {wanted}", "unknown-parameter")
     for name, query in operation.query.items():
-        if name not in found and query.default is REQUIRED:
+        if name not in values and query.default is REQUIRED:
             raise bad_request(f"the parameter '{name}' is missing")
-    return found
+    return values
 
 
 def _not_allowed(method: str, node: _Node) -> Problem:

@@ -1,19 +1,25 @@
 """The application on a port: uvicorn, told to be quick and to stop cleanly."""
 
 import asyncio
+import signal
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import structlog
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from headrace.net.tcp import BACKLOG, listening_socket
+
 from .application import Application
 
-BACKLOG: Final = 1024
 LARGEST_MESSAGE: Final = 10 << 20
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +37,48 @@ class Listen:
     most_connections: int | None = 4096
 
 
-def serve(application: Application, listen: Listen, on_ready: Callable[[str, int], None]) -> int:
-    """Serve until SIGTERM or SIGINT; the exit code. OSError when the address cannot be bound."""
-    sock = _bound(listen)
-    config = uvicorn.Config(
+def serve(
+    application: Application,
+    listen: Listen,
+    on_ready: Callable[[str, int], None],
+    on_stop: Callable[[], None] = lambda: None,
+) -> int:
+    """Serve until SIGTERM or SIGINT; the exit code. OSError when the address cannot be bound.
+
+    `on_ready` is called on the event loop, `on_stop` when a signal has come.
+    """
+    return HttpServer(application, listen, on_ready, on_stop).run()
+
+
+class HttpServer:
+    """An application on a port that is bound at once: OSError where that cannot be."""
+
+    def __init__(
+        self,
+        application: Application,
+        listen: Listen,
+        on_ready: Callable[[str, int], None],
+        on_stop: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._socket = listening_socket(listen.host, listen.port)
+        self.port: int = self._socket.getsockname()[1]
+        self._server = _Server(_config(application, listen), lambda: on_ready(listen.host, self.port), on_stop)
+
+    def run(self) -> int:
+        """Serve until `stop`, or, in the main thread, SIGTERM or SIGINT; the exit code."""
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._socket.close()
+        return 0 if self._server.started else 1
+
+    def stop(self) -> None:
+        """Let `run` return once what was asked is answered; may be called from any thread."""
+        self._server.should_exit = True
+
+
+def _config(application: Application, listen: Listen) -> uvicorn.Config:
+    return uvicorn.Config(
         application,
         http=_Protocol,
         loop="uvloop",
@@ -56,12 +100,6 @@ def serve(application: Application, listen: Listen, on_ready: Callable[[str, int
         ssl_ca_certs=listen.client_ca,
         ssl_cert_reqs=ssl.CERT_OPTIONAL if listen.client_ca else ssl.CERT_NONE,
     )
-    server = _Server(config, lambda: on_ready(listen.host, sock.getsockname()[1]))
-    try:
-        server.run(sockets=[sock])
-    finally:
-        sock.close()
-    return 0 if server.started else 1
 
 
 class _Protocol(HttpToolsProtocol):
@@ -81,32 +119,37 @@ def common_name(certificate: Mapping[str, Any]) -> str:
 
 
 class _Server(uvicorn.Server):
-    """Tells when it serves."""
+    """Tells when it serves, and when it was asked to leave."""
 
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None], on_stop: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_ready = on_ready
+        self._on_stop = on_stop
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
+        if threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
         if self.started:
             self._on_ready()
 
+    def _reload(self) -> None:
+        """After SIGHUP: read the certificate and its key again, for connections that come now."""
+        certificate, context = self.config.ssl_certfile, self.config.ssl
+        if context is None or certificate is None:
+            log.info("nothing to reload: other settings are read when this process starts")
+            return
+        chain = (certificate, self.config.ssl_keyfile, self.config.ssl_keyfile_password)
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*chain)  # what fails half way would break the other
+            context.load_cert_chain(*chain)
+        except (OSError, ssl.SSLError) as error:
+            log.error("certificate refused, the old one stays in use", certificate=str(certificate), reason=str(error))
+        else:
+            log.info("certificate reloaded", certificate=str(certificate))
+
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Asked to leave: leave, with nothing raised again once all is closed."""
+        self._on_stop()
         super().handle_exit(sig, frame)
         self._captured_signals.clear()
-
-
-def _bound(listen: Listen) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
-    sock = socket.socket(family, kind, protocol)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(BACKLOG)
-    except OSError:
-        sock.close()
-        raise
-    sock.setblocking(False)
-    return sock

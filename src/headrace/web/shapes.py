@@ -19,11 +19,11 @@ _BOOLEANS: Final = {"true": True, "false": False}
 class Shape(Protocol):
     """What a value may look like."""
 
-    def read(self, value: Any, where: str) -> Any:
+    def read(self, value: Any, path: str) -> Any:
         """The value out of JSON; raises `Problem`."""
         ...
 
-    def parse(self, text: str, where: str) -> Any:
+    def parse(self, text: str, path: str) -> Any:
         """The value out of a path, query or header; raises `Problem`."""
         ...
 
@@ -32,9 +32,9 @@ class Shape(Protocol):
         ...
 
 
-def _refuse(where: str, wanted: str, value: Any) -> Problem:
+def _refuse(path: str, wanted: str, value: Any) -> Problem:
     shown = value if isinstance(value, str) else json.dumps(value, default=str)
-    return bad_request(f"{where} must be {wanted}, not '{shown[:80]}'")
+    return bad_request(f"{path} must be {wanted}, not '{shown[:80]}'")
 
 
 class Text:
@@ -48,16 +48,16 @@ class Text:
             f"text that matches {pattern}" if pattern else f"text of {least} to {most} characters"
         )
 
-    def read(self, value: Any, where: str) -> str:
+    def read(self, value: Any, path: str) -> str:
         if not isinstance(value, str):
-            raise _refuse(where, self._wanted, value)
-        return self.parse(value, where)
+            raise _refuse(path, self._wanted, value)
+        return self.parse(value, path)
 
-    def parse(self, text: str, where: str) -> str:
+    def parse(self, text: str, path: str) -> str:
         if not self._least <= len(text) <= self._most or (self._matches is not None and not self._matches(text)):
-            raise _refuse(where, self._wanted, text)
+            raise _refuse(path, self._wanted, text)
         if not text.isascii():
-            _require_unicode(text, where)
+            _require_unicode(text, path)
         return text
 
     def schema(self) -> Schema:
@@ -69,11 +69,11 @@ class Text:
         return found
 
 
-def _require_unicode(text: str, where: str) -> None:
+def _require_unicode(text: str, path: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise bad_request(f"{where} holds half a surrogate pair, which is no text") from None
+        raise bad_request(f"{path} holds half a surrogate pair, which is no text") from None
 
 
 class Choice:
@@ -82,9 +82,9 @@ class Choice:
     def __init__(self, *words: str) -> None:
         self._words = words
 
-    def read(self, value: Any, where: str) -> str:
+    def read(self, value: Any, path: str) -> str:
         if not isinstance(value, str) or value not in self._words:
-            raise _refuse(where, f"one of {', '.join(self._words)}", value)
+            raise _refuse(path, f"one of {', '.join(self._words)}", value)
         return value
 
     parse = read
@@ -99,20 +99,20 @@ class Integer:
     def __init__(self, least: int = -(2**63), most: int = 2**63 - 1) -> None:
         self._least, self._most = least, most
 
-    def read(self, value: Any, where: str) -> int:
+    def read(self, value: Any, path: str) -> int:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool) or not self._least <= value <= self._most:
-            raise self._refuse(value, where)
+            raise self._refuse(value, path)
         return value
 
-    def parse(self, text: str, where: str) -> int:
+    def parse(self, text: str, path: str) -> int:
         if not _INTEGER.fullmatch(text) or not self._least <= int(text) <= self._most:
-            raise self._refuse(text, where)
+            raise self._refuse(text, path)
         return int(text)
 
-    def _refuse(self, value: Any, where: str) -> Problem:
-        return _refuse(where, f"a whole number from {self._least} to {self._most}", value)
+    def _refuse(self, value: Any, path: str) -> Problem:
+        return _refuse(path, f"a whole number from {self._least} to {self._most}", value)
 
     def schema(self) -> Schema:
         return {"type": "integer", "minimum": self._least, "maximum": self._most}
@@ -124,15 +124,15 @@ class Number:
     def __init__(self, least: float, most: float) -> None:
         self._least, self._most = least, most
 
-    def read(self, value: Any, where: str) -> float:
+    def read(self, value: Any, path: str) -> float:
         if not isinstance(value, int | float) or isinstance(value, bool) or not self._least <= value <= self._most:
-            raise _refuse(where, f"a number from {self._least} to {self._most}", value)
+            raise _refuse(path, f"a number from {self._least} to {self._most}", value)
         return float(value)
 
-    def parse(self, text: str, where: str) -> float:
+    def parse(self, text: str, path: str) -> float:
         if not _NUMBER.fullmatch(text):
-            raise _refuse(where, f"a number from {self._least} to {self._most}", text)
-        return self.read(float(text), where)
+            raise _refuse(path, f"a number from {self._least} to {self._most}", text)
+        return self.read(float(text), path)
 
     def schema(self) -> Schema:
         return {"type": "number", "minimum": self._least, "maximum": self._most}
@@ -141,14 +141,14 @@ class Number:
 class Boolean:
     """true or false."""
 
-    def read(self, value: Any, where: str) -> bool:
+    def read(self, value: Any, path: str) -> bool:
         if not isinstance(value, bool):
-            raise _refuse(where, "true or false", value)
+            raise _refuse(path, "true or false", value)
         return value
 
-    def parse(self, text: str, where: str) -> bool:
+    def parse(self, text: str, path: str) -> bool:
         if text not in _BOOLEANS:
-            raise _refuse(where, "true or false", text)
+            raise _refuse(path, "true or false", text)
         return _BOOLEANS[text]
 
     def schema(self) -> Schema:
@@ -158,7 +158,7 @@ class Boolean:
 class Anything:
     """Any JSON."""
 
-    def read(self, value: Any, where: str) -> Any:  # noqa: ARG002 - as every shape
+    def read(self, value: Any, path: str) -> Any:  # noqa: ARG002 - as every shape
         return value
 
     parse = read
@@ -173,11 +173,11 @@ class Nullable:
     def __init__(self, inner: Shape) -> None:
         self._inner = inner
 
-    def read(self, value: Any, where: str) -> Any:
-        return None if value is None else self._inner.read(value, where)
+    def read(self, value: Any, path: str) -> Any:
+        return None if value is None else self._inner.read(value, path)
 
-    def parse(self, text: str, where: str) -> Any:
-        return self._inner.parse(text, where)
+    def parse(self, text: str, path: str) -> Any:
+        return self._inner.parse(text, path)
 
     def schema(self) -> Schema:
         inner = self._inner.schema()
@@ -190,13 +190,13 @@ class Array:
     def __init__(self, inner: Shape, *, least: int = 0, most: int = 10_000) -> None:
         self._inner, self._least, self._most = inner, least, most
 
-    def read(self, value: Any, where: str) -> list[Any]:
+    def read(self, value: Any, path: str) -> list[Any]:
         if not isinstance(value, list) or not self._least <= len(value) <= self._most:
-            raise _refuse(where, f"a list of {self._least} to {self._most} entries", value)
-        return [self._inner.read(each, f"{where}[{i}]") for i, each in enumerate(value)]
+            raise _refuse(path, f"a list of {self._least} to {self._most} entries", value)
+        return [self._inner.read(each, f"{path}[{i}]") for i, each in enumerate(value)]
 
-    def parse(self, text: str, where: str) -> list[Any]:
-        return [self._inner.parse(part, where) for part in text.split(",")]
+    def parse(self, text: str, path: str) -> list[Any]:
+        return [self._inner.parse(part, path) for part in text.split(",")]
 
     def schema(self) -> Schema:
         return {"type": "array", "items": self._inner.schema(), "minItems": self._least, "maxItems": self._most}
@@ -208,15 +208,15 @@ class Mapped:
     def __init__(self, inner: Shape, *, most: int = 1000) -> None:
         self._inner, self._most = inner, most
 
-    def read(self, value: Any, where: str) -> dict[str, Any]:
+    def read(self, value: Any, path: str) -> dict[str, Any]:
         if not isinstance(value, dict) or len(value) > self._most:
-            raise _refuse(where, f"an object of at most {self._most} members", value)
+            raise _refuse(path, f"an object of at most {self._most} members", value)
         for name in value:
-            _require_unicode(name, where)
-        return {name: self._inner.read(each, f"{where}.{name}") for name, each in value.items()}
+            _require_unicode(name, path)
+        return {name: self._inner.read(each, f"{path}.{name}") for name, each in value.items()}
 
-    def parse(self, text: str, where: str) -> Any:
-        raise _refuse(where, "an object", text)
+    def parse(self, text: str, path: str) -> Any:
+        raise _refuse(path, "an object", text)
 
     def schema(self) -> Schema:
         return {"type": "object", "additionalProperties": self._inner.schema(), "maxProperties": self._most}
@@ -228,24 +228,24 @@ class Object:
     def __init__(self, members: Mapping[str, Shape], *, required: tuple[str, ...] = (), open: bool = False) -> None:
         self._members, self._required, self._open = dict(members), required, open
 
-    def read(self, value: Any, where: str) -> dict[str, Any]:
+    def read(self, value: Any, path: str) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise _refuse(where, "an object", value)
+            raise _refuse(path, "an object", value)
         for name in self._required:
             if name not in value:
-                raise bad_request(f"{where}.{name} is missing")
+                raise bad_request(f"{path}.{name} is missing")
         found = {}
         for name, each in value.items():
             shape = self._members.get(name)
             if shape is not None:
-                found[name] = shape.read(each, f"{where}.{name}")
+                found[name] = shape.read(each, f"{path}.{name}")
             elif not self._open:
                 known = ", ".join(self._members)
-                raise bad_request(f"{where} has no member '{name[:80]}'; it has {known}", "unknown-member")
+                raise bad_request(f"{path} has no member '{name[:80]}'; it has {known}", "unknown-member")
         return found
 
-    def parse(self, text: str, where: str) -> Any:
-        raise _refuse(where, "an object", text)
+    def parse(self, text: str, path: str) -> Any:
+        raise _refuse(path, "an object", text)
 
     def schema(self) -> Schema:
         properties = {name: shape.schema() for name, shape in self._members.items()}
@@ -263,11 +263,11 @@ class Described:
     ) -> None:
         self._inner, self._description, self._example, self._schema = inner, description, example, schema
 
-    def read(self, value: Any, where: str) -> Any:
-        return self._inner.read(value, where)
+    def read(self, value: Any, path: str) -> Any:
+        return self._inner.read(value, path)
 
-    def parse(self, text: str, where: str) -> Any:
-        return self._inner.parse(text, where)
+    def parse(self, text: str, path: str) -> Any:
+        return self._inner.parse(text, path)
 
     def schema(self) -> Schema:
         found = dict(self._schema if self._schema is not None else self._inner.schema())

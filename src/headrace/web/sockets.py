@@ -10,7 +10,7 @@ class SocketClosed(Exception):
     """The other side has left."""
 
 
-class Socket:
+class WebSocket:
     """A WebSocket that has been accepted: JSON texts to and fro."""
 
     def __init__(self, receive: Receive, send: Send) -> None:

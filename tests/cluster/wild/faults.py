@@ -3,7 +3,6 @@
 import asyncio
 import errno
 from collections.abc import Callable, Coroutine
-from random import Random
 from typing import Any, Final
 
 from headrace.cluster.membership import IdInUse
@@ -14,15 +13,13 @@ from headrace.protocol.peer import InternalApi
 from headrace.storage.checkpoints import RECOVERY_POINTS, decode_offsets
 from headrace.storage.disk import StorageError
 from headrace.testing.cluster import Died, Machine, SimulatedCluster
-from headrace.testing.network import Hold
-from headrace.testing.store import NEVER
 from headrace.testing.tree import Snapshot
+from tests.support.simulation.faults import RESTART_SECONDS, ClusterFaults
 
 from .bugs import Bugs
 from .ledger import Ledger
 from .mix import Mix
 
-RESTART_SECONDS: Final = 1.0
 QUIET_SECONDS: Final = 3.0
 """How long clients work after the last fault, before anything is set right."""
 HELD: Final = (
@@ -57,27 +54,20 @@ DISK_ERRORS: Final = (
 JUMPS_MS: Final = (-1_800_000, -60_000, -2_000, 2_000, 60_000, 1_800_000)
 
 
-class Faults:
+class Faults(ClusterFaults):
     """Lets one thing after another go wrong, or right again."""
 
     def __init__(self, cluster: SimulatedCluster, mix: Mix, ledger: Ledger, bugs: Bugs) -> None:
-        self.log: list[str] = []
+        super().__init__(cluster, mix.seed)
         self.counts: dict[str, int] = {}
         self.complaints: list[str] = []
         """Of machines that could not be stopped or started as they should."""
-        self._cluster = cluster
-        self._network = cluster.network
         self._mix = mix
         self._ledger = ledger
         self._bugs = bugs
-        self._rng = Random(f"faults {mix.seed}")
-        self._held: list[Hold] = []
         self._under_way: set[asyncio.Task[None]] = set()
-        self._ready = set(cluster.machines)
-        """Those whose start has come to its end."""
         self._starting: set[Machine] = set()
         self._answers = [api for api in mix.answers or ANSWERS if any(map(mix.does, ANSWERS[api]))]
-        self._names = [machine.name for machine in cluster]
         self._snapshot: Snapshot | None = None
         self._has_quorum = True
         self._is_rolling = False
@@ -160,24 +150,6 @@ class Faults:
             self._regain_quorum,
         ]
 
-    def _victim(self) -> Machine:
-        """More often than not somebody who matters."""
-        cluster = self._cluster
-        draw = self._rng.random()
-        if draw < 0.2:
-            return cluster.controller() or cluster[0]
-        states = [state for topic in cluster.topics().values() for state in topic.partitions if state.leader >= 0]
-        if draw < 0.6 and states:
-            return cluster[self._rng.choice(states).leader]
-        return self._rng.choice(cluster.machines)
-
-    def _other(self, machine: Machine) -> str | None:
-        others = [name for name in self._names if name != machine.name]
-        return self._rng.choice(others) if others else None
-
-    def _note(self, what: str) -> None:
-        self.log.append(f"{asyncio.get_running_loop().time() - 1000:.3f} {what}")
-
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._under_way.add(task)
@@ -189,12 +161,6 @@ class Faults:
             self.complaints.append(f"broken: {task.exception()}")
 
     # Machines
-
-    def _kill(self, machine: Machine) -> str | None:
-        if not machine.is_up:
-            return None
-        machine.kill()
-        return f"kill {machine.name}"
 
     def _kill_on_answer(self, machine: Machine) -> str:
         """The worst moment: somebody has just been told that something is done."""
@@ -249,12 +215,6 @@ class Faults:
             asyncio.get_running_loop().call_later(seconds, self._resume, machine)
         return f"pause {machine.name}"
 
-    def _resume(self, machine: Machine) -> str | None:
-        if not machine.is_up or not machine.is_paused:
-            return None
-        machine.resume()
-        return f"resume {machine.name}"
-
     def _stop(self, machine: Machine) -> str | None:
         if not self._can_stop(machine):
             return None
@@ -264,13 +224,6 @@ class Faults:
     def _can_stop(self, machine: Machine) -> bool:
         is_well = machine.is_up and not machine.is_paused and not machine.is_stopping
         return is_well and machine in self._ready and self._has_quorum
-
-    async def _stop_slowly(self, machine: Machine) -> None:
-        try:
-            await machine.stop()
-            self._note(f"{machine.name} has stopped")
-        except Died:
-            pass
 
     def _roll(self, _machine: Machine) -> str | None:
         if self._is_rolling or not self._has_quorum:
@@ -329,27 +282,6 @@ class Faults:
 
     # The network
 
-    def _cut(self, machine: Machine) -> str | None:
-        other = self._other(machine)
-        if other is None:
-            return None
-        self._network.cut(machine.name, other)
-        return f"cut {machine.name}-{other}"
-
-    def _cut_one_way(self, machine: Machine) -> str | None:
-        other = self._other(machine)
-        if other is None:
-            return None
-        self._network.cut(machine.name, other, both_ways=False)
-        return f"cut {machine.name}>{other}"
-
-    def _heal_links(self, machine: Machine) -> str | None:
-        other = self._other(machine)
-        if other is None:
-            return None
-        self._network.heal(machine.name, other)
-        return f"heal {machine.name}-{other}"
-
     def _slow_link(self, machine: Machine) -> str | None:
         other = self._other(machine)
         if other is None:
@@ -368,12 +300,6 @@ class Faults:
         self._held.append(self._network.hold(InternalApi.FEED, asker=machine.name))
         return f"hold the feed of {machine.name}"
 
-    def _release(self, _machine: Machine) -> str | None:
-        if not self._held:
-            return None
-        self._held.pop(self._rng.randrange(len(self._held))).release()
-        return "release what was held"
-
     def _lose_answer(self, machine: Machine) -> str:
         api = self._rng.choice(self._answers)
         self._network.lose_answer(api, answerer=machine.name)
@@ -382,39 +308,10 @@ class Faults:
     # The store
 
     def _is_connected(self, machine: Machine) -> bool:
-        return machine.is_up and not machine.is_paused and not machine.is_cut_from_store and machine in self._ready
-
-    def _cut_from_store(self, machine: Machine) -> str | None:
-        if not self._is_connected(machine):
-            return None
-        unnoticed = self._rng.choice([0.0, 0.5, 1.5, NEVER])
-        machine.cut_from_store(unnoticed=unnoticed)
-        return f"cut {machine.name} from the store, unnoticed for {unnoticed} s"
-
-    def _heal_store(self, machine: Machine) -> str | None:
-        if not machine.is_up or not machine.is_cut_from_store:
-            return None
-        machine.heal_store()
-        return f"heal {machine.name}'s way to the store"
-
-    def _expire(self, machine: Machine) -> str | None:
-        if not self._is_connected(machine):
-            return None
-        machine.expire()
-        return f"expire {machine.name}"
-
-    def _drop_store_link(self, machine: Machine) -> str | None:
-        if not self._is_connected(machine):
-            return None
-        self._cluster.ensemble.drop(machine.store)
-        return f"drop the store's link of {machine.name}"
+        return super()._is_connected(machine) and machine in self._ready
 
     def _lose_commit(self, machine: Machine) -> str | None:
-        if not self._is_connected(machine):
-            return None
-        done = self._rng.random() < 0.5
-        self._cluster.ensemble.lose_answer(machine.store, done=done)
-        return f"lose the next commit's answer of {machine.name}, {done=}"
+        return super()._lose_commit(machine) if self._is_connected(machine) else None
 
     def _delay_commit(self, _machine: Machine) -> str | None:
         """The controller is not told of its next commit, resigns, and has a successor when the commit is done."""
@@ -426,11 +323,7 @@ class Faults:
         return f"the next commit of {controller.name}, the controller, happens {seconds} s later, and is not answered"
 
     def _slow_commits(self, machine: Machine) -> str | None:
-        if not self._is_connected(machine):
-            return None
-        seconds = self._rng.choice([0.0, 0.1, 0.5])
-        self._cluster.ensemble.delay_commits(machine.store, seconds)
-        return f"delay commits of {machine.name} by {seconds}"
+        return super()._slow_commits(machine) if self._is_connected(machine) else None
 
     def _lose_quorum(self, _machine: Machine) -> str | None:
         if not self._has_quorum:

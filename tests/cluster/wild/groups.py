@@ -6,7 +6,7 @@ from uuid import UUID
 
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
-from tests.support.simulation.clients import Failed
+from tests.support.simulation.clients import Failed, offset_topics
 
 from .clients import Client, Scene, shown
 from .transacting import GaveUp, committed_offset, coordinator
@@ -120,18 +120,12 @@ class Member:
             await self._commit(known.id, partition, fetched.next)
 
     async def _commit(self, topic_id: UUID, partition: int, offset: int) -> None:
-        asked = {
-            "partition_index": partition,
-            "committed_offset": offset,
-            "committed_leader_epoch": -1,
-            "committed_metadata": "",
-        }
         values = {
             "group_id": self._group,
             "generation_id_or_member_epoch": self._epoch,
             "member_id": self._member,
             "group_instance_id": None,
-            "topics": [{"name": self._topic, "partitions": [asked]}],
+            "topics": offset_topics(self._topic, partition, offset),
         }
         address = await coordinator(self._client, self._group)
         operation = self._scene.history.invoke(

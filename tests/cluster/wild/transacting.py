@@ -9,7 +9,7 @@ from uuid import UUID
 from headrace.net.address import Address
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
-from tests.support.simulation.clients import Failed
+from tests.support.simulation.clients import Failed, offset_topics
 
 from .clients import AGAIN, Client, Scene, shown
 
@@ -167,12 +167,6 @@ class TransactionalProducer:
                 "group_id": group,
             }
             await self.ask(ApiKey.ADD_OFFSETS_TO_TXN, 3, values, lambda found: found.error_code)
-        asked = {
-            "partition_index": partition,
-            "committed_offset": offset,
-            "committed_leader_epoch": -1,
-            "committed_metadata": "",
-        }
         values = {
             "transactional_id": self.name,
             "group_id": group,
@@ -181,7 +175,7 @@ class TransactionalProducer:
             "generation_id": -1,
             "member_id": "",
             "group_instance_id": None,
-            "topics": [{"name": topic, "partitions": [asked]}],
+            "topics": offset_topics(topic, partition, offset),
         }
         await self.ask(
             ApiKey.TXN_OFFSET_COMMIT,

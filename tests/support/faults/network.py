@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.process import Site
-from tests.support.relay import Relay
+from tests.support.proxy import Relay
 
 _FIRST_PREFERENCE = 100
 

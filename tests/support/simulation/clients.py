@@ -43,6 +43,17 @@ NOBODY: Final = (-1, -1, -1)
 """Producer id, epoch and sequence of a producer that is not idempotent."""
 
 
+def offset_topics(topic: str, partition: int, offset: int, metadata: str = "") -> list[dict[str, Any]]:
+    """The topics of an OffsetCommit or TxnOffsetCommit request for one offset."""
+    asked = {
+        "partition_index": partition,
+        "committed_offset": offset,
+        "committed_leader_epoch": -1,
+        "committed_metadata": metadata,
+    }
+    return [{"name": topic, "partitions": [asked]}]
+
+
 class Failed(Exception):
     """An answer with an error code."""
 

@@ -121,6 +121,13 @@ class Run:
         found += different_replicas(self.cluster)
         return found
 
+    async def start_with(self, assignment: Sequence[int], configs: Mapping[str, str], *values: str) -> None:
+        """All brokers, a topic of one partition on these, and acknowledged values in it."""
+        await self.cluster.start()
+        await self.client.create_topic(TOPIC, assignments=[list(assignment)], configs=dict(configs))
+        for value in values:
+            await self.write_until_acknowledged(value)
+
     # One thing at a time
 
     async def write(self, value: str, *, partition: int = 0, acks: int = -1, to: int | None = None) -> ErrorCode:
@@ -185,6 +192,13 @@ class Run:
         found = answer.topics[0].partitions[0]
         assert found.error_code == ErrorCode.none
         operation.ok(low_watermark=found.low_watermark)
+
+    async def end_whole(self) -> None:
+        """Once every partition is whole: nothing acknowledged is lost, and replicas are the same."""
+        await self.cluster.until(self.cluster.is_whole, "every partition is whole")
+        found = await self.reckon()
+        assert not found, "\n".join(found)
+        await self.end()
 
     async def end(self) -> None:
         self.client.close()

@@ -15,7 +15,7 @@ from headrace.testing.client import SimulatedClient
 from headrace.testing.cluster import SimulatedCluster
 from headrace.testing.loop import VirtualClock
 
-from .clients import ClusterClient
+from .clients import ClusterClient, offset_topics
 
 TOPIC = "orders"
 GROUP = "g"
@@ -171,12 +171,7 @@ class Bench:
         """TxnOffsetCommit."""
         version = more.pop("version", 4)
         partition = more.pop("partition", 0)
-        asked = {
-            "partition_index": partition,
-            "committed_offset": offset,
-            "committed_leader_epoch": -1,
-            "committed_metadata": more.pop("metadata", ""),
-        }
+        topics = offset_topics(more.pop("topic", TOPIC), partition, offset, more.pop("metadata", ""))
         values = {
             "transactional_id": TRANSACTIONAL_ID,
             "group_id": GROUP,
@@ -185,7 +180,7 @@ class Bench:
             "generation_id": -1,
             "member_id": "",
             "group_instance_id": None,
-            "topics": [{"name": more.pop("topic", TOPIC), "partitions": [asked]}],
+            "topics": topics,
             **more,
         }
         answer = await self.ask(ApiKey.TXN_OFFSET_COMMIT, version, values, OFFSETS)
@@ -193,18 +188,12 @@ class Bench:
 
     async def commit_plainly(self, offset: int) -> ErrorCode:
         """OffsetCommit, outside of any transaction."""
-        asked = {
-            "partition_index": 0,
-            "committed_offset": offset,
-            "committed_leader_epoch": -1,
-            "committed_metadata": "",
-        }
         values = {
             "group_id": GROUP,
             "generation_id_or_member_epoch": -1,
             "member_id": "",
             "group_instance_id": None,
-            "topics": [{"name": TOPIC, "partitions": [asked]}],
+            "topics": offset_topics(TOPIC, 0, offset),
         }
         answer = await self.ask(ApiKey.OFFSET_COMMIT, 7, values, OFFSETS)
         return ErrorCode(answer.topics[0].partitions[0].error_code)

@@ -21,6 +21,8 @@ from headrace.spark.pipeline.session import DEFAULTS, SparkTarget
 SILENT_SECONDS = 240.0
 """A first run on a machine compiles its loops, which takes two busy cores a minute."""
 Event = dict[str, Any]
+RunPipeline = Callable[..., list[SinkProgress]]
+"""Runs a pipeline, given as text, over what is there now; see the fixture `run` of tests/spark."""
 
 
 class Silent:

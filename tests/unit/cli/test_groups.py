@@ -56,14 +56,44 @@ def committed(broker: Broker, name: str) -> list[int]:
 def test_lag_is_shown_per_partition_and_in_total(broker: Broker, group: Run) -> None:
     commit(broker, "lagging", 4, 10)
     (described,) = json.loads(group("describe", "lagging", "--json").stdout)
-    assert (described["state"], described["type"], described["lag"]) == ("Empty", "classic", 6)
+    assert (described["state"], described["type"], described["lag"]) == ("Empty", "classic", 16)
     assert [(p["partition"], p["committed"], p["end"], p["lag"]) for p in described["partitions"]] == [
         (0, 4, 10, 6),
         (1, 10, 10, 0),
+        (2, None, 10, 10),
     ]
     shown = group("describe", "lagging").stdout
-    assert "lag          6" in shown
+    assert "lag          16, of which 10 in 1 partition without a commit" in shown
     assert "COMMITTED" in shown
+
+
+def test_the_list_of_groups_has_members_topics_and_lag(broker: Broker, group: Run) -> None:
+    commit(broker, "listed", 4, 10, 10)
+    (found,) = [g for g in json.loads(group("list", "--json").stdout) if g["group"] == "listed"]
+    assert (found["state"], found["members"], found["topics"], found["lag"]) == ("Empty", 0, ["orders"], 6)
+    assert [line.split() for line in group("list").stdout.splitlines() if line.startswith("listed ")] == [
+        ["listed", "Empty", "classic", "0", "orders", "6"]
+    ]
+    commit(broker, "uptodate", 10, 10, 10)
+    lagging = [g["group"] for g in json.loads(group("list", "--lagging", "--json").stdout)]
+    assert "listed" in lagging
+    assert "uptodate" not in lagging
+
+
+def test_a_watch_shows_it_again_and_again(broker: Broker, monkeypatch: pytest.MonkeyPatch, group: Run) -> None:
+    commit(broker, "watched", 1)
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("headrace.cli.watching.time.sleep", pause)
+    result = group("describe", "watched", "--watch", "--interval", "0.5", "--json")
+    assert result.exit_code == 130
+    assert [json.loads(line)[0]["group"] for line in result.stdout.splitlines()] == ["watched"] * 3
+    assert pauses == [0.5] * 3
 
 
 def test_members_are_shown_with_what_they_read(broker: Broker, group: Run) -> None:
@@ -89,7 +119,7 @@ def test_members_are_shown_with_what_they_read(broker: Broker, group: Run) -> No
 def test_groups_are_listed_and_deleted(broker: Broker, group: Run) -> None:
     commit(broker, "old", 1)
     listed = {each["group"]: each for each in json.loads(group("list", "--json").stdout)}
-    assert listed["old"] == {"group": "old", "state": "Empty", "type": "classic"}
+    assert (listed["old"]["state"], listed["old"]["type"]) == ("Empty", "classic")
     assert "old" in group("list", "--state", "empty").stdout
     assert "old" not in group("list", "--state", "stable").stdout
     assert group("delete", "old").exit_code == 2

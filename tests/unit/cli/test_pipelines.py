@@ -3,6 +3,8 @@
 import io
 import itertools
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -38,6 +40,16 @@ def test_a_new_pipeline_is_a_good_one(run: Run, tmp_path: Path) -> None:
     assert "name: demo" in file.read_text()
     checked = run("pipeline", "check", str(file))
     assert checked.stdout == f"{file}: ok, 1 source, 2 steps, 1 sink\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", [("new", "demo"), ("run", "pipeline.yaml"), ("check", "pipeline.yaml")])
+def test_without_spark_the_extra_is_named(tmp_path: Path, asked: tuple[str, str]) -> None:
+    code = "import sys; sys.modules.update(pyspark=None); from headrace.cli.main import app; app(sys.argv[1:])"
+    command = [sys.executable, "-c", code, "pipeline", *asked]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120)
+    assert result.returncode == 1
+    assert result.stderr == "headrace: pipelines need the package 'pyspark': pip install \"headrace[spark]\"\n"
 
 
 def test_a_new_pipeline_overwrites_nothing(run: Run, tmp_path: Path) -> None:

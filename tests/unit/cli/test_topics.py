@@ -63,11 +63,11 @@ def test_a_bad_name_gets_the_brokers_message(topic: Run, name: str) -> None:
 
 
 def test_a_bad_setting_is_named(topic: Run) -> None:
-    result = topic("create", "bad", "-c", "retention.ms=soon", "--json")
+    result = topic("create", "bad", "-c", "cleanup.policy=soon", "--json")
     assert result.exit_code == 1
     (outcome,) = json.loads(result.stdout)
     assert (outcome["state"], outcome["code"]) == ("failed", "INVALID_CONFIG")
-    assert "retention.ms" in outcome["error"]
+    assert "cleanup.policy" in outcome["error"]
 
 
 @pytest.mark.parametrize("command", [["describe", "nope"], ["alter", "nope", "-p", "2"], ["delete", "nope", "--yes"]])

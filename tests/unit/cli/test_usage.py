@@ -23,9 +23,29 @@ COMMANDS = [
     ("topic", "delete"),
     ("produce",),
     ("consume",),
+    ("group", "list"),
+    ("group", "describe"),
+    ("config", "describe"),
+    ("config", "set"),
+    ("config", "unset"),
+    ("log", "dump"),
+    ("log", "verify"),
+    ("schema", "list"),
+    ("schema", "show"),
+    ("schema", "register"),
+    ("schema", "check"),
+    ("schema", "delete"),
+    ("schema", "compatibility"),
+    ("profile", "list"),
+    ("profile", "show"),
+    ("profile", "use"),
+    ("profile", "set"),
+    ("profile", "delete"),
+    ("txn", "abort"),
     ("pipeline", "run"),
     ("pipeline", "check"),
     ("pipeline", "new"),
+    ("top",),
     ("doctor",),
 ]
 
@@ -57,6 +77,8 @@ def test_no_arguments_show_the_commands(run: Run) -> None:
         (["up", "--brokers", "0"], "greater than or equal to 1"),
         (["up", "--brokers", "3", "--set", "node.id=4"], "use --brokers"),
         (["up", "--kafka-port", "9000", "--http-port", "9000"], "both 9000"),
+        (["up", "--brokers", "2", "--set", "headrace.metrics.listener=0.0.0.0:9644"], "cannot share an address"),
+        (["broker", "--metrics", "9644"], "an address like 127.0.0.1:9644"),
         (["up", "--set", "log.dirs=/x"], "use --data"),
         (["broker", "--listen", "nowhere"], "'nowhere' is not HOST:PORT"),
         (["broker", "--listen", "127.0.0.1:99999"], "not a port between 0 and 65535"),
@@ -116,7 +138,7 @@ def test_unknown_client_property_is_a_failure_in_one_line(run: Run) -> None:
         listener.listen()
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         result = run("topic", "list", "-b", address, "-X", "no.such=1")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert 'No such configuration property: "no.such"' in result.stderr
 
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from struct import pack
 from typing import Any
 
 import pytest
@@ -18,13 +19,17 @@ from headrace.client.aio.assignment import (
     decode_subscription,
 )
 from headrace.client.aio.client import Client
-from headrace.client.aio.cluster import Purpose
-from headrace.client.aio.fetching import FetchPosition, fetch, unpack
+from headrace.client.aio.cluster import ConnectionPurpose
+from headrace.client.aio.connection import Connection
+from headrace.client.aio.fetching import fetch, unpack
 from headrace.client.aio.producer import Written
 from headrace.client.aio.reader import Reader
 from headrace.client.aio.retrying import Unavailable
+from headrace.client.core.errors import ConnectionLost
 from headrace.client.core.handshake import ConnectionSettings
+from headrace.client.core.metadata import metadata_request
 from headrace.net.address import Address
+from headrace.protocol.api import ApiKey
 from headrace.protocol.consumer_protocol import encode_assignment, encode_subscription
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record, encode_batch, encode_marker
@@ -87,9 +92,9 @@ def test_each_partition_has_one_owner_who_wants_it(wanted: dict[str, list[str]],
 def test_the_identity_of_a_key_tells_users_topics_and_bodies_apart() -> None:
     base = once.identity("c", "alice", "t", "k", [value(b"x")])
     assert base == once.identity("c", "alice", "t", "k", [Record(9, 9, None, b"x")])
-    assert base.producer_id >= 1 << 62
+    assert base.producer.id >= 1 << 62
     for other in (("d", "alice", "t", "k"), ("c", "bob", "t", "k"), ("c", "alice", "u", "k"), ("c", "alice", "t", "l")):
-        assert once.identity(*other, [value(b"x")]).producer_id != base.producer_id
+        assert once.identity(*other, [value(b"x")]).producer.id != base.producer.id
     for body in ([value(b"y")], [value(b"x")] * 2, [value(b"x", b"")], [Record(0, 0, None, None)]):
         assert once.identity("c", "alice", "t", "k", body).sequence != base.sequence
 
@@ -144,9 +149,9 @@ def test_what_is_sent_at_once_goes_out_together_and_in_order() -> None:
         sends = [client.producer.send("t", i % 2, [value(str(i).encode())]) for i in range(200)]
         written = await asyncio.gather(*sends)
         assert [each.base_offset for each in written] == [i // 2 for i in range(200)]
-        page = await fetch(client.cluster, FetchPosition("t", 0, 0))
+        page = await fetch(client.cluster, TopicPartition("t", 0), 0)
         assert [record.value for record in page.records] == [str(i).encode() for i in range(0, 200, 2)]
-        produced = client.cluster.ready(1, Purpose.PRODUCE)
+        produced = client.cluster.ready(1, ConnectionPurpose.PRODUCE)
         assert produced is not None
         assert produced._conversation.correlation_id < 20  # versions, and a few requests for 200 records
 
@@ -208,6 +213,43 @@ def test_without_a_cluster_calls_end_in_time() -> None:
             await client.producer.send("t", 0, [value(b"x")])
 
     talk_to(f"127.0.0.1:{free_port()}", talk, patience=0.2)
+
+
+class Wire(asyncio.Transport):
+    """Takes what is written to it, to nowhere."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pack(">ii", 4, 7),
+        pack(">iiB", 5, 1, 9),
+        pack(">iiB4s", 9, 1, 0, b"junk"),
+        pack(">ii", -1, 1),
+    ],
+    ids=["to another request", "tags that are cut short", "a body of another kind", "a length that none has"],
+)
+def test_whoever_waits_for_an_answer_learns_that_a_wrong_one_came(answer: bytes) -> None:
+    async def main() -> None:
+        connection = Connection(Address("broker", 9092), "test", request_timeout=120.0)
+        connection.connection_made(Wire())
+        connection.served = {ApiKey.METADATA: (9, 9)}
+        waiting = [asyncio.create_task(connection.ask(ApiKey.METADATA, metadata_request([]))) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert connection.in_flight == 2
+        connection.data_received(answer)
+        for each in waiting:
+            with pytest.raises(ConnectionLost, match="broker:9092"):
+                await asyncio.wait_for(each, 60)
+        assert connection.is_closed
+
+    asyncio.run(main())
 
 
 def test_acks_of_one_and_none_are_written_too() -> None:

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from headrace.client.admin import Admin
 from headrace.client.aio.client import Client
-from headrace.client.aio.fetching import FetchPosition, fetch, list_offsets, unpack
+from headrace.client.aio.fetching import fetch, list_offsets, unpack
 from headrace.client.aio.reader import Reader
 from headrace.client.errors import ClientError
 from headrace.client.reader import RecordReader
@@ -33,7 +33,7 @@ def broker() -> Iterator[Broker]:
 def test_a_page_holds_what_is_around_them_and_tells_of_them(broker: Broker) -> None:
     async def talk(client: Client) -> None:
         with capture_logs() as lines:
-            page = await fetch(client.cluster, FetchPosition("t", 0, 0))
+            page = await fetch(client.cluster, TopicPartition("t", 0), 0)
         assert {record.offset: record.value for record in page.records} == READABLE
         assert page.next_offset == END
         assert [(each.first_offset, each.last_offset) for each in page.skipped] == [(1, 2), (4, 5)]
@@ -68,7 +68,7 @@ def test_a_trimmed_partition_begins_behind_them(broker: Broker) -> None:
     assert Admin(broker.bootstrap).delete_records("trimmed", {0: 3}) == {0: 3}
 
     async def talk(client: Client) -> None:
-        page = await fetch(client.cluster, FetchPosition("trimmed", 0, 3), max_bytes=1)
+        page = await fetch(client.cluster, TopicPartition("trimmed", 0), 3, max_bytes=1)
         assert [record.value for record in page.records] == [b"middle"]
 
     talk_to(broker.bootstrap, talk)

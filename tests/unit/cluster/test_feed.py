@@ -396,3 +396,38 @@ def test_an_image_is_whole_between_snapshots(monkeypatch: pytest.MonkeyPatch) ->
         assert not setting.image.is_whole
 
     run_virtual(main, seed=1)
+
+
+def test_how_far_a_broker_has_come_and_since_when_it_lacks_something() -> None:
+    async def main() -> None:
+        setting = Setting(topic("t", 1))
+        feed = setting.feed
+        assert feed.progress(BROKER) is None
+        place = FeedPosition(7, 0)
+        first = asyncio.ensure_future(feed.poll(BROKER, place, WAIT))
+        await asyncio.sleep(2)
+        assert feed.progress(BROKER) == (0, 2.0, 0.0)
+        feed.configs_changed("client_metrics", "s", {"interval.ms": "1000"})
+        assert (await first)["changes"] == [["configs", "client_metrics", "s", {"interval.ms": "1000"}]]
+        await asyncio.sleep(3)
+        assert feed.progress(BROKER) == (0, 5.0, 5.0)
+        second = asyncio.ensure_future(feed.poll(BROKER, FeedPosition(7, 1), WAIT))
+        await asyncio.sleep(0)
+        assert feed.progress(BROKER) == (1, 0.0, 0.0)
+        second.cancel()
+
+    run_virtual(main)
+
+
+def test_settings_of_kinds_that_a_later_release_knows_are_passed_over() -> None:
+    async def main() -> None:
+        setting = Setting(topic("t", 1))
+        answer = await setting.feed.poll(BROKER, setting.subscriber.place, WAIT)
+        assert await setting.subscriber.take(answer, setting.subscriber.place)
+        place = setting.subscriber.place
+        changes = [["configs", "later", "x", {"a": "1"}], ["configs", "client_metrics", "s", {"interval.ms": "1000"}]]
+        assert await setting.subscriber.take({"epoch": 7, "version": 2, "changes": changes}, place)
+        assert setting.image.client_metrics == {"s": {"interval.ms": "1000"}}
+        assert (setting.image.group_configs, setting.image.broker_configs) == ({}, {})
+
+    run_virtual(main)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from headrace.cluster.commits import TooLarge
+from headrace.cluster.commits import CommitTooLarge
 from headrace.cluster.fenced import Deposed, FencedStore
 from headrace.cluster.store import AlreadyExists, Conflict, Create, Operation, Put, Uncertain
 from headrace.testing.loop import run_virtual
@@ -123,7 +123,7 @@ def test_a_conflict_is_not_taken_for_the_fencing_of_the_controller() -> None:
 def test_a_commit_that_no_store_takes_does_not_fence_the_controller() -> None:
     async def main() -> None:
         _, _, _, fenced = await ruling()
-        with pytest.raises(TooLarge):
+        with pytest.raises(CommitTooLarge):
             await fenced.commit([Create(f"/k{number}", bytes(500_000)) for number in range(3)])
         assert not fenced.ended.is_set()
         await fenced.commit([Create("/k", b"")])

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from headrace.cluster.commits import TooLarge
+from headrace.cluster.commits import CommitTooLarge
 from headrace.cluster.store import (
     AlreadyExists,
     Conflict,
@@ -198,7 +198,7 @@ def test_a_commit_over_a_megabyte_is_refused_and_the_session_goes_on(on_shared: 
     async def work(shared: Shared) -> None:
         store = await shared.session()
         told = Told(store)
-        with pytest.raises(TooLarge, match="/big with"):
+        with pytest.raises(CommitTooLarge, match="/big with"):
             await store.commit([Create("/big", bytes(600_000)), Create("/other", bytes(500_000))])
         await store.commit([Create("/big", bytes(999_000))])
         found = await store.get("/big")

@@ -12,7 +12,7 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
 )
 
-from headrace.cluster.commits import MAX_COMMIT_BYTES, TooLarge, ancestors, portions, refuse_bad_commit, size_of
+from headrace.cluster.commits import MAX_COMMIT_BYTES, CommitTooLarge, ancestors, portions, refuse_bad_commit, size_of
 from headrace.cluster.store import (
     AlreadyExists,
     Check,
@@ -61,7 +61,7 @@ def test_portions_are_as_few_as_fit() -> None:
 
 def test_a_group_that_no_commit_holds_is_left_to_be_refused() -> None:
     (commit,) = portions([[Put("/t", bytes(MAX_COMMIT_BYTES), 0)]])
-    with pytest.raises(TooLarge, match="divide it"):
+    with pytest.raises(CommitTooLarge, match="divide it"):
         refuse_bad_commit(commit)
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from headrace.gateway.push.addresses import AddressRules, Refused, parse_callback
+from headrace.gateway.push.addresses import AddressRefused, AddressRules, parse_callback
 from headrace.gateway.push.filters import matches
-from headrace.gateway.push.model import Subscription, pause_ms
-from headrace.gateway.push.sending import Sender
+from headrace.gateway.push.model import PushSubscription, pause_ms
+from headrace.gateway.push.sending import CallbackSender
 from headrace.protocol.records import Record
 from tests.support.asgi import Asker, conversation
 from tests.support.process import free_port
@@ -213,11 +213,11 @@ def test_a_callback_that_leads_inside_is_refused(bootstrap: str, url: str) -> No
 def test_a_name_is_refused_when_one_of_its_addresses_leads_inside() -> None:
     rules = AddressRules()
     assert rules.check("example.com", ["93.184.216.34"]) == ["93.184.216.34"]
-    with pytest.raises(Refused):
+    with pytest.raises(AddressRefused):
         rules.check("example.com", ["93.184.216.34", "10.0.0.1"])
     assert AddressRules(["10.0.0.0/8"]).check("x", ["10.0.0.1"])
     assert AddressRules(["hooks.internal"]).check("hooks.internal", ["10.0.0.1"])
-    with pytest.raises(Refused):
+    with pytest.raises(AddressRefused):
         AddressRules(["hooks.internal"]).check("other.internal", ["10.0.0.1"])
 
 
@@ -254,7 +254,7 @@ def test_filters(described: dict[str, Any] | None, expected: bool) -> None:
 
 
 def test_pauses_double_up_to_the_most_and_heed_the_callback() -> None:
-    subscription = Subscription(
+    subscription = PushSubscription(
         id="s", topic="t", group="g", callback_url="", secret="", dead_letter="d", initial_ms=100, max_ms=1000
     )
     assert [pause_ms(subscription, attempt, 1.0) for attempt in (1, 2, 3, 4, 5, 60)] == [100, 200, 400, 800, 1000, 1000]
@@ -266,10 +266,10 @@ def test_pauses_double_up_to_the_most_and_heed_the_callback() -> None:
 def test_a_delivery_is_refused_where_the_name_leads_inside_by_then() -> None:
     async def main() -> None:
         async with Receiver() as receiver:
-            refused = await Sender(AddressRules())(receiver.url, {}, b"x", 60.0)
+            refused = await CallbackSender(AddressRules())(receiver.url, {}, b"x", 60.0)
             assert (refused.status, "not public" in refused.reason) == (0, True)
             assert not receiver.seen
-            allowed = Sender(AddressRules(["127.0.0.1"]))
+            allowed = CallbackSender(AddressRules(["127.0.0.1"]))
             assert [(await allowed(receiver.url, {}, b"x", 60.0)).status for _ in range(3)] == [200] * 3
             await receiver.stop()
             await receiver.start()

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from headrace.client.aio.client import Client
-from headrace.client.aio.fetching import FetchPosition, fetch
+from headrace.client.aio.fetching import fetch
 from headrace.client.core.handshake import ConnectionSettings
 from headrace.net.address import Address
 from headrace.protocol.records import Record
+from headrace.protocol.topic_partition import TopicPartition
 from tests.support.asgi import Asker, conversation, scope_of
 
 
@@ -138,7 +139,7 @@ async def answer_one(bootstrap: str, topic: str) -> None:
     host, _, port = bootstrap.rpartition(":")
     settings = ConnectionSettings(client_id="answerer", connect_timeout=60, request_timeout=120)
     async with Client([Address(host, int(port))], settings) as client:
-        page = await fetch(client.cluster, FetchPosition(topic, 0, 0), wait_ms=60_000)
+        page = await fetch(client.cluster, TopicPartition(topic, 0), 0, wait_ms=60_000)
         request = page.records[0]
         headers = dict(request.headers)
         target = (headers["kafka_replyTopic"] or b"").decode()

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 import tempfile
 from array import array
 from collections.abc import Iterator
@@ -15,8 +16,9 @@ from hypothesis import strategies as st
 
 from headrace.kernels import build, native, records, trials
 from headrace.kernels.elf import Code, NotSelfContained, code_of
+from headrace.kernels.layout import layout
 from headrace.protocol import validation
-from headrace.protocol.batch import HEADER_SIZE
+from headrace.protocol.batch import HEADER_SIZE, read_header
 from headrace.protocol.errors import CodedError
 from headrace.protocol.records import Record, decode_records, encode_batch
 from headrace.server import compiled
@@ -121,6 +123,72 @@ def test_they_agree_on_any_bytes(function: native.Function, body: bytes, count: 
     assert said(function, body, count) == source_says(body, count)
 
 
+@pytest.fixture(scope="module")
+def bind() -> native.Bind:
+    places = layout()
+    assert places is not None
+    return native.bound(build.compiled_check(places))
+
+
+def new_state() -> "array[int]":
+    return array("q", bytes(8 * records.STATE_SIZE))
+
+
+@settings(deadline=None)
+@given(RECORDS, CHANGES, st.integers(-1, 1), st.integers(0, 12))
+def test_the_check_of_a_whole_batch_says_what_the_source_says(
+    bind: native.Bind, items: list[Record], changes: list[tuple[int, int]], more: int, cut: int
+) -> None:
+    batch = encode_batch(items)
+    for at, byte in changes:
+        batch[HEADER_SIZE + at % (len(batch) - HEADER_SIZE)] = byte
+    del batch[len(batch) - cut :]
+    count = len(items) + more
+    batch[HEADER_SIZE - 4 : HEADER_SIZE] = count.to_bytes(4, "big")
+    fault, expected = source_says(bytes(batch[HEADER_SIZE:]), count)
+    padded = memoryview(b"before" + batch + b"behind")[6:-6]
+    state = bind(new_state())(padded)
+    assert (state[records.FAULT], list(state)[: records.FAULT]) == (fault, expected[: records.FAULT])
+
+
+def test_the_check_of_a_whole_batch_leaves_other_objects_and_the_counts_of_references_alone(bind: native.Bind) -> None:
+    state = new_state()
+    check = bind(state)
+    view = memoryview(encode_batch([Record(0, 0, None, b"v")]))
+    before = sys.getrefcount(state), sys.getrefcount(view)
+    for _ in range(1_000):
+        assert check(view)[records.FAULT] == records.SOUND
+        for other in (None, b"bytes", bytearray(100), 7, array("q")):
+            assert check(other)[records.FAULT] == records.CUT_SHORT  # type: ignore[arg-type]
+    assert (sys.getrefcount(state), sys.getrefcount(view)) == before
+
+
+def test_the_build_keeps_no_check_of_batches_that_is_wrong() -> None:
+    def bind(state: "array[int]") -> native.Check:
+        return lambda _: state
+
+    with pytest.raises(native.Unusable, match="wrong"):
+        trials.check_bound(bind)
+
+
+def test_what_a_whole_batch_is_refused_for_is_said_by_the_check_of_its_records(bind: native.Bind) -> None:
+    batch = memoryview(encode_batch([Record(0, 7, None, b"v"), Record(0, 9, b"k", b"w")]))
+    header = read_header(batch)
+    wrong = memoryview(bytearray(batch[: HEADER_SIZE - 4]) + (3).to_bytes(4, "big") + batch[HEADER_SIZE:])
+    said = []
+    try:
+        for each in (None, bind):
+            validation.use_compiled(None, each)
+            sound = list(validation.check_plain_records(batch, header)[records.NEWEST : records.KEYLESS + 2])
+            with pytest.raises(CodedError, match="17 bytes cannot hold 3 records") as refused:
+                validation.check_plain_records(wrong, read_header(wrong))
+            said.append((sound, str(refused.value)))
+    finally:
+        validation.use_compiled(None)
+    assert said[0] == said[1]
+    assert said[0][0] == [2, 0, 1, 0]
+
+
 @settings(deadline=None)
 @given(RECORDS, CHANGES)
 def test_what_passes_the_check_can_be_read(items: list[Record], changes: list[tuple[int, int]]) -> None:
@@ -210,6 +278,23 @@ def test_code_that_others_could_have_written_is_never_run(cache: Path, code: Cod
     native.store(native.RECORDS, code)
     (cache.parent if of_directory else cache).chmod(0o777)
     with pytest.raises(native.Unusable, match="alone"):
+        native.load(native.RECORDS)
+
+
+def test_prepared_code_needs_neither_a_compiler_nor_a_cache(
+    code: Code, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
+    monkeypatch.setattr(native, "find_spec", lambda _: None)
+    native._key.cache_clear()
+    with pytest.raises(native.Unusable, match="numba is not installed"):
+        native.load(native.RECORDS)
+    monkeypatch.setenv(native.PREPARED, str(tmp_path / "prepared"))
+    prepared = native.store(native.RECORDS, code, tmp_path / "prepared")
+    assert (prepared.stat().st_mode & 0o777, prepared.parent.stat().st_mode & 0o777) == (0o644, 0o755)
+    native.load(native.RECORDS)
+    prepared.chmod(0o666)
+    with pytest.raises(native.Unusable, match="not this user's alone"):
         native.load(native.RECORDS)
 
 

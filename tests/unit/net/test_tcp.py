@@ -8,9 +8,8 @@ from struct import pack
 import pytest
 import uvloop
 
-from headrace.net.buffers import LARGEST_KEPT, Buffers
 from headrace.net.network import LinkClosed
-from headrace.net.tcp import TcpLink, TcpNetwork
+from headrace.net.tcp import LARGEST_KEPT, Buffers, TcpLink, TcpNetwork
 from tests.support.process import free_port
 
 Play = Callable[["Far", TcpLink], Awaitable[None]]

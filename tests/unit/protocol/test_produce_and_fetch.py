@@ -109,7 +109,7 @@ def test_the_short_way_to_answer_one_partition_writes_the_same(version: int) -> 
 class Bytes:
     """A range of a file that is only bytes."""
 
-    position = 0
+    position = next_offset = 0
     path = ""
 
     def __init__(self, data: bytes) -> None:

@@ -11,7 +11,7 @@ import pytest
 from headrace.registry.api.common import MEDIA
 from headrace.registry.api.routes import Api
 from headrace.registry.decisions import MOST_SCHEMA
-from headrace.registry.log import Entry, LogUnavailableError, MemoryLog
+from headrace.registry.log import LogEntry, LogUnavailableError, MemoryLog
 from headrace.registry.service import Registry
 from headrace.schema_log.records import FORMAT
 from headrace.web.application import Application
@@ -322,7 +322,7 @@ def test_a_log_of_a_newer_version_stops_the_registry_rather_than_being_guessed_a
 
     log = MemoryLog()
     newer = json.dumps({"v": FORMAT + 1, "basis": 0, "reads": [], "kind": "other"}).encode()
-    log.entries.append(Entry(offset=0, key=b"", value=newer))
+    log.entries.append(LogEntry(offset=0, key=b"", value=newer))
     conversation(talk, log)
 
 

@@ -8,12 +8,12 @@ import pytest
 from headrace.registry import decisions
 from headrace.registry.compatibility import LEVELS
 from headrace.registry.errors import RegistryError
-from headrace.registry.parsing import Parser, Posted
+from headrace.registry.parsing import Posted, SchemaParser
 from headrace.schema_log.records import Proposal
 from headrace.schema_log.state import RegistryState
 from tests.support.registry import cases_avro, cases_json, cases_protobuf
 
-LIBRARY = Parser()
+LIBRARY = SchemaParser()
 
 
 def proto(syntax: str, body: str) -> str:

@@ -14,7 +14,7 @@ from headrace.client.aio.client import Client
 from headrace.client.core.handshake import ConnectionSettings
 from headrace.net.address import Address
 from headrace.registry.errors import RegistryError
-from headrace.registry.parsing import Parser, Posted
+from headrace.registry.parsing import Posted, SchemaParser
 from headrace.registry.service import Registry
 from headrace.registry.topic_log import SETTINGS, TopicLog
 from headrace.schema_log.records import TOPIC
@@ -34,7 +34,7 @@ def broker() -> Iterator[Broker]:
 
 
 @asynccontextmanager
-async def gateway(bootstrap: str, parser: Parser) -> AsyncIterator[Registry]:
+async def gateway(bootstrap: str, parser: SchemaParser) -> AsyncIterator[Registry]:
     host, port = bootstrap.split(":")
     settings = ConnectionSettings(client_id="registry", connect_timeout=60, request_timeout=120)
     client = Client([Address(host, int(port))], settings)
@@ -48,7 +48,7 @@ def schema(number: int) -> Posted:
 
 
 def test_a_thousand_schemas_from_four_gateways_have_the_same_dense_ids_everywhere(broker: Broker) -> None:
-    parser = Parser()
+    parser = SchemaParser()
 
     async def everything() -> tuple[set[int], list[object]]:
         async with AsyncExitStack() as stack:
@@ -78,7 +78,7 @@ def test_a_thousand_schemas_from_four_gateways_have_the_same_dense_ids_everywher
 
 def test_the_topic_keeps_every_record_for_ever(broker: Broker) -> None:
     async def one() -> None:
-        async with gateway(broker.bootstrap, Parser()) as registry:
+        async with gateway(broker.bootstrap, SchemaParser()) as registry:
             await register(registry, "s", schema(1))
 
     asyncio.run(one())
@@ -88,12 +88,12 @@ def test_the_topic_keeps_every_record_for_ever(broker: Broker) -> None:
 
 def test_a_log_without_its_beginning_is_not_guessed_at(broker: Broker) -> None:
     async def twice() -> None:
-        async with gateway(broker.bootstrap, Parser()) as registry:
+        async with gateway(broker.bootstrap, SchemaParser()) as registry:
             await register(registry, "s", schema(1))
             await register(registry, "s", schema(2))
 
     async def after() -> None:
-        async with gateway(broker.bootstrap, Parser()) as registry:
+        async with gateway(broker.bootstrap, SchemaParser()) as registry:
             with pytest.raises(RegistryError, match="has lost records") as refused:
                 await registry.catch_up()
             assert refused.value.code == 50001
@@ -106,7 +106,7 @@ def test_a_log_without_its_beginning_is_not_guessed_at(broker: Broker) -> None:
 
 
 def test_schemas_are_registered_and_found_around_batches_that_nobody_can_read(broker: Broker) -> None:
-    parser = Parser()
+    parser = SchemaParser()
 
     async def everything() -> tuple[int, int, int]:
         async with gateway(broker.bootstrap, parser) as before:

@@ -14,7 +14,6 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
 from headrace.storage import checkpoints
 from headrace.storage.checkpoints import CheckpointFile
-from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
 from headrace.storage.log_starts import LogStartWriter
 from headrace.storage.manager import LogManager
@@ -23,6 +22,7 @@ from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import PowerLost, SimulatedDisk
 from tests.support.intake import RULES
 from tests.support.links import FOLLOWER, Pair, append
+from tests.support.storage import run_now
 from tests.support.wire import batch_of
 
 TOPIC_ID = uuid.uuid4()
@@ -45,12 +45,7 @@ class Worker:
         while self.works:
             work, done = self.works.popleft()
             self.done += 1
-            try:
-                work()
-            except StorageError as error:
-                done(error)
-            else:
-                done(None)
+            run_now(work, done)
 
 
 class Broker:

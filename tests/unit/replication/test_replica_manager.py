@@ -14,9 +14,10 @@ from headrace.protocol.batch import check_batch
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import Backoff, ReplicaManager
+from headrace.storage.condition import Health
 from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher, RunInThread
-from headrace.storage.log import Health, Log
+from headrace.storage.log import Log
 from headrace.storage.manager import LogManager
 from headrace.testing.clock import SimulatedClock
 from headrace.testing.disk import SimulatedDisk
@@ -147,7 +148,7 @@ def test_a_full_log_goes_on_soon_after_there_is_space() -> None:
     with pytest.raises(CodedError, match="no space left"):
         held.append(partition)
     asyncio.run(held.replicas.look_after_logs())
-    assert partition.log.is_full
+    assert partition.log.condition.is_full
     held.disk.capacity = 1 << 30
     asyncio.run(held.replicas.look_after_logs())
     assert held.append(partition) == 1
@@ -268,7 +269,7 @@ def test_a_truncation_that_finds_no_space_for_the_checkpoint_changes_nothing_unt
     with pytest.raises(CodedError, match="no space left"):
         partition.log.truncate_to(1)
     assert (partition.log.log_end_offset, partition.log.synced_offset) == (2, 2)
-    partition.log.revive()
+    partition.log.condition.revive()
     partition.log.truncate_to(1)
     assert held.disk.content("/data/recovery-point-offset-checkpoint") == b"0\n1\nt 0 1\n"
 

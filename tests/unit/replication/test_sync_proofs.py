@@ -5,6 +5,7 @@ import errno
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -12,6 +13,7 @@ from headrace.cluster.image import PartitionState, Topic
 from headrace.storage.checkpoints import SYNCED_LOGS, encode_topic_id
 from headrace.storage.disk import StorageError
 from headrace.testing.disk import SimulatedDisk
+from tests.support.storage import run_now
 
 from .test_replica_manager import HERE, Held
 
@@ -31,14 +33,7 @@ class Broker(Held):
         super().__init__(disk, self._run)
 
     def _run(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
-        def act() -> None:
-            try:
-                work()
-            except StorageError as error:
-                done(error)
-            else:
-                done(None)
-
+        act = partial(run_now, work, done)
         self.waiting.append(act) if self.is_held else act()
 
     def work(self) -> None:

@@ -18,7 +18,11 @@ USERS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_a
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker({"listeners": "SASL_PLAINTEXT://127.0.0.1:0", PLAIN_USERS: USERS}) as running:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Broker({"listeners": "SASL_PLAINTEXT://127.0.0.1:0", PLAIN_USERS: USERS}) as running,
+    ):
+        patch.setattr("headrace.security.failed_logins.LONGEST_DELAY", 0.05)
         yield running
 
 
@@ -56,6 +60,33 @@ def test_a_wrong_token_is_told_so_and_the_connection_closed(broker: Broker, toke
         handshake(wire)
         answer = authenticate(wire, token)
         assert answer.error_code is ErrorCode.sasl_authentication_failed
+        assert wire.is_closed()
+
+
+def test_a_failed_login_is_logged_with_user_and_address(caplog: pytest.LogCaptureFixture) -> None:
+    settings = {"listeners": "SASL_PLAINTEXT://127.0.0.1:0", PLAIN_USERS: USERS}
+    with Broker(settings) as fresh, Wire(fresh.bootstrap) as wire:
+        handshake(wire)
+        authenticate(wire, b"\0mallory\0guess")
+    (line,) = [r.getMessage() for r in caplog.records if "authentication failed" in r.getMessage()]
+    assert "user=mallory" in line
+    assert "peer=127.0.0.1" in line
+    assert "guess" not in line
+
+
+def test_guesses_that_were_sent_behind_a_wrong_one_are_not_tried(broker: Broker) -> None:
+    with Wire(broker.bootstrap) as wire:
+        handshake(wire)
+        for token in (b"\0alice\0wrong", b"\0alice\0s3cret"):
+            wire.send(36, 2, request(36, 2, auth_bytes=token))
+        assert wire.receive(36, 2).error_code is ErrorCode.sasl_authentication_failed
+        assert wire.is_closed()
+
+
+def test_a_wrong_token_without_a_header_closes_the_connection(broker: Broker) -> None:
+    with Wire(broker.bootstrap) as wire:
+        handshake(wire, version=0)
+        wire.send_frame(b"\0alice\0wrong")
         assert wire.is_closed()
 
 

@@ -24,6 +24,17 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
+def new_listener() -> Listener:
+    return Listener(
+        asyncio.get_running_loop(),
+        TcpNetwork(),
+        frame_limit=1000,
+        caps=lambda: Caps(10, 10),
+        idle_seconds=IDLE_SECONDS,
+        on_read_failure=lambda _: None,
+    )
+
+
 def answer(connection: Connection, frame: memoryview) -> Parts:
     return [b"ok"]
 
@@ -35,14 +46,7 @@ def answer_at_length(connection: Connection, frame: memoryview) -> Parts:
 async def swept(sent: bytes, later: float, serve: Serve = answer) -> bool:
     """Whether a client that sent these bytes, and reads nothing, is closed by a sweep so many seconds later."""
     loop = asyncio.get_running_loop()
-    listener = Listener(
-        loop,
-        TcpNetwork(),
-        frame_limit=1000,
-        caps=lambda: Caps(10, 10),
-        idle_seconds=IDLE_SECONDS,
-        on_read_failure=lambda _: None,
-    )
+    listener = new_listener()
     served = 0
 
     def counted(connection: Connection, frame: memoryview) -> Parts | None:
@@ -91,14 +95,7 @@ def test_a_client_that_does_not_read_its_answers_is_closed_after_the_idle_time()
 def test_a_client_that_resets_right_after_its_last_bytes_is_noticed() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        listener = Listener(
-            loop,
-            TcpNetwork(),
-            frame_limit=1000,
-            caps=lambda: Caps(10, 10),
-            idle_seconds=IDLE_SECONDS,
-            on_read_failure=lambda _: None,
-        )
+        listener = new_listener()
         port = listener.bind("127.0.0.1", 0)
         listener.start(answer)
         client = socket.create_connection(("127.0.0.1", port))

@@ -24,7 +24,7 @@ from headrace.protocol.errors import CodedError, ErrorCode, RecordsRefused
 from headrace.protocol.produce import PartitionAnswer, TopicRecords, write_response
 from headrace.protocol.records import Record, encode_batch, encode_marker
 from headrace.registry import decisions
-from headrace.registry.parsing import Parser, Posted
+from headrace.registry.parsing import Posted, SchemaParser
 from headrace.registry.service import Registry
 from headrace.registry.topic_log import TopicLog
 from headrace.schema_log.records import TOPIC, Proposal, encode
@@ -35,7 +35,7 @@ from headrace.testing import Broker
 from tests.support.registry.registering import register
 from tests.support.unreadable import unreadable
 
-LIBRARY = Parser()
+LIBRARY = SchemaParser()
 
 
 def framed(schema_id: int, rest: bytes = b"x") -> bytes:

@@ -18,10 +18,10 @@ from headrace.spark.source.options import (
     AtOffsets,
     AtTime,
     AtTimes,
-    Pattern,
     SourceOptions,
+    TopicPattern,
     Topics,
-    Trigger,
+    TriggerLimits,
     parse,
 )
 from headrace.spark.source.planning import Splitting
@@ -56,7 +56,7 @@ def test_case_does_not_matter() -> None:
 
 def test_a_pattern_and_partitions_can_be_read() -> None:
     pattern = parse({**WHERE, "subscribePattern": "orders-.*"}).subscription
-    assert pattern == Pattern(re.compile("orders-.*"))
+    assert pattern == TopicPattern(re.compile("orders-.*"))
     assert parse({**WHERE, "assign": '{"t": [0]}'}).subscription == Assigned(frozenset({T0}))
 
 
@@ -91,7 +91,7 @@ def test_limits_are_read_with_their_units() -> None:
     options = _parsed(
         maxOffsetsPerTrigger="1000", minOffsetsPerTrigger="10", maxTriggerDelay="90s", maxBytesPerTrigger="64m"
     )
-    assert options.trigger == Trigger(max_records=1000, min_records=10, max_delay=90.0, max_bytes=64 << 20)
+    assert options.trigger == TriggerLimits(max_records=1000, min_records=10, max_delay=90.0, max_bytes=64 << 20)
     assert _parsed(minPartitions="7", maxRecordsPerPartition="500").splitting == Splitting(
         min_partitions=7, max_records=500
     )

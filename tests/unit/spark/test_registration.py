@@ -71,7 +71,9 @@ def test_this_environment_reports_nothing_missing() -> None:
 def test_workers_are_asked_for_the_packages_that_the_source_and_the_sink_import_and_no_others() -> None:
     code = (
         "import importlib, pkgutil, sys, headrace.spark.formats.writing, pyspark_headrace\n"
-        "for package in (headrace.spark, headrace.spark.formats, headrace.spark.formats.writing):\n"
+        "import headrace.spark.sink, headrace.spark.source\n"
+        "spark = headrace.spark\n"
+        "for package in (spark, spark.formats, spark.formats.writing, spark.sink, spark.source):\n"
         "    for module in pkgutil.iter_modules(package.__path__, package.__name__ + '.'):\n"
         "        importlib.import_module(module.name) if not module.ispkg else None\n"
         "print(*(module.__file__ for name, module in sys.modules.items() if name.startswith('headrace')))\n"

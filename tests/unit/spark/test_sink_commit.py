@@ -10,9 +10,10 @@ from headrace.client.columnar.prepared import Description
 from headrace.client.columnar.transaction import PreparedTransaction
 from headrace.spark.sink.commit import (
     Claim,
+    CommitDecision,
     CommitError,
+    CommitVerdict,
     Copy,
-    Decision,
     DecisionState,
     Drop,
     Duty,
@@ -21,14 +22,13 @@ from headrace.spark.sink.commit import (
     Inspect,
     ListOpen,
     Look,
-    Outcome,
     Part,
     Prepared,
-    Record,
+    RecordDecision,
     Report,
+    SinkOutcome,
     Steps,
     TakeOver,
-    Verdict,
     abort_steps,
     commit_steps,
     decision_of,
@@ -42,16 +42,16 @@ from headrace.spark.sink.commit import (
 )
 from headrace.spark.sink.driver import SWEEP_SECONDS, is_sweep_due, outcome_of
 
-OPEN, COMMITTED, LOST = Outcome.OPEN, Outcome.COMMITTED, Outcome.LOST
+OPEN, COMMITTED, LOST = SinkOutcome.OPEN, SinkOutcome.COMMITTED, SinkOutcome.LOST
 ONE = Prepared("r2", 0, "s-1", 10, 3)
 TWO = Prepared("r2", 1, "t-1", 11, 3)
 OLD = Prepared("r1", 0, "s-1", 5, 0)
 REPORTS = [Report("q", "r2", 7, (Part(ONE),)), Report("q", "r2", 7, (Part(TWO),))]
-DECIDED = Decision(batch=7, run="r1", state=DecisionState.COMMITTING, transactions=(OLD,))
+DECIDED = CommitDecision(batch=7, run="r1", state=DecisionState.COMMITTING, transactions=(OLD,))
 
 
-def decision(batch: int, state: DecisionState = DecisionState.COMMITTED) -> Decision:
-    return Decision(batch=batch, run="r1", state=state)
+def decision(batch: int, state: DecisionState = DecisionState.COMMITTED) -> CommitDecision:
+    return CommitDecision(batch=batch, run="r1", state=state)
 
 
 def played(steps: Steps, *answers: object) -> list[object]:
@@ -76,7 +76,7 @@ def played(steps: Steps, *answers: object) -> list[object]:
         (decision(7, DecisionState.REVOKED), Duty.WRITE),
     ],
 )
-def test_a_task_writes_unless_its_batch_is_decided(last: Decision | None, expected: Duty) -> None:
+def test_a_task_writes_unless_its_batch_is_decided(last: CommitDecision | None, expected: Duty) -> None:
     assert duty(last, 7) is expected
 
 
@@ -88,28 +88,28 @@ def test_a_checkpoint_older_than_the_topic_is_refused() -> None:
 @pytest.mark.parametrize(
     ("outcomes", "expected"),
     [
-        ([OPEN, OPEN], Verdict.COMMIT),
-        ([OPEN, COMMITTED], Verdict.COMMIT),
-        ([COMMITTED], Verdict.COMMIT),
-        ([OPEN, LOST], Verdict.ABORT),
-        ([LOST, LOST], Verdict.ABORT),
-        ([COMMITTED, LOST], Verdict.TORN),
-        ([COMMITTED, OPEN, LOST], Verdict.TORN),
+        ([OPEN, OPEN], CommitVerdict.COMMIT),
+        ([OPEN, COMMITTED], CommitVerdict.COMMIT),
+        ([COMMITTED], CommitVerdict.COMMIT),
+        ([OPEN, LOST], CommitVerdict.ABORT),
+        ([LOST, LOST], CommitVerdict.ABORT),
+        ([COMMITTED, LOST], CommitVerdict.TORN),
+        ([COMMITTED, OPEN, LOST], CommitVerdict.TORN),
     ],
 )
-def test_a_batch_is_committed_whole_or_not_at_all(outcomes: list[Outcome], expected: Verdict) -> None:
+def test_a_batch_is_committed_whole_or_not_at_all(outcomes: list[SinkOutcome], expected: CommitVerdict) -> None:
     assert verdict(outcomes) is expected
 
 
 def test_a_batch_is_decided_before_it_is_committed() -> None:
     last = decision(6)
-    committing = Decision(batch=7, run="r2", state=DecisionState.COMMITTING, transactions=(ONE, TWO))
+    committing = CommitDecision(batch=7, run="r2", state=DecisionState.COMMITTING, transactions=(ONE, TWO))
     assert played(commit_steps(7, REPORTS), last, [OPEN, OPEN], None, [COMMITTED, COMMITTED], None) == [
         TakeOver("r2"),
         Inspect([ONE, TWO]),
-        Record(committing),
+        RecordDecision(committing),
         End((ONE, TWO), commit=True),
-        Record(committing.ended(DecisionState.COMMITTED)),
+        RecordDecision(committing.ended(DecisionState.COMMITTED)),
         None,
     ]
 
@@ -120,7 +120,7 @@ def test_a_run_that_died_between_decision_and_commit_is_finished_by_the_next() -
         TakeOver("r2"),
         Inspect((OLD,)),
         End((OLD,), commit=True),
-        Record(DECIDED.ended(DecisionState.COMMITTED)),
+        RecordDecision(DECIDED.ended(DecisionState.COMMITTED)),
         End([], commit=False),
         None,
     ]
@@ -136,7 +136,7 @@ def test_a_batch_that_was_written_again_although_decided_is_aborted() -> None:
 
 def test_a_decision_whose_transactions_are_all_lost_is_revoked_and_the_batch_written_anew() -> None:
     steps = commit_steps(7, [Report("q", "r2", 7, found_decided=True)])
-    assert played(steps, DECIDED, [LOST], [LOST])[-1] == Record(DECIDED.ended(DecisionState.REVOKED))
+    assert played(steps, DECIDED, [LOST], [LOST])[-1] == RecordDecision(DECIDED.ended(DecisionState.REVOKED))
     assert steps.send(None) == End([], commit=False)
     with pytest.raises(CommitError, match="start the query again"):
         steps.send([])
@@ -154,9 +154,11 @@ def test_a_transaction_that_ended_too_early_is_copied_before_the_batch_is_decide
     copy, later = Part(TWO._replace(suffix="u-1"), lost.ranges), Part(ONE._replace(suffix="v-1"), ())
     steps = commit_steps(7, [Report("q", "r2", 7, (kept, lost))])
     inspected = [Inspect([ONE, copy.prepared]), Copy(7, kept), Inspect([copy.prepared, later.prepared])]
-    decided = Decision(batch=7, run="r2", state=DecisionState.COMMITTING, transactions=(copy.prepared, later.prepared))
+    decided = CommitDecision(
+        batch=7, run="r2", state=DecisionState.COMMITTING, transactions=(copy.prepared, later.prepared)
+    )
     answers = [None, [OPEN, LOST], (copy,), [LOST, OPEN], (later,), [OPEN, OPEN]]
-    assert played(steps, *answers)[2:] == [Copy(7, lost), *inspected, Record(decided)]
+    assert played(steps, *answers)[2:] == [Copy(7, lost), *inspected, RecordDecision(decided)]
 
 
 def test_a_batch_whose_transactions_end_faster_than_they_are_copied_fails_before_it_is_decided() -> None:
@@ -175,10 +177,12 @@ def test_a_torn_batch_stops_the_query_and_says_what_is_missing() -> None:
 
 
 def test_a_torn_batch_is_written_again_where_that_is_wanted() -> None:
-    torn = Decision(batch=7, run="r1", state=DecisionState.COMMITTING, transactions=(OLD, OLD._replace(partition=1)))
+    torn = CommitDecision(
+        batch=7, run="r1", state=DecisionState.COMMITTING, transactions=(OLD, OLD._replace(partition=1))
+    )
     steps = commit_steps(7, [Report("q", "r2", 7, found_decided=True)], rewrite_torn=True)
     commands = played(steps, torn, [COMMITTED, LOST], [COMMITTED, LOST])
-    assert commands[-1] == Record(torn.ended(DecisionState.REVOKED))
+    assert commands[-1] == RecordDecision(torn.ended(DecisionState.REVOKED))
 
 
 def test_an_empty_batch_decides_nothing() -> None:
@@ -186,7 +190,7 @@ def test_an_empty_batch_decides_nothing() -> None:
 
 
 def test_an_abort_spares_what_was_decided() -> None:
-    mine = Decision(batch=7, run="r2", state=DecisionState.COMMITTING, transactions=(ONE,))
+    mine = CommitDecision(batch=7, run="r2", state=DecisionState.COMMITTING, transactions=(ONE,))
     commands = played(abort_steps(REPORTS), ("r2", mine), mine, [LOST], [transactional_id("q", "r2", "s-1")])
     assert commands == [Look(), TakeOver("r2"), End([TWO], commit=False), ListOpen(), None]
 
@@ -217,7 +221,7 @@ def test_an_abort_leaves_the_journal_to_a_run_that_took_it() -> None:
 
 
 def test_a_decision_is_read_as_it_was_written() -> None:
-    written = Decision(batch=7, run="r2", state=DecisionState.COMMITTING, transactions=(ONE, TWO))
+    written = CommitDecision(batch=7, run="r2", state=DecisionState.COMMITTING, transactions=(ONE, TWO))
     assert decision_of(json.loads(json.dumps(written.fields()))) == written
 
 
@@ -271,7 +275,7 @@ def test_what_a_committed_batch_left_open_is_ended_and_nothing_else() -> None:
         (Description("Ongoing", 12, 3), LOST),
     ],
 )
-def test_a_transaction_stands_where_its_coordinator_says(found: Description | None, expected: Outcome) -> None:
+def test_a_transaction_stands_where_its_coordinator_says(found: Description | None, expected: SinkOutcome) -> None:
     assert outcome_of(found, ONE) is expected
 
 

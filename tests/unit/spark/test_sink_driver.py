@@ -12,8 +12,8 @@ from headrace.protocol.errors import ErrorCode
 from headrace.spark.sink import driver as sink_driver
 from headrace.spark.sink.commit import (
     PREFIX,
+    CommitDecision,
     CommitError,
-    Decision,
     DecisionState,
     Part,
     Prepared,
@@ -79,7 +79,7 @@ def test_batches_become_visible_one_after_the_other(cluster: Cluster, coordinato
     for batch in range(3):
         one.commit(batch, written(coordinator, "r1", batch))
         assert states(coordinator, "r1") == {COMMITTED}
-    assert journal(cluster).look() == ("r1", Decision(batch=2, run="r1", state=DecisionState.COMMITTED))
+    assert journal(cluster).look() == ("r1", CommitDecision(batch=2, run="r1", state=DecisionState.COMMITTED))
 
 
 def test_batches_of_a_run_may_be_committed_by_processes_that_take_turns(
@@ -90,7 +90,7 @@ def test_batches_of_a_run_may_be_committed_by_processes_that_take_turns(
     for batch in range(6):
         processes[batch % 2].commit(batch, written(coordinator, "r1", batch))
         assert states(coordinator, "r1") == {COMMITTED}
-    assert journal(cluster).look() == ("r1", Decision(batch=5, run="r1", state=DecisionState.COMMITTED))
+    assert journal(cluster).look() == ("r1", CommitDecision(batch=5, run="r1", state=DecisionState.COMMITTED))
 
 
 def test_a_driver_that_died_after_its_decision_is_followed_by_one_that_commits(

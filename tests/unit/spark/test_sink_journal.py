@@ -12,7 +12,7 @@ from headrace.client.columnar.cluster import Cluster
 from headrace.client.columnar.fenced import Entry
 from headrace.client.columnar.prepared import describe_transactions
 from headrace.spark.sink import journal as sink_journal
-from headrace.spark.sink.commit import PREFIX, CommitError, Decision, DecisionState, Prepared
+from headrace.spark.sink.commit import PREFIX, CommitDecision, CommitError, DecisionState, Prepared
 from headrace.spark.sink.journal import JournalState, TopicJournal, require_journal
 from headrace.testing import Broker
 from tests.support.process import wait_for
@@ -46,9 +46,9 @@ def query() -> str:
     return f"q{next(_queries)}"
 
 
-def decision(batch: int, run: str, state: DecisionState = DecisionState.COMMITTED) -> Decision:
+def decision(batch: int, run: str, state: DecisionState = DecisionState.COMMITTED) -> CommitDecision:
     transactions = (Prepared(run, 0, "0-0", 7, 1),) if state is DecisionState.COMMITTING else ()
-    return Decision(batch=batch, run=run, state=state, transactions=transactions)
+    return CommitDecision(batch=batch, run=run, state=state, transactions=transactions)
 
 
 def until_forgotten(cluster: Cluster, query: str) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from headrace.client.columnar.model import OffsetsGone, Range, TopicPartition
 from headrace.spark.errors import QueryError
 from headrace.spark.source.offsets import NOT_STARTED
-from headrace.spark.source.options import Trigger, parse
+from headrace.spark.source.options import TriggerLimits, parse
 from headrace.spark.source.reading import RangeTask, Rows
 from headrace.spark.source.stream import StreamReader, limited
 from tests.support.spark.logs import FakeLog, FakeLogs
@@ -157,8 +157,8 @@ def test_options_set_the_limit(options: dict[str, str], limit: Any) -> None:
 
 
 def test_sparks_word_counts_and_the_other_limits_stay() -> None:
-    configured = Trigger(max_records=9, min_records=2, max_bytes=50)
+    configured = TriggerLimits(max_records=9, min_records=2, max_bytes=50)
     assert limited(configured, ReadAllAvailable()) is None
-    assert limited(configured, ReadMaxRows(4)) == Trigger(max_records=4, min_records=2, max_bytes=50)
-    assert limited(configured, ReadMaxBytes(4)) == Trigger(max_records=9, min_records=2, max_bytes=4)
-    assert limited(configured, ReadMinRows(4)) == Trigger(max_records=9, min_records=4, max_bytes=50)
+    assert limited(configured, ReadMaxRows(4)) == TriggerLimits(max_records=4, min_records=2, max_bytes=50)
+    assert limited(configured, ReadMaxBytes(4)) == TriggerLimits(max_records=9, min_records=2, max_bytes=4)
+    assert limited(configured, ReadMinRows(4)) == TriggerLimits(max_records=9, min_records=4, max_bytes=50)

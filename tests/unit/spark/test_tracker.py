@@ -9,7 +9,7 @@ from headrace.client.columnar.model import EARLIEST, LATEST, Range, TopicPartiti
 from headrace.config.setting import ConfigError
 from headrace.spark.source.data_loss import DataLost
 from headrace.spark.source.offsets import Offsets
-from headrace.spark.source.options import AtEnd, AtOffsets, AtTime, SourceOptions, Topics, Trigger, parse
+from headrace.spark.source.options import AtEnd, AtOffsets, AtTime, SourceOptions, Topics, TriggerLimits, parse
 from headrace.spark.source.sizes import Sample, Sizes
 from headrace.spark.source.tracker import Tracker
 from tests.support.spark.logs import FakeClock, FakeLog, FakeLogs
@@ -33,7 +33,7 @@ class Query:
         self.tracker = Tracker(self.options, self.logs, sizes, clock=self.clock, sleep=self.clock.sleep)
         return self.tracker
 
-    def later(self, start: Offsets, trigger: Trigger | None = ALL, seconds: float = 1.0) -> Offsets:
+    def later(self, start: Offsets, trigger: TriggerLimits | None = ALL, seconds: float = 1.0) -> Offsets:
         self.clock.now += seconds
         return self.tracker.latest(start, trigger)
 
@@ -109,15 +109,15 @@ def test_a_query_that_has_read_past_an_open_transaction_waits_for_it_when_it_cha
 
 def test_a_trigger_limits_records_in_proportion() -> None:
     query = Query({"t": [FakeLog(0, 900), FakeLog(0, 100)]})
-    assert query.later({A: 0, B: 0}, Trigger(max_records=100)) == {A: 90, B: 10}
+    assert query.later({A: 0, B: 0}, TriggerLimits(max_records=100)) == {A: 90, B: 10}
 
 
 def test_a_trigger_limits_bytes_by_a_sample_that_lasts_a_while() -> None:
     query = Query({"t": [FakeLog(0, 1000)]})
-    assert query.later({A: 0}, Trigger(max_bytes=500)) == {A: 50}
-    assert query.later({A: 50}, Trigger(max_bytes=500)) == {A: 100}
+    assert query.later({A: 0}, TriggerLimits(max_bytes=500)) == {A: 50}
+    assert query.later({A: 50}, TriggerLimits(max_bytes=500)) == {A: 100}
     assert query.samples == 1
-    query.later({A: 100}, Trigger(max_bytes=500), seconds=10)
+    query.later({A: 100}, TriggerLimits(max_bytes=500), seconds=10)
     assert query.samples == 2
 
 
@@ -125,10 +125,10 @@ def test_a_stream_that_stays_far_below_its_limit_is_sampled_once() -> None:
     query = Query({"t": [FakeLog(0, 10)]})
     for latest in range(10, 100, 10):
         query.logs.by_topic["t"][0].latest = latest
-        assert query.later({A: latest - 10}, Trigger(max_bytes=10_000), seconds=10) == {A: latest}
+        assert query.later({A: latest - 10}, TriggerLimits(max_bytes=10_000), seconds=10) == {A: latest}
     assert query.samples == 1
     query.logs.by_topic["t"][0].latest = 1000
-    assert query.later({A: 100}, Trigger(max_bytes=5_000), seconds=10) == {A: 600}
+    assert query.later({A: 100}, TriggerLimits(max_bytes=5_000), seconds=10) == {A: 600}
     assert query.samples == 2
 
 
@@ -142,12 +142,12 @@ def test_a_front_without_records_is_looked_past_to_know_their_size() -> None:
 
 def test_the_stricter_of_two_limits_holds() -> None:
     query = Query({"t": [FakeLog(0, 1000)]})
-    assert query.later({A: 0}, Trigger(max_bytes=500, max_records=20)) == {A: 20}
+    assert query.later({A: 0}, TriggerLimits(max_bytes=500, max_records=20)) == {A: 20}
 
 
 def test_too_few_records_wait_for_more_but_not_for_ever() -> None:
     query = Query({"t": [FakeLog(0, 5)]})
-    wait = Trigger(min_records=10, max_delay=60)
+    wait = TriggerLimits(min_records=10, max_delay=60)
     assert query.later({A: 0}, wait) == {A: 5}, "the first micro-batch has waited long enough"
     query.logs.by_topic["t"][0].latest = 9
     assert query.later({A: 5}, wait) == {A: 5}
@@ -161,7 +161,7 @@ def test_too_few_records_wait_for_more_but_not_for_ever() -> None:
 def test_a_query_that_ends_with_what_is_there_does_not_wait() -> None:
     query = Query({"t": [FakeLog(0, 5)]})
     query.tracker.stop_at_present_end()
-    wait = Trigger(min_records=10, max_records=3)
+    wait = TriggerLimits(min_records=10, max_records=3)
     assert query.later({A: 0}, wait) == {A: 3}
     assert query.later({A: 3}, wait) == {A: 5}
 
@@ -192,7 +192,7 @@ def test_a_new_partition_is_found_and_read_from_its_beginning() -> None:
 
 def test_a_limit_holds_for_a_new_partition_too() -> None:
     query = Query({"t": [FakeLog(0, 5), FakeLog(10, 110)]}, fail_on_data_loss=False)
-    assert query.later({A: 5}, Trigger(max_records=30)) == {A: 5, B: 40}
+    assert query.later({A: 5}, TriggerLimits(max_records=30)) == {A: 5, B: 40}
 
 
 def test_a_new_topic_that_matches_is_found() -> None:
@@ -268,7 +268,7 @@ def test_a_log_that_was_truncated_under_a_running_query_is_not_read_again() -> N
     assert query.later({A: 5, B: 3}) == {A: 4, B: 3}
     assert query.tracker.ranges({A: 5, B: 3}, {A: 4, B: 3}) == []
     query.logs.by_topic["t"][0].latest = 7
-    assert query.later({A: 4, B: 3}, Trigger(max_records=2)) == {A: 6, B: 3}
+    assert query.later({A: 4, B: 3}, TriggerLimits(max_records=2)) == {A: 6, B: 3}
     assert query.tracker.ranges({A: 4, B: 3}, {A: 6, B: 3}) == [Range("t", 0, 4, 6)]
 
 
@@ -277,7 +277,7 @@ def test_a_limited_micro_batch_passes_over_a_log_that_was_truncated() -> None:
     query.later({A: 0, B: 0})
     query.logs.by_topic["t"][0].latest = 4
     query.logs.by_topic["t"][1].latest = 9
-    end = query.later({A: 5, B: 3}, Trigger(max_records=2))
+    end = query.later({A: 5, B: 3}, TriggerLimits(max_records=2))
     assert end == {A: 4, B: 5}
     assert query.tracker.ranges({A: 5, B: 3}, end) == [Range("t", 1, 3, 5)]
 
@@ -411,5 +411,5 @@ def test_micro_batches_that_follow_each_other_do_not_wait() -> None:
 
 def test_the_ends_are_reported_whatever_the_limit() -> None:
     query = Query({"t": [FakeLog(0, 50)]}, starting=AtEnd(LATEST))
-    query.later({A: 0}, Trigger(max_records=5))
+    query.later({A: 0}, TriggerLimits(max_records=5))
     assert query.tracker.seen == {A: 50}

@@ -23,7 +23,7 @@ def is_accepted(store: Store, batch: bytearray | None = None) -> bool:
     try:
         append(store.log, batch)
     except CodedError:
-        store.log.revive()
+        store.log.condition.revive()
         return False
     return True
 
@@ -34,11 +34,11 @@ def test_a_full_disk_is_told_and_leaves_no_trace(written: int) -> None:
     append(store.log)
     store.disk.fail(errno.ENOSPC, kind="append", path=".log", written=written)
     assert "no space left on /data/events-0" in refused(store).message
-    assert store.log.is_full
+    assert store.log.condition.is_full
     assert store.log.offline is None
     assert len(read_all(store.log)) == 1
     refused(store)
-    store.log.revive()
+    store.log.condition.revive()
     assert append(store.log).base_offset == 1
     assert len(read_all(store.log)) == 2
 
@@ -63,7 +63,7 @@ def test_a_full_disk_during_a_roll_changes_nothing() -> None:
 def test_a_disk_that_fills_up_keeps_what_it_took() -> None:
     store = Store(disk=SimulatedDisk(capacity=6000))
     accepted = 0
-    while not store.log.is_full:
+    while not store.log.condition.is_full:
         try:
             append(store.log, idempotent(1, sequence=accepted))
             accepted += 1
@@ -83,7 +83,7 @@ def test_a_broken_disk_takes_the_log_offline() -> None:
     message = refused(store).message
     assert "00000000000000000000.log" in message
     assert store.log.offline is not None
-    store.log.revive()
+    store.log.condition.revive()
     refused(store)
     with pytest.raises(CodedError) as caught:
         store.log.read(0, 100, 1)
@@ -169,7 +169,7 @@ def test_what_was_acknowledged_survives_a_full_disk_and_a_power_loss() -> None:
                 sync(store.log)
                 acknowledged = store.log.synced_offset
             except CodedError:
-                store.log.revive()
+                store.log.condition.revive()
             except StorageError as error:
                 store.log.fail(error)
                 break
@@ -184,7 +184,7 @@ def test_retention_frees_a_full_log() -> None:
         pass
     assert store.log.retain(store.clock.now_ms(), store.log.log_end_offset) > 0
     store.manager.delete_files(store.clock.now_ms() + 60_000)
-    store.log.revive()
+    store.log.condition.revive()
     append(store.log)
 
 
@@ -205,8 +205,8 @@ def test_a_log_closed_during_a_failed_sync_is_not_synced_again() -> None:
 def test_a_closed_log_is_not_revived() -> None:
     store = Store()
     store.log.close()
-    assert not store.log.is_full
-    store.log.revive()
+    assert not store.log.condition.is_full
+    store.log.condition.revive()
     refused(store)
 
 

@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
+from headrace.storage.condition import Health
 from headrace.storage.disk import DirectoryLocked, StorageError
-from headrace.storage.log import Health, Log
+from headrace.storage.log import Log
 from headrace.storage.manager import LogManager, WrongDirectory
 from headrace.storage.settings import DAY_MS, LogSettings
 from headrace.testing.clock import SimulatedClock
@@ -438,7 +439,7 @@ def test_a_replicated_log_whose_directory_is_lost_begins_anew_and_says_so_at_eve
         store.disk.kill()
     again, log = refetching(store.disk)
     append(log)
-    log.refetched()
+    log.condition.refetched()
     store.disk.crash()
     assert refetching(store.disk)[1].health is Health.ONLINE
 

@@ -13,8 +13,7 @@ from headrace.kernels import native
 from headrace.protocol.batch import BatchHeader, stamp
 from headrace.protocol.records import Record, encode_batch, encode_marker
 from headrace.storage import plain, recovery
-from headrace.storage.log import LogState
-from headrace.storage.recovery import Expected, open_log
+from headrace.storage.recovery import Expected, LogState, open_log
 from headrace.storage.scan import BLOCK, scan
 from headrace.storage.settings import LogSettings
 from headrace.testing.clock import SimulatedClock

@@ -7,7 +7,8 @@ import pytest
 
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import encode_batch
-from headrace.storage.retention import count_expired
+from headrace.storage import retention
+from headrace.storage.retention import Cause
 from headrace.storage.settings import LogSettings
 from tests.support.storage import SMALL, Store, append, idempotent, read_all, records, sync
 
@@ -22,6 +23,15 @@ class Aged(NamedTuple):
 
 
 SEGMENTS = [Aged(0, 10, 100, 1000), Aged(10, 20, 100, 2000), Aged(20, 30, 100, 3000)]
+
+
+def count_expired(
+    segments: list[Aged], policy: LogSettings, *, now_ms: int, log_start_offset: int, high_watermark: int
+) -> int:
+    causes = retention.expired(
+        segments, policy, now_ms=now_ms, log_start_offset=log_start_offset, high_watermark=high_watermark
+    )
+    return len(causes)
 
 
 def expired(now_ms: int = 0, start: int = 0, high_watermark: int = 30, **settings: object) -> int:
@@ -49,6 +59,14 @@ def test_what_lies_before_the_start_goes_whatever_the_policy() -> None:
     assert expired(start=20, cleanup_policy=frozenset({"compact"})) == 2
     assert expired(9000, retention_ms=500, cleanup_policy=frozenset({"compact"})) == 0
     assert expired(9000, retention_ms=500, cleanup_policy=frozenset()) == 0
+
+
+def test_each_segment_that_goes_says_why() -> None:
+    policy = LogSettings(retention_ms=500, retention_bytes=200)
+    causes = retention.expired(SEGMENTS, policy, now_ms=2600, log_start_offset=0, high_watermark=30)
+    assert causes == [Cause.SIZE, Cause.TIME]
+    causes = retention.expired(SEGMENTS, LogSettings(), now_ms=0, log_start_offset=15, high_watermark=30)
+    assert causes == [Cause.LOG_START]
 
 
 def aged(base: int, size: int, timestamp: int) -> Aged:

@@ -114,9 +114,9 @@ def test_what_is_too_old_goes_once_the_snapshot_after_it_is_written(store: Store
     fill(store, 100)
     store.log.advance_start(base(store))
     store.log.retain(0, store.log.log_end_offset)
-    assert store.log.doomed_end(1 << 60) is None
+    assert store.log.deleted_end(1 << 60) is None
     sync(store.log)
-    assert store.log.doomed_end(1 << 60) == base(store)
+    assert store.log.deleted_end(1 << 60) == base(store)
     store.manager.delete_files(1 << 60)
     assert sorted(store.kill().producers()) == list(range(100, 130))
 

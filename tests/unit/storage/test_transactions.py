@@ -272,7 +272,7 @@ def test_retention_takes_indexes_with_their_segments(store: Store) -> None:
     filled(store)
     base = store.log.inactive_segments()[2].base_offset
     store.log.advance_start(base)
-    store.log.unlink_doomed(None)
+    store.log.unlink_deleted(None)
     assert all(last >= base for _, _, last in aborted(store.log))
     kept = {path.rsplit("/", 1)[1].split(".")[0] for path in store.disk.paths() if path.endswith(".txnindex")}
     assert min(map(int, kept)) >= base

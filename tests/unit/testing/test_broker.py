@@ -1,13 +1,17 @@
 import ast
 import asyncio
+import json
 import subprocess
 import sys
 import threading
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource
 
 from headrace.client.errors import ClientError
 from headrace.cluster.store import StoreError
@@ -123,6 +127,82 @@ def test_fixtures_are_there_without_asking(pytester: pytest.Pytester) -> None:
     )
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     result.assert_outcomes(passed=2)
+
+
+def test_fixtures_take_settings_topics_registry_and_gateway(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def headrace_options():
+            return {"config": {"auto.create.topics.enable": False}, "topics": {"orders": 3}}
+        """
+    )
+    pytester.makepyfile(
+        """
+        import json, urllib.request
+        import pytest
+        from confluent_kafka.admin import AdminClient
+
+        def partitions(bootstrap, topic):
+            return len(AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=60).topics[topic].partitions)
+
+        def asked(url):
+            with urllib.request.urlopen(url, timeout=60) as answer:
+                return json.load(answer)
+
+        def test_topics(headrace_broker):
+            assert partitions(headrace_broker.bootstrap, "orders") == 3
+
+        @pytest.mark.headrace_topic(partitions=2, cleanup_policy="compact")
+        def test_marked_topic(headrace_broker, headrace_topic):
+            assert partitions(headrace_broker.bootstrap, headrace_topic) == 2
+
+        def test_gateway(headrace_gateway, headrace_registry, headrace_topic):
+            assert asked(headrace_gateway + "/api/v1/topics/" + headrace_topic)["name"] == headrace_topic
+            assert asked(headrace_registry + "/subjects") == []
+
+        @pytest.mark.parametrize("headrace_broker", [{"topics": ["mine"], "registry": True}], indirect=True)
+        def test_of_its_own(headrace_broker):
+            assert partitions(headrace_broker.bootstrap, "mine") == 1
+            assert asked(headrace_broker.registry_url + "/subjects") == []
+
+        def test_made(make_headrace_broker):
+            one, two = make_headrace_broker(topics=["a"]), make_headrace_broker({"num.partitions": 5}, topics=["b"])
+            assert one.bootstrap != two.bootstrap
+            assert partitions(two.bootstrap, "b") == 1
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--strict-markers")
+    result.assert_outcomes(passed=5)
+
+
+def test_the_first_member_of_a_group_waits_for_no_other() -> None:
+    with Broker() as broker:
+        resource = ConfigResource(ConfigResource.Type.BROKER, "1")
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        settings = admin.describe_configs([resource])[resource].result(60)
+    assert int(settings["group.initial.rebalance.delay.ms"].value) <= 500
+
+
+def test_a_gateway_stops_with_its_broker_and_outlives_a_restart_of_it() -> None:
+    threads = threading.active_count()
+    with Broker(topics=["orders"], gateway=True) as broker:
+        url = broker.http_url
+        broker.restart()
+        assert broker.http_url == url
+        request = urllib.request.Request(f"{url}/topics/orders", data=b'{"total": 3}', method="POST")
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            assert json.load(answer)["offset"] == 0
+    assert threading.active_count() <= threads
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(url, timeout=60)
+
+
+def test_a_broker_is_imported_without_what_its_library_loads_on_the_side() -> None:
+    code = "import sys; from headrace.testing import Broker; print('hypothesis' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 def test_the_plugin_costs_nothing_until_it_is_used() -> None:

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from headrace.client.errors import ClientError, UnknownTopic
+from headrace.ops.health_reports import Unheard
 from headrace.ops.moves import Replicas, drained, placed_on, rebalanced
 from headrace.ops.overview import ClusterView
 from headrace.protocol.topic_partition import TopicPartition
 
+from .. import connecting
 from ..console import ExitCode, Failure, bad_input, examples, note, say, say_json
-from ..options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, bootstrap_list, pairs
+from ..options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json
+from ..watching import DEFAULT_INTERVAL, Interval, Watch, watching
 from .elections import choices, elect_chosen, show_choices, values_of_choices
 from .plans import amount, broker_list, brokers, read_plan, shown_bytes
 from .reassignment import MoveOptions, carry_out, report_failures, values_of
@@ -29,6 +32,7 @@ app = typer.Typer(
 
 _ROUNDS: Final = 5
 """Times that a broker is emptied anew of what was placed on it meanwhile."""
+_CHECK: Final = "Exit with 1 unless every replica is in sync, and every broker answers and takes writes."
 _NOT_NEEDED: Final = "ELECTION_NOT_NEEDED"
 
 Throttle = Annotated[
@@ -43,15 +47,6 @@ PartitionNumbers = Annotated[
 Topics = Annotated[list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Topics, by name.")]
 
 
-def _operations(bootstrap: str, properties: list[str] | None) -> "Operations":
-    from ..lean import lean_imports
-
-    with lean_imports():
-        from headrace.ops.operations import Operations
-
-    return Operations(bootstrap_list(bootstrap), pairs(properties, "--property"))
-
-
 def _move_options(throttle: str | None, wait: bool, dry_run: bool, json: bool) -> MoveOptions:
     rate = None if throttle is None else amount(throttle, "--throttle")
     return MoveOptions(throttle=rate, wait=wait, dry_run=dry_run, json=json)
@@ -62,27 +57,39 @@ def _move_options(throttle: str | None, wait: bool, dry_run: bool, json: bool) -
         "headrace cluster describe",
         "headrace cluster describe --partitions",
         "headrace cluster describe --check --json",
+        "headrace cluster describe --watch",
     )
 )
 def describe(
     partitions: Annotated[
         bool, typer.Option("--partitions", help="Every partition, not only those in trouble.")
     ] = False,
-    check: Annotated[bool, typer.Option("--check", help="Exit with 1 unless every replica is in sync.")] = False,
+    check: Annotated[bool, typer.Option("--check", help=_CHECK)] = False,
+    watch: Watch = False,
+    interval: Interval = DEFAULT_INTERVAL,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: ClientProperties = None,
     json: Json = False,
 ) -> None:
     """Show brokers and what each leads and holds, partitions in trouble, and moves under way."""
-    with _operations(bootstrap, properties) as operations:
-        view = operations.view()
-        sizes = operations.sizes(view.racks)
-        rate = operations.rate()
-        if json:
-            say_json(as_values(view, sizes, rate))
-        else:
-            show(view, sizes, rate, every_partition=partitions)
-    if check and not is_well(view):
+    if check and watch:
+        raise bad_input("--check answers once; leave out --watch")
+    with connecting.operations(bootstrap, properties) as operations:
+        watching(lambda: _describe(operations, partitions, check, json), watch, interval, json=json)
+
+
+def _describe(operations: "Operations", partitions: bool, check: bool, json: bool) -> None:
+    view = operations.view()
+    reports = operations.health(view)
+    view = operations.with_versions(view, reports)
+    heard = [broker for broker in view.racks if not isinstance(reports.get(broker), Unheard)]
+    sizes = operations.sizes(heard)
+    rate = operations.rate()
+    if json:
+        say_json(as_values(view, sizes, rate, reports))
+    else:
+        show(view, sizes, rate, reports, every_partition=partitions)
+    if check and not is_well(view, reports):
         raise typer.Exit(ExitCode.FAILED)
 
 
@@ -124,7 +131,7 @@ def reassign(
     chosen = None if to is None else broker_list(to, "--to")
     written = None if file is None else read_plan(file)
     options = _move_options(throttle, wait, dry_run, json)
-    with _operations(bootstrap, properties) as operations:
+    with connecting.operations(bootstrap, properties) as operations:
         view = operations.view()
         asked = _asked(view, topics, partition, written)
         if cancel:
@@ -244,7 +251,7 @@ def drain(
     """
     leaving = set(broker)
     options = _move_options(throttle, wait, dry_run, json)
-    with _operations(bootstrap, properties) as operations:
+    with connecting.operations(bootstrap, properties) as operations:
         view = operations.view()
         unknown = sorted(leaving - {b.id for b in view.brokers})
         if unknown:
@@ -277,7 +284,7 @@ def rebalance(
     a broker holds that is not alive, stays as it is.
     """
     options = _move_options(throttle, wait, dry_run, json)
-    with _operations(bootstrap, properties) as operations:
+    with connecting.operations(bootstrap, properties) as operations:
         view = operations.view()
         frozen = {p.key for p in view.moving}
         carry_out(operations, view, rebalanced(view.layout, view.racks, frozen), options)
@@ -316,7 +323,7 @@ def elect(
         raise bad_input("--partition needs one topic, such as `headrace cluster elect orders --partition 0`")
     if not unclean and (replica is not None or dry_run):
         raise bad_input("--replica and --dry-run are for --unclean; preferred replicas are the first of their lists")
-    with _operations(bootstrap, properties) as operations:
+    with connecting.operations(bootstrap, properties) as operations:
         view = operations.view()
         wanted = _asked(view, topics, partition, None) if topics else None
         if not unclean:
@@ -370,7 +377,7 @@ def throttle(
     Without topics it holds for those that move now. Replicas that are in sync are never held back.
     """
     limit = None if rate == "off" else amount(rate, "BYTES")
-    with _operations(bootstrap, properties) as operations:
+    with connecting.operations(bootstrap, properties) as operations:
         if limit is None:
             held = operations.unthrottle()
         else:
@@ -385,3 +392,51 @@ def throttle(
     else:
         say(f"{shown_bytes(limit)}/s for {', '.join(held) or 'what is throttled already'}")
         note("the limit stays until `headrace cluster throttle off`")
+
+
+@app.command(
+    epilog=examples(
+        "headrace cluster restart --node /var/lib/headrace",
+        "headrace cluster restart 101 102 --node /var/lib/headrace",
+        "headrace cluster restart --with 'ssh {host} headrace cluster restart {broker} --node /var/lib/headrace'",
+        "headrace cluster restart --with 'ssh {host} sudo systemctl restart headrace-broker' --dry-run",
+    )
+)
+def restart(
+    broker: Annotated[
+        list[int] | None, typer.Argument(metavar="[BROKER]...", help="Brokers, by number.", show_default="all")
+    ] = None,
+    node: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--node",
+            envvar="HEADRACE_NODE",
+            help="The data directory, or control socket, of a `headrace node` on this machine; may be repeated.",
+        ),
+    ] = None,
+    command: Annotated[
+        str | None,
+        typer.Option(
+            "--with",
+            metavar="COMMAND",
+            help="Restarts a broker, and ends when it serves again; {broker} {host} {port} {rack} are filled in.",
+        ),
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that one step may take.")] = 600.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the order, and restart nothing.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: ClientProperties = None,
+    json: Json = False,
+) -> None:
+    """Rolling restart: one broker after the other, the controller last, each step waiting for the full ISR.
+
+    Without --with it asks the supervisor of the node on this machine, by its control socket, to restart its brokers; do
+    so on each machine. With --with it restarts brokers of the whole cluster, by a command of yours. It stops at the
+    first step that does not succeed in time.
+    """
+    from .restart import RestartOptions, RollingRestart, restarter_for
+
+    restarter = restarter_for(node or (), command)
+    options = RestartOptions(step_seconds=timeout, dry_run=dry_run, json=json)
+    with connecting.operations(bootstrap, properties) as operations:
+        RollingRestart(operations, restarter, options).run(broker or ())

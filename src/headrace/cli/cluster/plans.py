@@ -1,19 +1,16 @@
 """Plans of moves as people and files have them: Kafka's JSON, lists of brokers, amounts of bytes, tables."""
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from headrace.ops.moves import Replicas, replicas_moved
 from headrace.protocol.topic_partition import TopicPartition
 
 from ..console import bad_input, say_table
-
-_AMOUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?(?:/s)?", re.IGNORECASE)
-_POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+from ..units import amount as amount
+from ..units import shown_bytes as shown_bytes
 
 
 def broker_list(text: str, option: str) -> tuple[int, ...]:
@@ -25,28 +22,6 @@ def broker_list(text: str, option: str) -> tuple[int, ...]:
     if len(set(numbers)) != len(numbers):
         raise bad_input(f"{option} '{text}' names a broker twice")
     return numbers
-
-
-def amount(text: str, option: str) -> int:
-    """`500000`, `10M`, `1.5GiB` in bytes; K, M, G are thousands, Ki, Mi, Gi are 1024s."""
-    found = _AMOUNT.fullmatch(text.strip())
-    size = 0 if found is None else _bytes(float(found[1]), found[2].lower(), 1024 if found[3] else 1000)
-    if not size:
-        raise bad_input(f"{option} '{text}' is not a number of bytes; write it as 5000000, 5M or 5MiB")
-    return size
-
-
-def _bytes(number: float, unit: str, base: int) -> int:
-    return round(number * float(base ** _POWERS[unit]))
-
-
-def shown_bytes(size: float) -> str:
-    """A number of bytes for people."""
-    for unit in _UNITS:
-        if size < 1024 or unit == _UNITS[-1]:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    raise AssertionError(size)
 
 
 def read_plan(path: Path) -> dict[TopicPartition, Replicas]:

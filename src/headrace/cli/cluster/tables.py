@@ -2,24 +2,33 @@
 
 from typing import Any
 
+from headrace.health import HealthReport
+from headrace.ops.health_reports import BrokerReports, Unheard, complaints
 from headrace.ops.overview import BrokerView, ClusterView, PartitionView, Problem, Sizes, progress_of
 
-from ..console import say, say_table
+from ..console import bad, coloured, say, say_table
 from .plans import brokers, shown_bytes
 
 
-def show(view: ClusterView, sizes: Sizes, rate: int | None, *, every_partition: bool) -> None:
+def show(view: ClusterView, sizes: Sizes, rate: int | None, reports: BrokerReports, *, every_partition: bool) -> None:
     """What there is, what is wrong, what moves."""
     say(f"cluster      {view.cluster_id}")
-    say(f"controller   {'none' if view.controller is None else view.controller}")
+    say(f"controller   {coloured(bad('none')) if view.controller is None else view.controller}")
     topics = len({p.topic for p in view.partitions})
     held = sum(len(p.replicas) for p in view.partitions)
     say(f"partitions   {len(view.partitions)} of {topics} topics, {held} replicas")
-    say(f"health       {health(view)}")
+    found = health(view, reports)
+    say(f"health       {found if is_well(view, reports) else coloured(bad(found))}")
+    say(f"version      {_versions(view)}")
     if rate is not None:
         say(f"throttle     {shown_bytes(rate)}/s for replicas that catch up")
     say("")
     _show_brokers(view, sizes)
+    lines = list(complaints(reports))
+    if lines:
+        say("")
+        for line in lines:
+            say(f"! {line}")
     listed = view.partitions if every_partition else [p for p in view.partitions if p.problem is not None]
     if listed:
         say("")
@@ -29,9 +38,11 @@ def show(view: ClusterView, sizes: Sizes, rate: int | None, *, every_partition: 
         _show_moves(view, sizes)
 
 
-def health(view: ClusterView) -> str:
+def health(view: ClusterView, reports: BrokerReports) -> str:
     """In a few words."""
-    found = [f"{len(some)} {problem}" for problem in Problem if (some := view.with_problem(problem))]
+    troubled = len({line.partition(":")[0] for line in complaints(reports)})
+    found = [f"{troubled} broker{'s' if troubled > 1 else ''} in trouble"] if troubled else []
+    found += [f"{len(some)} {problem}" for problem in Problem if (some := view.with_problem(problem))]
     gone = [broker.id for broker in view.brokers if not broker.is_alive]
     if gone:
         found.append(f"not alive: {brokers(gone)}")
@@ -43,14 +54,36 @@ def health(view: ClusterView) -> str:
     return "; ".join(found) or "all replicas are in sync"
 
 
-def is_well(view: ClusterView) -> bool:
-    """Whether every partition has all it should have."""
-    return not any(p.problem for p in view.partitions)
+def _versions(view: ClusterView) -> str:
+    """One where all brokers are of one version, else who is of which; and the feature level."""
+    found = view.versions
+    named = [
+        version or "unknown" if len(found) == 1 else f"{version or 'unknown'} (broker {brokers(ids)})"
+        for version, ids in sorted(found.items())
+    ]
+    mixed = "mixed: " if len(found) > 1 else ""
+    level = "" if view.level is None else f", feature level {view.level}"
+    newest = min((b.levels[1] for b in view.brokers if b.levels is not None), default=None)
+    is_old = view.level is not None and newest is not None and view.level < newest and len(found) == 1
+    return f"{mixed}{', '.join(named)}{level}{f' (all speak {newest}: `headrace cluster upgrade`)' if is_old else ''}"
+
+
+def is_well(view: ClusterView, reports: BrokerReports) -> bool:
+    """Whether every partition has all it should have, and every broker that lives says that it can serve."""
+    return not any(p.problem for p in view.partitions) and not any(complaints(reports))
+
+
+def _as_values(report: HealthReport | Unheard | None) -> dict[str, Any] | None:
+    if report is None:
+        return None
+    if isinstance(report, Unheard):
+        return {"ready": False, "unheard": report.reason}
+    return {"ready": report.ready, "problems": [problem.to_json() for problem in report.problems]}
 
 
 def _show_brokers(view: ClusterView, sizes: Sizes) -> None:
     say_table(
-        ("BROKER", "ADDRESS", "RACK", "LEADS", "REPLICAS", "IN SYNC", "SIZE", ""),
+        ("BROKER", "ADDRESS", "RACK", "LEADS", "REPLICAS", "IN SYNC", "SIZE", "VERSION", ""),
         [
             (
                 broker.id,
@@ -60,6 +93,7 @@ def _show_brokers(view: ClusterView, sizes: Sizes) -> None:
                 view.held_by(broker.id),
                 view.in_sync_on(broker.id),
                 shown_bytes(sum(sizes[broker.id].values())) if broker.id in sizes else "-",
+                broker.version or "-",
                 _remark(broker, view),
             )
             for broker in view.brokers
@@ -69,7 +103,7 @@ def _show_brokers(view: ClusterView, sizes: Sizes) -> None:
 
 def _remark(broker: BrokerView, view: ClusterView) -> str:
     if not broker.is_alive:
-        return "not alive"
+        return bad("not alive")
     return "controller" if broker.id == view.controller else ""
 
 
@@ -80,12 +114,12 @@ def _show_partitions(partitions: "tuple[PartitionView, ...] | list[PartitionView
             (
                 p.topic,
                 p.partition,
-                "none" if p.leader is None else p.leader,
+                bad("none") if p.leader is None else p.leader,
                 brokers(p.replicas),
                 brokers(p.isr),
-                brokers(p.offline),
+                bad(brokers(p.offline)) if p.offline else brokers(p.offline),
                 brokers(p.elr),
-                p.problem or "",
+                bad(p.problem) if p.problem else "",
             )
             for p in partitions
         ],
@@ -109,12 +143,13 @@ def _copied(partitions: list[PartitionView], sizes: Sizes) -> str:
     return f"{progress.share:.0%} of {shown_bytes(progress.total)}"
 
 
-def as_values(view: ClusterView, sizes: Sizes, rate: int | None) -> dict[str, Any]:
+def as_values(view: ClusterView, sizes: Sizes, rate: int | None, reports: BrokerReports) -> dict[str, Any]:
     """For programs: everything, with what is derived of it."""
     progress = progress_of(view.partitions, sizes)
     return {
         "cluster_id": view.cluster_id,
         "controller": view.controller,
+        "feature_level": view.level,
         "throttle": rate,
         "brokers": [
             {
@@ -123,15 +158,18 @@ def as_values(view: ClusterView, sizes: Sizes, rate: int | None) -> dict[str, An
                 "port": b.port,
                 "rack": b.rack,
                 "alive": b.is_alive,
+                "version": b.version or None,
+                "feature_levels": b.levels,
                 "leads": view.led_by(b.id),
                 "replicas": view.held_by(b.id),
                 "in_sync": view.in_sync_on(b.id),
                 "bytes": sum(sizes[b.id].values()) if b.id in sizes else None,
+                "health": _as_values(reports.get(b.id)),
             }
             for b in view.brokers
         ],
         "health": {
-            "ok": is_well(view),
+            "ok": is_well(view, reports),
             **{problem.name.lower(): len(view.with_problem(problem)) for problem in Problem},
             "not_led_by_preferred": sum(p.is_led_by_another for p in view.partitions),
             "moving": len(view.moving),

@@ -43,7 +43,7 @@ def read_directory(path: Path) -> DirectoryState:
     return DirectoryState(
         exists=True,
         writable=os.access(path, os.W_OK | os.X_OK),
-        locked=_is_locked(path / _LOCK),
+        locked=is_locked(path / _LOCK),
         clean=(path / _CLEAN).exists(),
         logs=sum(1 for entry in entries if entry.is_dir() and entry.name.rpartition("-")[2].isdigit()),
         owner=_owner(path / _META),
@@ -51,7 +51,8 @@ def read_directory(path: Path) -> DirectoryState:
     )
 
 
-def _is_locked(lock: Path) -> bool:
+def is_locked(lock: Path) -> bool:
+    """Whether a broker that runs holds the lock of a data directory."""
     try:
         fd = os.open(lock, os.O_RDONLY)
     except OSError:

@@ -4,17 +4,31 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from headrace.client.errors import ClientError
-from headrace.ops.groups import GroupAdmin, GroupDescription
+from headrace.ops.groups import CommitProgress, GroupAdmin, GroupDescription, GroupOverview
 from headrace.protocol.topic_partition import TopicPartition
 
-from ..console import ExitCode, Failure, bad_input, examples, note, say, say_json, say_table
-from ..options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, bootstrap_list, pairs
+from .. import connecting
+from ..console import (
+    ExitCode,
+    Failure,
+    Marked,
+    bad_input,
+    coloured,
+    doubtful,
+    examples,
+    note,
+    say,
+    say_json,
+    say_table,
+)
+from ..options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json
 from ..positions import parse_position
+from ..watching import DEFAULT_INTERVAL, Interval, Watch, watching
 from .reset import Move, TopicChoice, parse_topic, plan
 
 app = typer.Typer(
@@ -23,53 +37,104 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+_TOPICS_SHOWN: Final = 3
+
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group, by its group.id.")]
 Groups = Annotated[list[str], typer.Argument(metavar="GROUP", help="Groups, by their group.id.")]
 
 
-def _admin(bootstrap: str, properties: list[str] | None) -> GroupAdmin:
-    return GroupAdmin(bootstrap_list(bootstrap), pairs(properties, "--property"))
-
-
-@app.command("list", epilog=examples("headrace group list", "headrace group list --state empty --json"))
+@app.command(
+    "list",
+    epilog=examples(
+        "headrace group list", "headrace group list --state empty --json", "headrace group list --lagging --watch"
+    ),
+)
 def list_(
     state: Annotated[
         list[str] | None, typer.Option("--state", help="Only groups in this state; may be repeated.")
     ] = None,
+    lagging: Annotated[bool, typer.Option("--lagging", help="Only groups that have lag, the most first.")] = False,
+    watch: Watch = False,
+    interval: Interval = DEFAULT_INTERVAL,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: ClientProperties = None,
     json: Json = False,
 ) -> None:
-    """List groups with their state."""
+    """List groups with their state, members, topics and lag.
+
+    Lag counts from the start of the log in partitions of these topics for which the group has committed nothing.
+    """
     wanted = {each.lower() for each in state or ()}
-    groups = [g for g in _admin(bootstrap, properties).list_groups() if not wanted or g.state.lower() in wanted]
-    if json:
-        say_json([asdict(group) for group in groups])
-    elif groups:
-        say_table(("GROUP", "STATE", "TYPE"), [(group.group, group.state, group.type) for group in groups])
+    admin = connecting.group_admin(bootstrap, properties)
+
+    def show() -> None:
+        found = admin.overviews(g for g in admin.list_groups() if not wanted or g.state.lower() in wanted)
+        if lagging:
+            found = sorted((g for g in found if g.lag), key=lambda g: -(g.lag or 0))
+        if json:
+            say_json([asdict(group) for group in found])
+        elif found:
+            say_table(("GROUP", "STATE", "TYPE", "MEMBERS", "TOPICS", "LAG"), [_row(group) for group in found])
+        else:
+            _say_none(state, lagging)
+
+    watching(show, watch, interval, json=json)
+
+
+def _row(group: GroupOverview) -> tuple[object, ...]:
+    topics = ", ".join(group.topics[:_TOPICS_SHOWN]) + (", …" if len(group.topics) > _TOPICS_SHOWN else "")
+    lag = "-" if group.lag is None else group.lag
+    is_left = group.lag and not group.members
+    members = _or_dash(group.members)
+    return (group.group, _state(group.state), group.type, members, topics or "-", doubtful(lag) if is_left else lag)
+
+
+def _state(state: str) -> str:
+    return state if state in ("Stable", "Empty") else doubtful(state)
+
+
+def _say_none(state: list[str] | None, lagging: bool) -> None:
+    if lagging:
+        note("no group has lag")
+    elif state:
+        note(f"no groups in state {', '.join(state)}")
     else:
-        note(
-            f"no groups in state {', '.join(state)}" if state else "no groups yet; they come with their first consumer"
-        )
+        note("no groups yet; they come with their first consumer")
 
 
-@app.command(epilog=examples("headrace group describe billing", "headrace group describe billing --json"))
+@app.command(
+    epilog=examples(
+        "headrace group describe billing",
+        "headrace group describe billing --watch",
+        "headrace group describe billing --json",
+    )
+)
 def describe(
     groups: Groups,
+    watch: Watch = False,
+    interval: Interval = DEFAULT_INTERVAL,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: ClientProperties = None,
     json: Json = False,
 ) -> None:
-    """Show members, what each of them reads, and the lag per partition and in total."""
-    admin = _admin(bootstrap, properties)
-    described = [admin.describe_group(group) for group in dict.fromkeys(groups)]
-    if json:
-        say_json([_as_json(group) for group in described])
-        return
-    for position, group in enumerate(described):
-        if position:
-            say("")
-        _show(group)
+    """Show members, what each of them reads, and the lag per partition and in total.
+
+    All partitions of the topics that the group reads are shown. Where it has committed nothing, `-`, the lag is
+    everything from the start of the log, as a consumer with auto.offset.reset=earliest would read it.
+    """
+    admin = connecting.group_admin(bootstrap, properties)
+
+    def show() -> None:
+        described = [admin.describe_group(group) for group in dict.fromkeys(groups)]
+        if json:
+            say_json([_as_json(group) for group in described])
+            return
+        for position, group in enumerate(described):
+            if position:
+                say("")
+            _show(group)
+
+    watching(show, watch, interval, json=json)
 
 
 def _as_json(group: GroupDescription) -> dict[str, object]:
@@ -79,11 +144,11 @@ def _as_json(group: GroupDescription) -> dict[str, object]:
 
 def _show(group: GroupDescription) -> None:
     say(f"group        {group.group}")
-    say(f"state        {group.state} ({group.type})")
+    say(f"state        {_lined(_state(group.state))} ({group.type})")
     if group.assignor:
         say(f"assignor     {group.assignor}")
     say(f"coordinator  {group.coordinator}")
-    say(f"lag          {group.lag}")
+    say(f"lag          {_total(group)}")
     if group.members:
         say_table(
             ("MEMBER", "CLIENT", "HOST", "PARTITIONS"),
@@ -93,10 +158,29 @@ def _show(group: GroupDescription) -> None:
         say_table(
             ("TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER"),
             [
-                (p.topic, p.partition, _or_dash(p.committed), _or_dash(p.end), _or_dash(p.lag), p.member or "-")
+                (p.topic, p.partition, _or_dash(p.committed), _or_dash(p.end), _lag(p), p.member or "-")
                 for p in group.partitions
             ],
         )
+
+
+def _total(group: GroupDescription) -> str:
+    missing = group.uncommitted
+    if not missing:
+        return str(group.lag)
+    records = sum(progress.lag or 0 for progress in missing)
+    where = "1 partition" if len(missing) == 1 else f"{len(missing)} partitions"
+    return f"{group.lag}, of which {records} in {where} without a commit"
+
+
+def _lag(progress: CommitProgress) -> str:
+    """Lag that nobody is there to work off stands out."""
+    shown = _or_dash(progress.lag)
+    return doubtful(shown) if progress.lag and progress.member is None else shown
+
+
+def _lined(text: str) -> str:
+    return coloured(text) if isinstance(text, Marked) else text
 
 
 def _shown(partitions: tuple[TopicPartition, ...]) -> str:
@@ -154,7 +238,7 @@ def reset(
         raise bad_input("say which topics: either --topic TOPIC or --all-topics")
     position = None if to is None else parse_position(to, "--to", time.time_ns() // 1_000_000)
     choices: list[TopicChoice] = [parse_topic(each, "--topic") for each in topic or ()]
-    admin = _admin(bootstrap, properties)
+    admin = connecting.group_admin(bootstrap, properties)
     moves = plan(admin, group, choices, position, shift)
     if execute:
         _refuse_members(admin, group)
@@ -192,7 +276,7 @@ def delete(
     names = list(dict.fromkeys(groups))
     if not yes:
         _confirm(names)
-    _report_deleted(_admin(bootstrap, properties).delete_groups(names), json)
+    _report_deleted(connecting.group_admin(bootstrap, properties).delete_groups(names), json)
 
 
 def _confirm(names: list[str]) -> None:

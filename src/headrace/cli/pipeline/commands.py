@@ -3,13 +3,12 @@
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from ..console import ExitCode, Failure, bad_input, examples, note, say, say_json
 from ..options import DEFAULT_BOOTSTRAP, Json, bootstrap_list, pairs
@@ -18,7 +17,25 @@ if TYPE_CHECKING:
     from headrace.spark.pipeline.model import Declaration
     from headrace.spark.pipeline.session import SparkTarget
 
+_EXTRA: Final = 'pip install "headrace[spark]"'
+_IN_EXTRA: Final = ("pyspark", "yaml", "pyarrow", "pandas")
+
+
+class _Pipelines(TyperGroup):
+    """Commands that need an extra, and name it where it is not installed."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package not in _IN_EXTRA:
+                raise
+            raise Failure(f"pipelines need the package '{package}': {_EXTRA}") from error
+
+
 app = typer.Typer(
+    cls=_Pipelines,
     help="Run declared pipelines on Spark: topics in, SQL and Python between, topics and Parquet out.",
     epilog=examples("headrace pipeline new demo", "headrace pipeline run demo/pipeline.yaml"),
     no_args_is_help=True,
@@ -44,7 +61,6 @@ Conf = Annotated[
     list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="With a failure, show all that Spark said of it.")]
-_EXTRA: Final = 'pip install "headrace[spark]"'
 
 
 @app.command(
@@ -162,30 +178,17 @@ class _Signals:
 
 
 def _load(file: Path) -> "Declaration":
-    with _extras_needed():
-        from headrace.spark.pipeline.document import InvalidPipeline
-        from headrace.spark.pipeline.loading import load
+    from headrace.spark.pipeline.document import InvalidPipeline
+    from headrace.spark.pipeline.loading import load
 
-        try:
-            return load(file)
-        except InvalidPipeline as error:
-            raise _told(error.problems) from error
-        except IsADirectoryError:
-            raise bad_input(
-                f"{file} is a directory; give the file in it, for example {file / 'pipeline.yaml'}"
-            ) from None
-        except FileNotFoundError:
-            raise bad_input(f"there is no file {file}; `headrace pipeline new DIR` writes one to start from") from None
-
-
-@contextmanager
-def _extras_needed() -> Iterator[None]:
     try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("pyspark", "yaml", "pyarrow", "pandas", "numba", "numpy"):
-            raise
-        raise Failure(f"pipelines need the package '{error.name}': {_EXTRA}") from error
+        return load(file)
+    except InvalidPipeline as error:
+        raise _told(error.problems) from error
+    except IsADirectoryError:
+        raise bad_input(f"{file} is a directory; give the file in it, for example {file / 'pipeline.yaml'}") from None
+    except FileNotFoundError:
+        raise bad_input(f"there is no file {file}; `headrace pipeline new DIR` writes one to start from") from None
 
 
 @app.command(

@@ -30,25 +30,25 @@ def decode_assignment(data: bytes) -> Assignment:
         return {}
 
 
-def assign_range(wanted: Mapping[str, Iterable[str]], partitions: Mapping[str, int]) -> dict[str, Assignment]:
+def assign_range(subscriptions: Mapping[str, Iterable[str]], partitions: Mapping[str, int]) -> dict[str, Assignment]:
     """Kafka's range assignor: of each topic the members that want it get runs of partitions, by their ids."""
-    found: dict[str, Assignment] = {member: {} for member in wanted}
+    assignment: dict[str, Assignment] = {member: {} for member in subscriptions}
     for topic, count in partitions.items():
-        members = sorted(member for member, topics in wanted.items() if topic in set(topics))
+        members = sorted(member for member, topics in subscriptions.items() if topic in set(topics))
         share, extra = divmod(count, len(members)) if members else (0, 0)
         start = 0
         for position, member in enumerate(members):
             size = share + (1 if position < extra else 0)
             if size:
-                found[member][topic] = list(range(start, start + size))
+                assignment[member][topic] = list(range(start, start + size))
             start += size
-    return found
+    return assignment
 
 
-def assign_whole(wanted: Mapping[str, Iterable[str]], partitions: Mapping[str, int]) -> dict[str, Assignment]:
+def assign_whole(subscriptions: Mapping[str, Iterable[str]], partitions: Mapping[str, int]) -> dict[str, Assignment]:
     """Everything to one member, which the members' ids decide: different groups have different owners."""
-    found: dict[str, Assignment] = {member: {} for member in wanted}
-    owner = max(wanted, key=lambda member: blake2b(member.encode(), digest_size=8).digest())
+    found: dict[str, Assignment] = {member: {} for member in subscriptions}
+    owner = max(subscriptions, key=lambda member: blake2b(member.encode(), digest_size=8).digest())
     found[owner] = {topic: list(range(count)) for topic, count in partitions.items() if count}
     return found
 

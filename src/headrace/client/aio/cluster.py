@@ -1,4 +1,4 @@
-"""A cluster as one client sees it: its brokers' connections, who leads what, who coordinates which group."""
+"""A cluster as one client sees it: connections to brokers, leaders of partitions, coordinators of groups."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -6,13 +6,16 @@ from contextlib import asynccontextmanager
 from enum import Enum
 from typing import Any, Final
 
+from headrace.health import HealthReport
 from headrace.net.address import Address
 from headrace.protocol.api import ApiKey
-from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
 
-from ..core.errors import ConnectionLost
+from ..core.errors import AuthenticationRefused, ConnectionLost
 from ..core.groups import find_coordinator_request, read_coordinator
 from ..core.handshake import ConnectionSettings
+from ..core.health import DESCRIBE_HEALTH, describe_health_request, read_health
+from ..core.health import VERSION as HEALTH_VERSION
 from ..core.metadata import (
     UNKNOWN_TOPIC_TRIES,
     CoordinatorKind,
@@ -21,8 +24,7 @@ from ..core.metadata import (
     metadata_request,
     read_metadata,
 )
-from .connection import Connection
-from .dialing import dial
+from .connection import Connection, dial
 from .retrying import NotRetriable, retried
 
 STALE_SECONDS: Final = 60.0
@@ -34,22 +36,24 @@ _MOST_REMEMBERED: Final = 10_000
 """Topics, and coordinators, that are remembered."""
 
 
-class Purpose(Enum):
+class ConnectionPurpose(Enum):
     """Answers keep the order of their requests, so those that wait have connections of their own."""
 
     CONTROL = "control"
     PRODUCE = "produce"
+    HEALTH = "health"
+    """Brokers that know no DescribeHealth hang up when they are asked."""
 
 
 class Cluster:
-    """All that one client has open. `patience` is how many seconds a call goes on trying."""
+    """One client's connections and metadata. `patience` is how many seconds a call is retried."""
 
     def __init__(self, bootstrap: Sequence[Address], settings: ConnectionSettings, *, patience: float = 10.0) -> None:
         self.patience = patience
         self._bootstrap = list(bootstrap)
         self._settings = settings
         self._loop = asyncio.get_running_loop()
-        self._open: dict[tuple[Address, Purpose], asyncio.Future[Connection]] = {}
+        self._open: dict[tuple[Address, ConnectionPurpose], asyncio.Future[Connection]] = {}
         self._idle: dict[Address, list[Connection]] = {}
         self._lent: set[Connection] = set()
         self._metadata = Metadata(_MOST_REMEMBERED)
@@ -69,7 +73,7 @@ class Cluster:
 
     # Connections
 
-    async def connection(self, address: Address, purpose: Purpose = Purpose.CONTROL) -> Connection:
+    async def connection(self, address: Address, purpose: ConnectionPurpose = ConnectionPurpose.CONTROL) -> Connection:
         """The one connection to a broker for short requests of a kind."""
         key = address, purpose
         held = self._open.get(key)
@@ -81,12 +85,12 @@ class Cluster:
         self._open[key] = opening
         return await asyncio.shield(opening)
 
-    def ready(self, node: int, purpose: Purpose) -> Connection | None:
-        """The connection if it is there and good: for those who would rather not wait."""
+    def ready(self, node: int, purpose: ConnectionPurpose) -> Connection | None:
+        """The connection if there is a usable one now, without waiting."""
         held = self._open.get((self.brokers.get(node, _NOWHERE), purpose))
         return held.result() if held is not None and held.done() and _is_good(held) else None
 
-    async def to_node(self, node: int, purpose: Purpose = Purpose.CONTROL) -> Connection:
+    async def to_node(self, node: int, purpose: ConnectionPurpose = ConnectionPurpose.CONTROL) -> Connection:
         """A connection to a broker by its number."""
         return await self.connection(self.address(node), purpose)
 
@@ -187,7 +191,7 @@ class Cluster:
         return await asyncio.shield(refresh)
 
     def forget(self, topic: str) -> None:
-        """Leaders of a topic are not where they were thought to be."""
+        """Ask for the leaders of a topic again before they are used: one has moved."""
         self._metadata.forget_topics([topic])
 
     async def _refresh(self, name: str) -> TopicImage:
@@ -220,6 +224,26 @@ class Cluster:
         self._metadata.learn(read_metadata(answer), self._loop.time())
         return answer
 
+    async def health(self, seconds: float) -> list[HealthReport]:
+        """What the brokers say of themselves; those that say nothing in that time are left out."""
+        addresses = dict.fromkeys(self.brokers.values() or self._bootstrap)
+        asked = (self._health_at(address, seconds) for address in addresses)
+        return [report for report in await asyncio.gather(*asked) if report is not None]
+
+    async def _health_at(self, address: Address, seconds: float) -> HealthReport | None:
+        connection: Connection | None = None
+        try:
+            async with asyncio.timeout(seconds):
+                connection = await self.connection(address, ConnectionPurpose.HEALTH)
+                answer = await connection.ask_bytes(DESCRIBE_HEALTH, HEALTH_VERSION, describe_health_request())
+            return read_health(answer)
+        except (ConnectionLost, AuthenticationRefused, CodedError, ProtocolViolation):
+            return None
+        except TimeoutError:
+            if connection is not None:
+                connection.close()
+            return None
+
     async def leader(self, topic: str, partition: int) -> int:
         """Who leads a partition, -1 while nobody does; `CodedError` when there is no such partition."""
         image = await self.topic(topic)
@@ -228,7 +252,7 @@ class Cluster:
         return image.leaders[partition].node
 
     async def _grown(self, topic: str, partition: int) -> TopicImage:
-        """The topic of a partition that it was not remembered to have; not every broker may know of a new one yet."""
+        """The topic, asked for again for a partition that it did not have: not every broker may know of it yet."""
         tries = 0
 
         async def attempt() -> TopicImage:
@@ -309,7 +333,7 @@ def _retrieve(done: asyncio.Future[Any]) -> None:
 
 
 def checked(answer: Any) -> Any:
-    """The answer, unless its own error code says otherwise."""
+    """The answer; `CodedError` where it has an error code at its top."""
     code = getattr(answer, "error_code", ErrorCode.none)
     if code is not ErrorCode.none:
         raise CodedError(code, getattr(answer, "error_message", None) or "")

@@ -1,6 +1,7 @@
 """One connection to a broker on the event loop: any number of requests under way, answered in their order."""
 
 import asyncio
+import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -10,15 +11,15 @@ from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import ProtocolViolation
 from headrace.protocol.exchange import answer_body
 
-from ..core.conversation import ANSWER_HEAD_SIZE, Conversation, read_answer_head
-from ..core.errors import ConnectionLost
-from ..core.versions import Ranges
+from ..core.conversation import ANSWER_HEAD_SIZE, Conversation, Conversing, read_answer_head
+from ..core.errors import AuthenticationRefused, ConnectionLost, certificate_refused
+from ..core.handshake import ConnectionSession, ConnectionSettings, HandshakeRequest, Steps, advanced, handshake
 
 Buffer = bytes | bytearray | memoryview
 
 
-class Connection(asyncio.Protocol):
-    """A connection; `dialing.dial` makes them. After `ConnectionLost` it is closed for good."""
+class Connection(Conversing[asyncio.Future[memoryview]], asyncio.Protocol):
+    """A connection; `dial` makes them. After `ConnectionLost` it is closed for good."""
 
     def __init__(self, address: Address, client_id: str, request_timeout: float) -> None:
         self.address = address
@@ -59,26 +60,9 @@ class Connection(asyncio.Protocol):
 
     # The caller's side
 
-    @property
-    def served(self) -> Ranges:
-        """What the broker serves."""
-        return self._conversation.served
-
-    @served.setter
-    def served(self, served: Ranges) -> None:
-        self._conversation.served = served
-
-    @property
-    def in_flight(self) -> int:
-        return len(self._conversation.pending)
-
     def is_usable(self) -> bool:
         """Whether a request may go out on it now."""
         return not self.is_closed and (self.expires_at is None or self._loop.time() < self.expires_at)
-
-    def version_of(self, api_key: int, most: int | None = None) -> int:
-        """The version to ask in; `VersionNotServed` when there is none."""
-        return self._conversation.version_of(api_key, most)
 
     async def ask(
         self, api_key: int, values: Mapping[str, Any], *, most: int | None = None, patience: float = 0
@@ -89,8 +73,7 @@ class Connection(asyncio.Protocol):
         try:
             return decode_response(api_key, version, body)
         except ProtocolViolation as error:
-            self.lose(str(error))
-            raise ConnectionLost(f"{self.address}: {error}") from error
+            raise self.lose(str(error)) from error
 
     async def ask_bytes(self, api_key: int, version: int, body: Sequence[Buffer], patience: float = 0) -> memoryview:
         """The body of the answer; `ConnectionLost` when none comes in time, which ends the connection."""
@@ -120,10 +103,11 @@ class Connection(asyncio.Protocol):
         """End it now."""
         self.lose("the connection was closed on this side")
 
-    def lose(self, reason: str) -> None:
-        """End it; those who wait get `ConnectionLost`."""
+    def lose(self, reason: str) -> ConnectionLost:
+        """End it, and give the error that says why; those who wait get one like it."""
+        words = f"{self.address}: {reason.lower()}"
         if self.is_closed:
-            return
+            return ConnectionLost(words)
         self.is_closed = True
         if self._transport is not None:
             self._transport.abort()
@@ -132,10 +116,70 @@ class Connection(asyncio.Protocol):
         self._conversation.pending.clear()
         for each in pending:
             if not each.waiter.done():
-                each.waiter.set_exception(ConnectionLost(f"{self.address}: {reason.lower()}"))
+                each.waiter.set_exception(ConnectionLost(words))
+        return ConnectionLost(words)
 
     def _answer(self, correlation_id: int, answer: bytearray) -> None:
-        pending = self._conversation.answered(correlation_id)
-        body = answer_body(memoryview(answer), pending.api_key, pending.version)
+        requests = self._conversation.pending
+        oldest = requests[0] if requests else None
+        try:
+            pending = self._conversation.answered(correlation_id)
+            body = answer_body(memoryview(answer), pending.api_key, pending.version)
+        except ProtocolViolation:
+            if oldest is not None:
+                requests.appendleft(oldest)  # An answer takes its request off the list; `lose` tells those on it.
+            raise
         if not pending.waiter.done():
             pending.waiter.set_result(body)
+
+
+async def dial(address: Address, settings: ConnectionSettings) -> Connection:
+    """A connection that is ready: TCP, TLS, the handshake; `ConnectionLost` or `AuthenticationRefused` otherwise."""
+    try:
+        async with asyncio.timeout(settings.connect_timeout):
+            connection = await _connected(address, settings)
+            try:
+                session = await _shake_hands(connection, handshake(settings))
+            except BaseException:
+                connection.close()
+                raise
+    except TimeoutError as error:
+        raise ConnectionLost(f"{address}: timed out while connecting") from error
+    connection.served = session.served
+    if session.lifetime is not None:
+        connection.expires_at = asyncio.get_running_loop().time() + session.lifetime
+    return connection
+
+
+async def _connected(address: Address, settings: ConnectionSettings) -> Connection:
+    loop = asyncio.get_running_loop()
+    try:
+        _, connection = await loop.create_connection(
+            lambda: Connection(address, settings.client_id, settings.request_timeout),
+            address.host,
+            address.port,
+            ssl=settings.tls,
+            server_hostname=address.host if settings.tls is not None else None,
+        )
+    except ssl.SSLCertVerificationError as error:
+        raise certificate_refused(address, error.verify_message) from error
+    except OSError as error:
+        raise ConnectionLost(f"{address}: {(error.strerror or str(error)).lower()}") from error
+    return connection
+
+
+async def _shake_hands(connection: Connection, steps: Steps) -> ConnectionSession:
+    try:
+        step = advanced(steps, None)
+        while isinstance(step, HandshakeRequest):
+            try:
+                body = await connection.ask_bytes(step.api_key, step.version, [step.body])
+            except ConnectionLost as lost:
+                step = advanced(steps, lost)
+            else:
+                step = advanced(steps, body)
+        return step
+    except ProtocolViolation as error:
+        raise connection.lose(str(error)) from error
+    except AuthenticationRefused as error:
+        raise AuthenticationRefused(f"{connection.address}: {error}") from error

@@ -14,12 +14,13 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.batch import HEADER_SIZE, BatchHeader, crc_matches, read_header
 from headrace.protocol.compression import TooLarge
 from headrace.protocol.encode import encode_request
-from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
 from headrace.protocol.fetch_request import FetchPartition, fetch_request
 from headrace.protocol.fetched import PartitionRecords, parse_fetch
 from headrace.protocol.records import Record, marker_of, readable_records
 from headrace.protocol.topic_partition import TopicPartition
 
+from ..core.codes import code_of
 from ..core.offsets import READ_COMMITTED, OffsetQuery, list_offsets_request, read_offsets
 from .cluster import Cluster
 from .retrying import retried
@@ -58,17 +59,10 @@ class Unpacked(NamedTuple):
     skipped: tuple[Skipped, ...]
 
 
-class FetchPosition(NamedTuple):
-    """Where to read."""
-
-    topic: str
-    partition: int
-    offset: int
-
-
 async def fetch(
     cluster: Cluster,
-    place: FetchPosition,
+    partition: TopicPartition,
+    offset: int,
     *,
     max_bytes: int = 1 << 20,
     wait_ms: int = 0,
@@ -78,29 +72,32 @@ async def fetch(
     """Records from an offset on; waits at the broker for `min_bytes` of them."""
 
     async def attempt() -> Page:
-        node = await cluster.leader(place.topic, place.partition)
-        pages = await fetch_from(cluster, node, [place], max_bytes, wait_ms, min_bytes, isolation)
-        page = pages[TopicPartition(place.topic, place.partition)]
+        node = await cluster.leader(*partition)
+        pages = await fetch_from(cluster, node, {partition: offset}, max_bytes, wait_ms, min_bytes, isolation)
+        throttled = CodedError(ErrorCode.throttling_quota_exceeded, f"the broker does not answer for {partition.text}")
+        page = pages.get(partition, throttled)
         if isinstance(page, CodedError):
             raise page
         return page
 
-    return await retried(attempt, cluster.patience, lambda: cluster.forget(place.topic))
+    return await retried(attempt, cluster.patience, lambda: cluster.forget(partition.topic))
 
 
 async def fetch_from(
     cluster: Cluster,
     node: int,
-    places: Iterable[FetchPosition],
+    positions: Mapping[TopicPartition, int],
     max_bytes: int,
     wait_ms: int,
     min_bytes: int = 1,
     isolation: int = READ_COMMITTED,
 ) -> dict[TopicPartition, Page | CodedError]:
-    """One fetch from one broker, of several partitions; each has its own error."""
-    asked = {TopicPartition(place.topic, place.partition): place.offset for place in places}
+    """One fetch from one broker, of several partitions from their offsets on; each has its own error.
+
+    A broker that throttles this client answers for none of them.
+    """
     values = fetch_request(
-        (FetchPartition(where, offset, max_bytes) for where, offset in asked.items()),
+        (FetchPartition(partition, offset, max_bytes) for partition, offset in positions.items()),
         max_wait_ms=wait_ms,
         min_bytes=min_bytes,
         max_bytes=_FETCH_MAX_BYTES,
@@ -110,19 +107,19 @@ async def fetch_from(
         version = connection.version_of(ApiKey.FETCH, _NAMED)
         body = [encode_request(ApiKey.FETCH, version, values)]
         data = await connection.ask_bytes(ApiKey.FETCH, version, body, wait_ms / 1000)
-        answer = parse_fetch(data, version)
+        try:
+            answer = parse_fetch(data, version)
+        except ProtocolViolation as error:
+            raise connection.lose(str(error)) from error
     if answer.code:
-        raise CodedError(ErrorCode(answer.code), "the broker refuses to be read from")
-    found: dict[TopicPartition, Page | CodedError] = {}
-    for part in answer.partitions:
-        place = TopicPartition(str(part.topic), part.partition)
-        found[place] = _page(part, asked[place])
-    return found
+        raise CodedError(code_of(answer.code), "the broker refuses to be read from")
+    parts = {TopicPartition(str(part.topic), part.partition): part for part in answer.partitions}
+    return {partition: _page(parts[partition], positions[partition]) for partition in positions if partition in parts}
 
 
 def _page(part: PartitionRecords, offset: int) -> Page | CodedError:
     if part.code:
-        code = ErrorCode(part.code)
+        code = code_of(part.code)
         return CodedError(code, _reason(code, part, offset))
     try:
         unpacked = unpack(part.records, offset, part.aborted)
@@ -146,7 +143,7 @@ def unpack(data: memoryview, offset: int, aborted: Iterable[tuple[int, int]]) ->
     `CodedError` when the first batch is damaged (CORRUPT_MESSAGE), or holds more than is read at once
     (MESSAGE_TOO_LARGE): others may be able to read it, so it is not skipped. Before a later one the reading ends.
     """
-    found: list[Record] = []
+    unpacked: list[Record] = []
     skipped: list[Skipped] = []
     beginnings = sorted((first, producer) for producer, first in aborted)
     dropped: set[int] = set()
@@ -174,10 +171,10 @@ def unpack(data: memoryview, offset: int, aborted: Iterable[tuple[int, int]]) ->
                 if _is_abort(records):
                     dropped.discard(header.producer_id)
             else:
-                found += [record for record in records if record.offset >= offset]
+                unpacked += [record for record in records if record.offset >= offset]
         next_offset = max(next_offset, header.last_offset + 1)
         at += header.size
-    return Unpacked(found, next_offset, tuple(skipped))
+    return Unpacked(unpacked, next_offset, tuple(skipped))
 
 
 def _too_large(header: BatchHeader, error: TooLarge) -> str:

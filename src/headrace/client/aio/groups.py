@@ -11,7 +11,7 @@ from headrace.protocol.topic_partition import TopicPartition
 from ..core.groups import (
     NOT_A_MEMBER,
     CommittedOffset,
-    Membership,
+    GroupMembership,
     commit_passes,
     commit_request,
     committed_request,
@@ -23,7 +23,10 @@ from .retrying import retried
 
 
 async def commit(
-    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, CommittedOffset], standing: Membership = NOT_A_MEMBER
+    cluster: Cluster,
+    group: str,
+    offsets: Mapping[TopicPartition, CommittedOffset],
+    standing: GroupMembership = NOT_A_MEMBER,
 ) -> dict[TopicPartition, ErrorCode]:
     """Commit offsets; what was refused, and why."""
     values = commit_request(group, offsets, standing)

@@ -23,7 +23,7 @@ from ..core.errors import AuthenticationRefused, ConnectionLost
 from ..core.groups import (
     NOT_A_MEMBER,
     CommittedOffset,
-    Membership,
+    GroupMembership,
     heartbeat_request,
     join_request,
     leave_request,
@@ -97,7 +97,7 @@ class Member:
             await asyncio.shield(self._end())
 
     async def _end(self) -> None:
-        """Give up what is read while commits still count, then leave."""
+        """Revoke all partitions while commits are still accepted, then leave."""
         await self._on_revoked()
         await self.leave()
 
@@ -139,7 +139,7 @@ class Member:
             return
 
     def _heed(self, error: CodedError) -> None:
-        """Prepare for the next try; raises what no try will mend."""
+        """Prepare for the next try after an error; raises errors that no retry solves."""
         if error.code is ErrorCode.unknown_member_id:
             self.standing = NOT_A_MEMBER
         elif remedy_of(error.code) is Remedy.FIND_COORDINATOR:
@@ -151,7 +151,7 @@ class Member:
         node = await self._cluster.coordinator(self.settings.group)
         async with self._cluster.lent(node) as connection:
             joined = await self._ask_to_join(connection)
-            self.standing = Membership(joined.member_id, int(joined.generation_id))
+            self.standing = GroupMembership(joined.member_id, int(joined.generation_id))
             shares = await self._share_out(joined) if joined.leader == joined.member_id else {}
             values = sync_request(self.settings.group, self.standing, joined.protocol_name, shares)
             patience = self.settings.rebalance_ms / 1000
@@ -173,7 +173,7 @@ class Member:
             answer = await connection.ask(ApiKey.JOIN_GROUP, values, patience=patience)
             if answer.error_code is not ErrorCode.member_id_required:
                 break
-            self.standing = Membership(answer.member_id, -1)
+            self.standing = GroupMembership(answer.member_id, -1)
         return checked(answer)
 
     async def _share_out(self, joined: Any) -> dict[str, Assignment]:

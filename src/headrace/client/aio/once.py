@@ -18,6 +18,7 @@ from headrace.protocol.batch import FIRST_KEY_PRODUCER
 from headrace.protocol.errors import ErrorCode
 from headrace.protocol.records import Record
 
+from ..core.transactions import ProducerId
 from .producer import Identity
 
 _LOWER_BITS: Final = FIRST_KEY_PRODUCER - 1
@@ -33,7 +34,7 @@ def identity(cluster_id: str, principal: str, topic: str, key: str, records: Seq
     name = "\0".join((cluster_id, principal, topic, key)).encode()
     digest = hashlib.blake2b(name, digest_size=8, person=b"headrace-once").digest()
     producer_id = FIRST_KEY_PRODUCER | int.from_bytes(digest, "big") & _LOWER_BITS
-    return Identity(producer_id, 0, fingerprint(records))
+    return Identity(ProducerId(producer_id, 0), fingerprint(records))
 
 
 def fingerprint(records: Sequence[Record]) -> int:

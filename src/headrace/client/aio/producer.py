@@ -1,4 +1,4 @@
-"""Writing: what is sent at the same time goes out together, and a retry appears once.
+"""An idempotent producer: records sent at the same time share a batch, and a retry is written once.
 
 Each partition has a lane. A lane has one batch under way; what is sent meanwhile waits and makes the next batch, so
 batches grow with the load and nothing waits when there is none. Batches of lanes that are ready in the same turn of
@@ -10,7 +10,7 @@ batch stays unknown the producer id is given up, and lanes start again under a n
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from headrace.protocol.api import ApiKey
@@ -21,9 +21,9 @@ from headrace.protocol.records import Record, encode_batch
 from headrace.protocol.topic_partition import TopicPartition
 
 from ..core.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
-from ..core.produce import ALL_IN_SYNC, read_produced
-from ..core.transactions import ProducerId, init_producer_request, read_producer
-from .cluster import Cluster, Purpose, checked
+from ..core.produce import ALL_IN_SYNC, UNANSWERED, Produced, read_produced
+from ..core.transactions import NOBODY, ProducerId, init_producer_request, read_producer
+from .cluster import Cluster, ConnectionPurpose, checked
 from .retrying import Pauses, passes, retried
 
 _TIMEOUT_MS: Final = 10_000
@@ -31,13 +31,21 @@ _BATCH_BYTES: Final = 512 * 1024
 """Of records that are gathered; one record may be larger."""
 _RECORD_OVERHEAD: Final = 32
 _SEQUENCES: Final = 2**31
-_EXPIRED_ID: Final = frozenset(
-    {ErrorCode.unknown_producer_id, ErrorCode.out_of_order_sequence_number, ErrorCode.invalid_producer_epoch}
+_UNNUMBERED: Final = -1
+"""The sequence number of batches whose producer has no id."""
+_NEEDS_NEW_ID: Final = frozenset(
+    {
+        ErrorCode.unknown_producer_id,
+        ErrorCode.out_of_order_sequence_number,
+        ErrorCode.invalid_producer_epoch,
+        ErrorCode.unknown_server_error,
+    }
 )
+"""The broker expects another sequence number than ours is, or may: what failed for reasons unknown may be written."""
 
 
 class Written(NamedTuple):
-    """Where records went; `base_offset` is -1 when nobody was asked to tell."""
+    """Where records were written; `base_offset` is -1 where no acknowledgement was asked for."""
 
     base_offset: int
     append_time: int
@@ -45,14 +53,10 @@ class Written(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """By whom and as how-many-eth a batch is written; see `once`."""
+    """Producer and sequence number of a batch; see `once`."""
 
-    producer_id: int = -1
-    epoch: int = -1
-    sequence: int = -1
-
-
-NOBODY: Final = Identity()
+    producer: ProducerId
+    sequence: int
 
 
 class _Waiting(NamedTuple):
@@ -69,7 +73,7 @@ class _Batch(NamedTuple):
 
 
 class _Lane:
-    __slots__ = ("acks", "epoch", "is_busy", "partition", "producer_id", "queue", "sequence", "topic")
+    __slots__ = ("acks", "is_busy", "partition", "producer", "queue", "sequence", "topic")
 
     def __init__(self, topic: str, partition: int, acks: int) -> None:
         self.topic = topic
@@ -77,9 +81,9 @@ class _Lane:
         self.acks = acks
         self.queue: deque[_Waiting] = deque()
         self.is_busy = False
-        self.producer_id = -1
-        self.epoch = -1
-        self.sequence = 0
+        self.producer = NOBODY
+        self.sequence = _UNNUMBERED
+        """Of the next batch."""
 
 
 class Producer:
@@ -92,7 +96,7 @@ class Producer:
         self._lanes: dict[tuple[str, int, int], _Lane] = {}
         self._ready: list[_Lane] = []
         self._is_scheduled = False
-        self._identity: asyncio.Task[ProducerId] | None = None
+        self._producer_id: asyncio.Task[ProducerId] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -115,20 +119,14 @@ class Producer:
 
     async def send_once(self, topic: str, partition: int, records: Sequence[Record], identity: Identity) -> Written:
         """Write a batch under an identity that no other batch has: however often, it is in the log once."""
-        payload = encode_batch(
-            records,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.epoch,
-            base_sequence=identity.sequence,
-        )
-        return await self._persist(_Batch(topic, partition, payload, ALL_IN_SYNC))
+        return await self._persist(_Batch(topic, partition, _encoded(records, *identity), ALL_IN_SYNC))
 
     async def close(self) -> None:
         """Wait for what is under way."""
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._identity is not None:
-            self._identity.cancel()
+        if self._producer_id is not None:
+            self._producer_id.cancel()
 
     # Gathering
 
@@ -160,16 +158,16 @@ class Producer:
     async def _send_lanes(self, node: int, acks: int, lanes: list[_Lane]) -> None:
         """One request for all; what it does not settle is pursued lane by lane."""
         try:
-            identity = await self._identify() if acks == ALL_IN_SYNC else NOBODY
+            producer = await self._identify() if acks == ALL_IN_SYNC else NOBODY
         except Exception as error:
             for lane in lanes:
                 self._settle(lane, _drain(lane), error)
             return
-        taken = [(lane, *self._take(lane, identity)) for lane in lanes]
+        taken = [(lane, *self._take(lane, producer)) for lane in lanes]
         batches = [batch for _, _, batch in taken]
         try:
             outcomes = await self._produce(node, acks, batches) if node >= 0 else {}
-        except (ConnectionLost, AuthenticationRefused, VersionNotServed, ProtocolViolation) as error:
+        except (ConnectionLost, AuthenticationRefused, VersionNotServed) as error:
             outcomes = {TopicPartition(batch.topic, batch.partition): error for batch in batches}
         for lane, waiting, batch in taken:
             outcome = outcomes.get(
@@ -180,18 +178,13 @@ class Producer:
             else:
                 self._run(self._pursue(lane, waiting, batch, outcome))
 
-    def _take(self, lane: _Lane, identity: Identity) -> tuple[list[_Waiting], _Batch]:
+    def _take(self, lane: _Lane, producer: ProducerId) -> tuple[list[_Waiting], _Batch]:
         """The next batch of a lane, numbered on from its last."""
         waiting = _gathered(lane.queue)
-        if lane.producer_id != identity.producer_id:
-            lane.producer_id, lane.epoch, lane.sequence = identity.producer_id, identity.epoch, 0
+        if lane.producer != producer:
+            lane.producer, lane.sequence = producer, 0
         records = [record for each in waiting for record in each.records]
-        payload = encode_batch(
-            records,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.epoch,
-            base_sequence=lane.sequence if identity.producer_id >= 0 else -1,
-        )
+        payload = _encoded(records, producer, lane.sequence)
         return waiting, _Batch(lane.topic, lane.partition, payload, lane.acks)
 
     async def _pursue(self, lane: _Lane, waiting: list[_Waiting], batch: _Batch, first: Exception) -> None:
@@ -208,10 +201,9 @@ class Producer:
     async def _send_apart(self, lane: _Lane, waiting: list[_Waiting]) -> None:
         """What is too large together is tried one by one; nothing of it was written."""
         lane.queue.extendleft(reversed(waiting[1:]))
-        records = waiting[0].records
-        identity = Identity(lane.producer_id, lane.epoch, lane.sequence) if lane.producer_id >= 0 else NOBODY
+        payload = _encoded(waiting[0].records, lane.producer, lane.sequence)
         try:
-            outcome: Written | Exception = await self.send_once(lane.topic, lane.partition, records, identity)
+            outcome: Written | Exception = await self._persist(_Batch(lane.topic, lane.partition, payload, lane.acks))
         except Exception as error:
             outcome = error
         self._settle(lane, waiting[:1], outcome)
@@ -219,7 +211,8 @@ class Producer:
     def _settle(self, lane: _Lane, waiting: list[_Waiting], outcome: Written | Exception) -> None:
         total = sum(len(each.records) for each in waiting)
         if isinstance(outcome, Written):
-            lane.sequence = (lane.sequence + total) % _SEQUENCES
+            if lane.sequence != _UNNUMBERED:
+                lane.sequence = (lane.sequence + total) % _SEQUENCES
             offset = outcome.base_offset
             for each in waiting:
                 if not each.done.done():
@@ -237,17 +230,16 @@ class Producer:
             del self._lanes[lane.topic, lane.partition, lane.acks]
 
     def _give_up(self, error: Exception) -> None:
-        """Whether the batch was written is not known, so its sequence number is of no use any more."""
-        if not isinstance(error, CodedError) or error.code in _EXPIRED_ID:
-            self._identity = None
+        """Fail a batch; where it may have been written, its sequence number cannot be used again."""
+        if not isinstance(error, CodedError) or error.code in _NEEDS_NEW_ID:
+            self._producer_id = None
 
     # Who we are
 
-    async def _identify(self) -> Identity:
-        if self._identity is None or (self._identity.done() and self._identity.exception() is not None):
-            self._identity = self._loop.create_task(self._init_producer_id())
-        producer_id, epoch = await asyncio.shield(self._identity)
-        return Identity(producer_id, epoch, 0)
+    async def _identify(self) -> ProducerId:
+        if self._producer_id is None or (self._producer_id.done() and self._producer_id.exception() is not None):
+            self._producer_id = self._loop.create_task(self._init_producer_id())
+        return await asyncio.shield(self._producer_id)
 
     async def _init_producer_id(self) -> ProducerId:
         async def attempt() -> ProducerId:
@@ -282,14 +274,16 @@ class Producer:
             return error
 
     async def _produce(
-        self, node: int, acks: int, batches: Iterable[_Batch]
+        self, node: int, acks: int, batches: Sequence[_Batch]
     ) -> dict[TopicPartition, Written | Exception]:
         """One Produce request; what each partition said."""
         topics: dict[str, list[tuple[int, bytearray]]] = {}
         for batch in batches:
             topics.setdefault(batch.topic, []).append((batch.partition, batch.payload))
         cluster = self._cluster
-        connection = cluster.ready(node, Purpose.PRODUCE) or await cluster.to_node(node, Purpose.PRODUCE)
+        connection = cluster.ready(node, ConnectionPurpose.PRODUCE) or await cluster.to_node(
+            node, ConnectionPurpose.PRODUCE
+        )
         version = connection.version_of(ApiKey.PRODUCE)
         body = produce_parts(version, topics, acks=acks, timeout_ms=_TIMEOUT_MS)
         if acks == 0:
@@ -299,17 +293,23 @@ class Producer:
                 for topic, some in topics.items()
                 for partition, _ in some
             }
-        answer = await connection.ask_bytes(ApiKey.PRODUCE, version, body)
-        return _outcomes(answer, version)
+        data = await connection.ask_bytes(ApiKey.PRODUCE, version, body)
+        try:
+            answer = read_produced(decode_response(ApiKey.PRODUCE, version, data))
+        except ProtocolViolation as error:
+            raise connection.lose(str(error)) from error
+        partitions = (TopicPartition(batch.topic, batch.partition) for batch in batches)
+        return {partition: _outcome(answer.get(partition, UNANSWERED)) for partition in partitions}
 
 
-def _outcomes(data: memoryview, version: int) -> dict[TopicPartition, Written | Exception]:
-    return {
-        where: Written(produced.base_offset, produced.append_time)
-        if produced.code is ErrorCode.none
-        else CodedError(produced.code, produced.message)
-        for where, produced in read_produced(decode_response(ApiKey.PRODUCE, version, data)).items()
-    }
+def _encoded(records: Sequence[Record], producer: ProducerId, sequence: int) -> bytearray:
+    return encode_batch(records, producer_id=producer.id, producer_epoch=producer.epoch, base_sequence=sequence)
+
+
+def _outcome(produced: Produced) -> Written | Exception:
+    if produced.code is ErrorCode.none:
+        return Written(produced.base_offset, produced.append_time)
+    return CodedError(produced.code, produced.message)
 
 
 def _gathered(queue: deque[_Waiting]) -> list[_Waiting]:

@@ -1,4 +1,4 @@
-"""Reading several partitions at once from where one is in each, with one long poll."""
+"""Reads several partitions from their positions, with one long poll."""
 
 import asyncio
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ from ..core.codes import Remedy, remedy_of
 from ..core.errors import ConnectionLost
 from ..core.offsets import EARLIEST, LATEST, READ_COMMITTED
 from .cluster import Cluster
-from .fetching import FetchPosition, Page, fetch_from, list_offsets
+from .fetching import Page, fetch_from, list_offsets
 from .retrying import Pauses, passes
 
 RESETS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 
-class Found(NamedTuple):
+class FetchedRecord(NamedTuple):
     """A record and where it stands."""
 
     topic: str
@@ -49,25 +49,25 @@ class Reader:
         self._held: dict[TopicPartition, list[Record]] = {}
         """What was fetched and not taken yet."""
 
-    async def take(self, most: int, wait_ms: int) -> list[Found]:
+    async def take(self, most: int, wait_ms: int) -> list[FetchedRecord]:
         """Up to `most` records; waits for the first of them."""
         if not any(self._held.values()):
             await self._fill(wait_ms)
-        taken: list[Found] = []
+        taken: list[FetchedRecord] = []
         for place in list(self._held):
             records = self._held.pop(place)
             part, rest = records[: most - len(taken)], records[most - len(taken) :]
             if part:
                 self.positions[place] = part[-1].offset + 1
-                taken += [Found(*place, record) for record in part]
+                taken += [FetchedRecord(*place, record) for record in part]
             if rest:
                 self._held[place] = rest
         return taken
 
-    def seek(self, place: TopicPartition, offset: int) -> None:
+    def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """Go on from another offset."""
-        self._held.pop(place, None)
-        self.positions[place] = offset
+        self._held.pop(topic_partition, None)
+        self.positions[topic_partition] = offset
 
     async def _fill(self, wait_ms: int) -> None:
         loop = asyncio.get_running_loop()
@@ -89,14 +89,13 @@ class Reader:
 
     async def _fetch(self, wait_ms: int) -> bool:
         """One round over all leaders, until one of them brings something."""
-        by_node: dict[int, list[FetchPosition]] = {}
-        for (topic, partition), offset in self.positions.items():
-            node = await self._cluster.leader(topic, partition)
-            by_node.setdefault(node, []).append(FetchPosition(topic, partition, offset))
+        by_node: dict[int, dict[TopicPartition, int]] = {}
+        for partition, offset in self.positions.items():
+            by_node.setdefault(await self._cluster.leader(*partition), {})[partition] = offset
         if not by_node:
             await asyncio.sleep(wait_ms / 1000)
             return False
-        rounds = {asyncio.ensure_future(self._fetch_from(node, places, wait_ms)) for node, places in by_node.items()}
+        rounds = {asyncio.ensure_future(self._fetch_from(node, each, wait_ms)) for node, each in by_node.items()}
         try:
             return await _first_true(rounds)
         finally:
@@ -104,8 +103,8 @@ class Reader:
                 each.cancel()
             await asyncio.gather(*rounds, return_exceptions=True)
 
-    async def _fetch_from(self, node: int, places: list[FetchPosition], wait_ms: int) -> bool:
-        pages = await fetch_from(self._cluster, node, places, self._max_bytes, wait_ms, isolation=self._isolation)
+    async def _fetch_from(self, node: int, positions: Mapping[TopicPartition, int], wait_ms: int) -> bool:
+        pages = await fetch_from(self._cluster, node, positions, self._max_bytes, wait_ms, isolation=self._isolation)
         brought = False
         for place, page in pages.items():
             if isinstance(page, Page):
@@ -115,14 +114,14 @@ class Reader:
                 else:
                     self.positions[place] = page.next_offset
             else:
-                await self._mend(place, page)
+                await self._reset_position(place, page)
         return brought
 
-    async def _mend(self, place: TopicPartition, error: CodedError) -> None:
-        topic, partition = place
+    async def _reset_position(self, topic_partition: TopicPartition, error: CodedError) -> None:
+        topic, partition = topic_partition
         if error.code is ErrorCode.offset_out_of_range:
             found = await list_offsets(self._cluster, topic, {partition: RESETS[self._reset]}, self._isolation)
-            self.positions[place] = found[partition][0]
+            self.positions[topic_partition] = found[partition][0]
             return
         if remedy_of(error.code) is Remedy.REFRESH_METADATA:
             self._cluster.forget(topic)

@@ -1,4 +1,4 @@
-"""Trying again: what passes by itself is tried until the patience ends, all else is told at once."""
+"""Retries: retriable errors are retried until the patience ends, all others are raised at once."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -29,7 +29,7 @@ class Unavailable(Exception):
 
 
 class Pauses:
-    """Growing pauses with some chance in them, until a deadline of the loop's clock."""
+    """Exponential backoff with jitter, until a deadline of the loop's clock."""
 
     def __init__(self, patience: float) -> None:
         self._loop = asyncio.get_running_loop()

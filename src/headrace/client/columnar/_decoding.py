@@ -29,6 +29,7 @@ from headrace.kernels.addresses import (
     store_64,
 )
 from headrace.kernels.jit import called, kernel
+from headrace.kernels.varint_loops import load_varint
 
 from ._layout import OUTPUT
 
@@ -140,29 +141,6 @@ def read_heads(source: Any, size: Any, table: Any) -> Any:
 
 
 @called
-def _varint(at: Any, stop: Any) -> Any:
-    """The number at an address and the address after it, which is 0 when no number of 64 bits ends before `stop`."""
-    if at >= stop:
-        return 0, 0
-    byte = load_u8(at)
-    at += 1
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), at
-    value = np.uint64(byte & 0x7F)
-    shift = np.uint64(7)
-    while at < stop and shift < np.uint64(70):
-        byte = load_u8(at)
-        at += 1
-        value |= np.uint64(byte & 0x7F) << shift
-        if byte < 0x80:
-            if byte > 1 and shift == np.uint64(63):
-                return 0, 0
-            return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), at
-        shift += np.uint64(7)
-    return 0, 0
-
-
-@called
 def _clear_bit(bitmap: Any, index: Any) -> Any:
     place = bitmap + (index >> 3)
     store_8(place, load_u8(place) & ~(1 << (index & 7)))
@@ -203,20 +181,20 @@ def _record(at: Any, stop: Any, last_delta: Any) -> Any:
     """Where the parts of the record at an address are: (status, end, time delta, offset delta, key size, key at,
     value size, value at).
     """
-    length, at = _varint(at, stop)
+    length, at = load_varint(at, stop)
     if at == 0 or length < _SMALLEST_BODY or length > stop - at:
         return CUT_SHORT, 0, 0, 0, 0, 0, 0, 0
     end = at + length
-    time_delta, at = _varint(at + 1, end)
+    time_delta, at = load_varint(at + 1, end)
     if at == 0:
         return BAD_VARINT, 0, 0, 0, 0, 0, 0, 0
-    delta, at = _varint(at, end)
+    delta, at = load_varint(at, end)
     if at == 0 or delta < 0 or delta > last_delta:
         return BAD_OFFSET, 0, 0, 0, 0, 0, 0, 0
-    key_size, key_at = _varint(at, end)
+    key_size, key_at = load_varint(at, end)
     if key_at == 0 or key_size < _NULL or key_size > end - key_at:
         return BAD_LENGTH, 0, 0, 0, 0, 0, 0, 0
-    value_size, value_at = _varint(key_at + max(key_size, 0), end)
+    value_size, value_at = load_varint(key_at + max(key_size, 0), end)
     if value_at == 0 or value_size < _NULL or value_size > end - value_at:
         return BAD_LENGTH, 0, 0, 0, 0, 0, 0, 0
     return OK, end, time_delta, delta, key_size, key_at, value_size, value_at
@@ -297,21 +275,21 @@ def decode_headers(
     for row in range(rows):
         cursor[FAILED_ROW] = row
         stop = load_i64(places + 16 * row + 8)
-        count, at = _varint(load_i64(places + 16 * row), stop)
+        count, at = load_varint(load_i64(places + 16 * row), stop)
         if at == 0 or count < 0 or count > (stop - at) // 2:
             return BAD_HEADERS
         if count == 0:
             _clear_bit(list_bits, row)
             cursor[NULL_HEADERS] += 1
         for _ in range(count):
-            size, at = _varint(at, stop)
+            size, at = load_varint(at, stop)
             if at == 0 or size < 0 or size > stop - at:
                 return BAD_HEADERS
             for n in range(size):
                 bits |= load_u8(at + n)
             key_end = _append(keys, header, key_end, at, size)
             at += size
-            size, at = _varint(at, stop)
+            size, at = load_varint(at, stop)
             if at == 0 or size < _NULL or size > stop - at:
                 return BAD_HEADERS
             value_end = _append(values, header, value_end, at, size)

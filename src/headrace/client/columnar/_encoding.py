@@ -10,6 +10,7 @@ from numba import types
 
 from headrace.kernels.addresses import INT, INTS, copy, load_i64, load_u8, load_u32, store_8, store_32, store_64
 from headrace.kernels.jit import called, kernel
+from headrace.kernels.varint_loops import store_varint, varint_size
 
 from ._layout import INPUT, OUTPUT
 
@@ -35,33 +36,6 @@ _NULL: Final = -1
 
 
 @called
-def _zigzag(value: Any) -> Any:
-    return np.uint64((value << 1) ^ (value >> 63))
-
-
-@called
-def _varint_size(value: Any) -> Any:
-    rest = _zigzag(value) >> np.uint64(7)
-    size = 1
-    while rest:
-        rest >>= np.uint64(7)
-        size += 1
-    return size
-
-
-@called
-def _put_varint(at: Any, value: Any) -> Any:
-    """Write a number at an address; returns the address after it."""
-    rest = _zigzag(value)
-    while rest >= np.uint64(0x80):
-        store_8(at, np.int64(rest | np.uint64(0x80)))
-        rest >>= np.uint64(7)
-        at += 1
-    store_8(at, np.int64(rest))
-    return at + 1
-
-
-@called
 def _length(column: Any, index: Any) -> Any:
     """Of an element; -1 for null."""
     if column[OFFSETS] == 0:
@@ -82,12 +56,12 @@ def _start(column: Any, index: Any) -> Any:
 
 @called
 def _field_size(length: Any) -> Any:
-    return _varint_size(length) + max(length, 0)
+    return varint_size(length) + max(length, 0)
 
 
 @called
 def _put_field(at: Any, column: Any, index: Any, length: Any) -> Any:
-    at = _put_varint(at, length)
+    at = store_varint(at, length)
     if length > 0:
         copy(at, column[DATA] + _start(column, index), length)
         at += length
@@ -97,7 +71,7 @@ def _put_field(at: Any, column: Any, index: Any, length: Any) -> Any:
 @called
 def _headers_size(lists: Any, keys: Any, values: Any, row: Any, count: Any) -> Any:
     """Bytes of a row's headers; -1 when one of them has no key."""
-    size = _varint_size(count)
+    size = varint_size(count)
     first = _start(lists, row) if count > 0 else 0
     for n in range(first, first + count):
         key = _length(keys, n)
@@ -109,7 +83,7 @@ def _headers_size(lists: Any, keys: Any, values: Any, row: Any, count: Any) -> A
 
 @called
 def _put_headers(at: Any, lists: Any, keys: Any, values: Any, row: Any, count: Any) -> Any:
-    at = _put_varint(at, count)
+    at = store_varint(at, count)
     first = _start(lists, row) if count > 0 else 0
     for n in range(first, first + count):
         at = _put_field(at, keys, n, _length(keys, n))
@@ -145,17 +119,17 @@ def encode_batch(
         key_size, value_size, count = _length(keys, row), _length(values, row), max(_length(lists, row), 0)
         headers_size = _headers_size(lists, header_keys, header_values, row, count)
         time, delta = load_i64(times + 8 * row), row - first
-        size = 1 + _varint_size(time - base_time) + _varint_size(delta) + headers_size
+        size = 1 + varint_size(time - base_time) + varint_size(delta) + headers_size
         size += _field_size(key_size) + _field_size(value_size)
-        end = at - out + _varint_size(size) + size
+        end = at - out + varint_size(size) + size
         if headers_size < 0 or end > (limit if delta else room):
             if delta:
                 break
             return 0, 0, 0, 0, NO_HEADER_KEY if headers_size < 0 else end
-        at = _put_varint(at, size)
+        at = store_varint(at, size)
         store_8(at, 0)
-        at = _put_varint(at + 1, time - base_time)
-        at = _put_varint(at, delta)
+        at = store_varint(at + 1, time - base_time)
+        at = store_varint(at, delta)
         at = _put_field(at, keys, row, key_size)
         at = _put_field(at, values, row, value_size)
         at = _put_headers(at, lists, header_keys, header_values, row, count)

@@ -1,16 +1,17 @@
 """What of a fetch to decode, decided from the heads of its batches before any record is looked at."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
-from ...protocol.batch import CODEC_MASK, CONTROL_BIT, HEADER_SIZE, SMALLEST_RECORD, crc_matches
+from ...protocol.batch import CODEC_MASK, CONTROL_BIT, HEADER_SIZE, SMALLEST_RECORD, TRANSACTIONAL_BIT, crc_matches
 from ...protocol.compression import unpack
 from ...protocol.errors import CodedError
+from ...protocol.records import decode_marker
 from . import _decoding as kernels
-from ._aborted import aborted
 from ._damage import BadBatch
 from ._heads import Table, check_rest, read_heads
 from ._memory import Arena, address_of
@@ -24,6 +25,7 @@ BATCH_LIMIT: Final = 512 << 20
 _MARGIN: Final = 1.1
 _PLACE: Final = [kernels.HEAD, kernels.STOP, kernels.CRC, kernels.BASE_OFFSET]
 _CONTENT: Final = [kernels.ATTRIBUTES, kernels.RECORDS]
+_TRANSACTION: Final = [kernels.PRODUCER, kernels.LAST_OFFSET, kernels.ATTRIBUTES]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,7 +63,7 @@ def plan_fetch(
     asked = heads[:, kernels.LAST_OFFSET] >= start
     shown = asked & (heads[:, kernels.RECORDS] > 0) & (heads[:, kernels.ATTRIBUTES] & CONTROL_BIT == 0)
     if transactions:
-        shown &= ~aborted(heads, transactions, lambda row: fetch.batch(*heads[row, _PLACE].tolist()))
+        shown &= ~_aborted(heads, transactions, lambda row: fetch.batch(*heads[row, _PLACE].tolist()))
     batches = fetch.prepared(heads[shown])
     if len(batches) < np.count_nonzero(shown):
         heads = heads[: np.flatnonzero(shown)[len(batches)]]
@@ -150,3 +152,39 @@ def _check_counts(batches: Table) -> None:
         raise BadBatch(
             f"{sizes[n]} bytes cannot hold {batches[n, kernels.RECORDS]} records", int(batches[n, kernels.BASE_OFFSET])
         )
+
+
+def _aborted(
+    heads: Table, transactions: Sequence[tuple[int, int]], batch_of: Callable[[int], memoryview]
+) -> npt.NDArray[np.bool_]:
+    """For each batch, whether it belongs to an aborted transaction: that begins at a known offset and ends with its
+    producer's abort marker. Fetch names all of the range it answers for, so nothing is remembered between fetches.
+
+    `transactions` are (producer_id, first_offset); `batch_of` gives the bytes of a row, which are asked for where it is
+    a control batch.
+    """
+    hidden = np.zeros(len(heads), np.bool_)
+    waiting = sorted(transactions, key=lambda transaction: transaction[1], reverse=True)
+    producers = {producer for producer, _ in transactions}
+    suspects = np.flatnonzero(np.isin(heads[:, kernels.PRODUCER], list(producers)))
+    under_way: set[int] = set()
+    for row, (producer, last_offset, attributes) in zip(
+        suspects.tolist(), heads[suspects][:, _TRANSACTION].tolist(), strict=True
+    ):
+        while waiting and waiting[-1][1] <= last_offset:
+            under_way.add(waiting.pop()[0])
+        if producer not in under_way:
+            continue
+        if not attributes & CONTROL_BIT:
+            hidden[row] = bool(attributes & TRANSACTIONAL_BIT)
+        elif _is_abort_marker(batch_of(row), int(heads[row, kernels.BASE_OFFSET])):
+            under_way.discard(producer)
+    return hidden
+
+
+def _is_abort_marker(batch: memoryview, offset: int) -> bool:
+    try:
+        marker = decode_marker(batch)
+    except (CodedError, ValueError) as error:
+        raise BadBatch(f"a control batch cannot be read: {error}", offset) from error
+    return marker is not None and not marker.committed

@@ -57,8 +57,8 @@ def read_arrow(
         TopicPartition(r.topic, r.partition): [] for r in ranges
     }
     for batch in _batches(cluster, ranges, with_headers=_wants_headers(columns, headers)):
-        where = TopicPartition(batch["topic"][0].as_py(), batch["partition"][0].as_py())
-        by_partition[where].append(batch.select(schema.names))
+        topic_partition = TopicPartition(batch["topic"][0].as_py(), batch["partition"][0].as_py())
+        by_partition[topic_partition].append(batch.select(schema.names))
     return pa.Table.from_batches([batch for batches in by_partition.values() for batch in batches], schema)
 
 
@@ -170,16 +170,19 @@ def _ranges(
 def _resolved(cluster: Cluster, places: list[TopicPartition], bound: Bound, name: str) -> dict[TopicPartition, int]:
     """An offset for each partition; a time after the last record stands for the end."""
     if isinstance(bound, Mapping):
-        missing = [where.partition for where in places if where.partition not in bound]
+        missing = [topic_partition.partition for topic_partition in places if topic_partition.partition not in bound]
         if missing:
             raise ClientError(f"{name} has no offset for partition {missing[0]}; name the partitions to read", _INVALID)
-        return {where: _offset(bound[where.partition], name) for where in places}
+        return {topic_partition: _offset(bound[topic_partition.partition], name) for topic_partition in places}
     if isinstance(bound, int) and not isinstance(bound, bool):
         return dict.fromkeys(places, _offset(bound, name))
     found = cluster.offsets(dict.fromkeys(places, _asked(bound, name)), read_committed=_is_committed(cluster))
-    late = [where for where, offset in found.items() if offset is None]
+    late = [topic_partition for topic_partition, offset in found.items() if offset is None]
     ends = cluster.offsets(dict.fromkeys(late, LATEST), read_committed=_is_committed(cluster))
-    return {where: (ends[where] if offset is None else offset) or 0 for where, offset in found.items()}
+    return {
+        topic_partition: (ends[topic_partition] if offset is None else offset) or 0
+        for topic_partition, offset in found.items()
+    }
 
 
 def _offset(number: int, name: str) -> int:

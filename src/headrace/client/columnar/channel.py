@@ -23,9 +23,8 @@ from headrace.protocol.errors import ProtocolViolation
 from headrace.protocol.exchange import answer_body
 from headrace.protocol.transactions import DescribedTransaction, read_described
 
-from ..core.conversation import ANSWER_HEAD_SIZE, Conversation, Pending, read_answer_head
+from ..core.conversation import ANSWER_HEAD_SIZE, Conversation, Conversing, PendingRequest, read_answer_head
 from ..core.errors import ConnectionLost
-from ..core.versions import Ranges
 
 Buffer = bytes | bytearray | memoryview
 
@@ -37,7 +36,7 @@ _MOST_PARTS: Final = 512
 _TIMEVAL: Final = Struct("ll")
 
 
-class Answer(NamedTuple):
+class BrokerAnswer(NamedTuple):
     """What a broker answered; `body` is valid until the next answer is received."""
 
     api_key: int
@@ -49,7 +48,7 @@ class Answer(NamedTuple):
         return decode_response(self.api_key, self.version, self.body)
 
 
-class Channel:
+class Channel(Conversing[None]):
     """A connection that is ready for requests; `connect.open_channel` makes them."""
 
     def __init__(self, sock: socket.socket, address: Address, *, client_id: str, timeout: float) -> None:
@@ -57,26 +56,16 @@ class Channel:
         self.expires_at: float | None = None
         """The moment (`time.monotonic`) from which the broker no longer takes the authentication for granted."""
         self._sock = sock
-        self._timeout = timeout
         self._conversation: Conversation[None] = Conversation(client_id)
         self._head = bytearray(ANSWER_HEAD_SIZE)
         self._use(bytearray(RESTING_SIZE))
         self._is_closed = False
-        _set_timeout(sock, timeout)
+        self.set_timeout(timeout)
 
-    @property
-    def served(self) -> Ranges:
-        """What the broker serves."""
-        return self._conversation.served
-
-    @served.setter
-    def served(self, served: Ranges) -> None:
-        self._conversation.served = served
-
-    @property
-    def in_flight(self) -> int:
-        """Requests that have no answer yet."""
-        return len(self._conversation.pending)
+    def set_timeout(self, seconds: float) -> None:
+        """How long the broker may be silent while it owes an answer."""
+        self._timeout = seconds
+        _set_timeout(self._sock, seconds)
 
     @property
     def is_closed(self) -> bool:
@@ -84,10 +73,6 @@ class Channel:
 
     def fileno(self) -> int:
         return self._sock.fileno()
-
-    def version_of(self, api_key: int, most: int | None = None) -> int:
-        """The version to ask in; `VersionNotServed` when there is none."""
-        return self._conversation.version_of(api_key, most)
 
     def ask(self, api_key: int, values: Mapping[str, Any], version: int | None = None) -> Any:
         """The broker's answer, an entity of kio, to one request, while no other is under way."""
@@ -124,7 +109,7 @@ class Channel:
         if is_answered:
             self._conversation.expect(api_key, version, None)
 
-    def receive(self) -> Answer:
+    def receive(self) -> BrokerAnswer:
         """The answer to the oldest request that has none yet."""
         self._require_open()
         try:
@@ -134,7 +119,7 @@ class Channel:
             raise self.lose(_reason(error, self._timeout)) from error
         except ProtocolViolation as error:
             raise self.lose(str(error)) from error
-        return Answer(pending.api_key, pending.version, body)
+        return BrokerAnswer(pending.api_key, pending.version, body)
 
     def has_buffered_input(self) -> bool:
         """Whether there is something to read that polling the socket does not show."""
@@ -186,7 +171,7 @@ class Channel:
             if sent:
                 views[0] = views[0][sent:]
 
-    def _receive_answer(self) -> tuple[Pending[None], memoryview]:
+    def _receive_answer(self) -> tuple[PendingRequest[None], memoryview]:
         """The request that the next answer is to, and what follows the answer's correlation id."""
         self._fill(memoryview(self._head), 0, len(self._head))
         size, correlation_id = read_answer_head(self._head)

@@ -1,4 +1,4 @@
-"""A cluster as the columnar client sees it: topics, offsets, committed offsets, and connections to who leads what.
+"""A cluster as the columnar client sees it: topics, offsets, committed offsets, and connections to leaders.
 
 Every call goes on trying, with pauses that grow, until it has its answer or `default.api.timeout.ms` is over. Leaders
 are remembered and asked for again when a broker says that it does not lead, or does not answer.
@@ -22,12 +22,21 @@ from headrace.protocol.topic_partition import TopicPartition
 
 from ..core.codes import Remedy, is_retriable, remedy_of
 from ..core.errors import ConnectionLost
-from ..core.groups import find_coordinator_request, read_coordinator
+from ..core.groups import (
+    CommittedOffset,
+    commit_passes,
+    commit_request,
+    committed_request,
+    find_coordinator_request,
+    read_committed,
+    read_coordinator,
+    read_refused_commits,
+)
 from ..core.metadata import (
     UNKNOWN_TOPIC_TRIES,
-    ClusterImage,
     CoordinatorKind,
     Metadata,
+    MetadataImage,
     PartitionRoute,
     TopicImage,
     metadata_request,
@@ -35,7 +44,6 @@ from ..core.metadata import (
 )
 from ..core.offsets import ListedOffset, OffsetQuery, list_offsets_request, read_offsets
 from ..errors import ClientError, UnknownPartition, UnknownTopic
-from . import groups
 from .channel import Channel
 from .connections import Connections
 from .retry import Patience, TryAgain, refused, refused_or_again, retried
@@ -83,30 +91,49 @@ class Cluster:
         return {name: known[name] for name in names}
 
     def offsets(
-        self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
+        self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool = False
     ) -> dict[TopicPartition, int | None]:
         """An offset for each partition: at one of its ends (`EARLIEST`, `LATEST`), or of the first record that is not
         earlier than a time in milliseconds; None where no record is that late.
 
         With `read_committed` the latest is where the first transaction that is still open begins.
         """
-        found: dict[TopicPartition, int | None] = {}
+        offsets: dict[TopicPartition, int | None] = {}
 
         def attempt() -> None:
-            left = {where: value for where, value in wanted.items() if where not in found}
-            self._list_offsets(left, read_committed, found)
+            left = {where: value for where, value in timestamps.items() if where not in offsets}
+            self._list_offsets(left, read_committed, offsets)
 
         self.retried(attempt)
-        return {where: found[where] for where in wanted}
+        return {where: offsets[where] for where in timestamps}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets of a group that has no members: what lag is measured from."""
-        if offsets:
-            groups.commit(self, group, offsets)
+        if not offsets:
+            return
+        values = commit_request(group, {partition: CommittedOffset(offset) for partition, offset in offsets.items()})
+
+        def attempt(channel: Channel) -> None:
+            for partition, code in read_refused_commits(channel.ask(ApiKey.OFFSET_COMMIT, values)).items():
+                raise _commit_error(code, group, partition)
+
+        self.with_coordinator(CoordinatorKind.GROUP, group, attempt)
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         """What a group has committed; None where it has nothing."""
-        return groups.committed(self, group, list(partitions))
+        asked = list(partitions)
+        values = committed_request(group, asked, require_stable=True)
+
+        def attempt(channel: Channel) -> dict[TopicPartition, int | None]:
+            answer = channel.ask(ApiKey.OFFSET_FETCH, values)
+            _check_group(getattr(answer, "error_code", ErrorCode.none), group)
+            offsets: dict[TopicPartition, int | None] = dict.fromkeys(asked)
+            for partition, (code, committed) in read_committed(answer).items():
+                _check_group(code, group)
+                offsets[partition] = None if committed is None else committed.offset
+            return offsets
+
+        return self.with_coordinator(CoordinatorKind.GROUP, group, attempt)
 
     def close(self) -> None:
         """Close every connection. The cluster can still be used: it opens new ones."""
@@ -130,15 +157,15 @@ class Cluster:
         """The numbers of all brokers, as they are now."""
         return sorted(self.retried(lambda: self._ask_metadata([])).nodes)
 
-    def locate(self, where: TopicPartition) -> PartitionRoute:
+    def locate(self, topic_partition: TopicPartition) -> PartitionRoute:
         """Who leads a partition; `TryAgain` while nobody does."""
-        topic = self.describe([where.topic])[where.topic]
-        if where.partition not in topic.leaders:
-            topic = self._grown(where)
-        route = topic.route(where.partition)
+        topic = self.describe([topic_partition.topic])[topic_partition.topic]
+        if topic_partition.partition not in topic.leaders:
+            topic = self._grown(topic_partition)
+        route = topic.route(topic_partition.partition)
         if route is None:
-            self.forget_leaders([where.topic])
-            raise TryAgain(refused(ErrorCode.leader_not_available, where.text, "has no leader"))
+            self.forget_leaders([topic_partition.topic])
+            raise TryAgain(refused(ErrorCode.leader_not_available, topic_partition.text, "has no leader"))
         return route
 
     def forget_leaders(self, topics: Iterable[str] | None = None) -> None:
@@ -208,16 +235,25 @@ class Cluster:
 
         return self.retried(once)
 
-    def with_leader(self, where: TopicPartition, attempt: Callable[[Channel], T]) -> T:
+    def with_leader(self, topic_partition: TopicPartition, attempt: Callable[[Channel], T]) -> T:
         """What `attempt` returns on a connection to the leader of a partition, which is found again when it moves."""
 
         def once() -> T:
             try:
-                with self.channel_to(self.locate(where).node) as channel:
+                with self.channel_to(self.locate(topic_partition).node) as channel:
                     return attempt(channel)
             except TryAgain:
-                self.forget_leaders([where.topic])
+                self.forget_leaders([topic_partition.topic])
                 raise
+
+        return self.retried(once)
+
+    def with_broker(self, node: int, attempt: Callable[[Channel], T]) -> T:
+        """What `attempt` returns on a connection to one broker, wherever that is by then."""
+
+        def once() -> T:
+            with self.channel_to(node) as channel:
+                return attempt(channel)
 
         return self.retried(once)
 
@@ -252,35 +288,35 @@ class Cluster:
 
         return self.retried(attempt)
 
-    def _ask_metadata(self, names: list[str] | None) -> ClusterImage:
+    def _ask_metadata(self, names: list[str] | None) -> MetadataImage:
         with self.any_channel() as channel:
             image = read_metadata(channel.ask(ApiKey.METADATA, metadata_request(names)))
         with self._lock:
             self._metadata.learn(image, time.monotonic())
         return image
 
-    def _grown(self, where: TopicPartition) -> TopicImage:
-        """The topic of a partition that it was not remembered to have; not every broker may know of a new one yet."""
+    def _grown(self, topic_partition: TopicPartition) -> TopicImage:
+        """The topic, asked for again for a partition that it did not have: not every broker may know of it yet."""
         tries = 0
 
         def attempt() -> TopicImage:
             nonlocal tries
-            topic = self.describe([where.topic], max_age=0.0)[where.topic]
-            if where.partition in topic.leaders:
+            topic = self.describe([topic_partition.topic], max_age=0.0)[topic_partition.topic]
+            if topic_partition.partition in topic.leaders:
                 return topic
             tries += 1
             self._first_asked += 1
-            error = UnknownPartition(where, topic.partitions)
+            error = UnknownPartition(topic_partition, topic.partitions)
             raise error if tries >= UNKNOWN_TOPIC_TRIES else TryAgain(error)
 
         return self.retried(attempt)
 
     def _list_offsets(
-        self, wanted: Mapping[TopicPartition, int], read_committed: bool, found: dict[TopicPartition, int | None]
+        self, timestamps: Mapping[TopicPartition, int], read_committed: bool, offsets: dict[TopicPartition, int | None]
     ) -> None:
-        """Put what the leaders say into `found`; `TryAgain` unless all did."""
+        """Put what the leaders say into `offsets`; `TryAgain` unless all did."""
         by_leader: dict[int, dict[TopicPartition, OffsetQuery]] = defaultdict(dict)
-        for where, value in wanted.items():
+        for where, value in timestamps.items():
             route = self.locate(where)
             by_leader[route.node][where] = OffsetQuery(value, route.epoch)
         error: ClientError | None = None
@@ -293,17 +329,17 @@ class Cluster:
                 channel.send(ApiKey.LIST_OFFSETS, version, [encode_request(ApiKey.LIST_OFFSETS, version, values)])
                 asked.append(channel)
             for channel in asked:
-                error = self._take_offsets(read_offsets(channel.receive_entity()), found) or error
+                error = self._take_offsets(read_offsets(channel.receive_entity()), offsets) or error
         if error is not None:
             raise TryAgain(error)
 
     def _take_offsets(
-        self, answered: Mapping[TopicPartition, ListedOffset], found: dict[TopicPartition, int | None]
+        self, answered: Mapping[TopicPartition, ListedOffset], offsets: dict[TopicPartition, int | None]
     ) -> ClientError | None:
         error = None
         for where, listed in answered.items():
             if listed.code is ErrorCode.none:
-                found[where] = listed.offset if listed.offset != _UNSET else None
+                offsets[where] = listed.offset if listed.offset != _UNSET else None
                 continue
             error = refused(listed.code, where.text)
             if not is_retriable(listed.code):
@@ -348,3 +384,19 @@ def _topic_error(name: str, code: ErrorCode, *, is_final: bool) -> Exception:
     if code is ErrorCode.unknown_topic_or_partition:
         return UnknownTopic(name) if is_final else TryAgain(UnknownTopic(name))
     return refused_or_again(code, f"topic '{name}'")
+
+
+def _check_group(code: ErrorCode, group: str) -> None:
+    if code is not ErrorCode.none:
+        raise refused_or_again(code, f"the coordinator of '{group}'")
+
+
+def _commit_error(code: ErrorCode, group: str, partition: TopicPartition) -> Exception:
+    if code is ErrorCode.unknown_member_id or code is ErrorCode.illegal_generation:
+        return ClientError(
+            f"group '{group}' has members, and only they may commit its offsets; use a group of its own",
+            code.name.upper(),
+        )
+    error = refused(code, f"group '{group}' cannot commit {partition.text}")
+    # Who is no member waits until those who are have joined again.
+    return TryAgain(error) if commit_passes(code) or code is ErrorCode.rebalance_in_progress else error

@@ -7,8 +7,8 @@ import time
 from headrace.net.address import Address
 from headrace.protocol.errors import ProtocolViolation
 
-from ..core.errors import AuthenticationRefused, ConnectionLost
-from ..core.handshake import ConnectionSession, ConnectionSettings, Steps, handshake
+from ..core.errors import AuthenticationRefused, ConnectionLost, certificate_refused
+from ..core.handshake import ConnectionSession, ConnectionSettings, HandshakeRequest, Steps, advanced, handshake
 from .channel import Channel
 
 
@@ -19,9 +19,11 @@ def open_channel(address: Address, settings: ConnectionSettings) -> Channel:
     when either side does not trust the other.
     """
     sock = _connected(address, settings)
-    channel = Channel(sock, address, client_id=settings.client_id, timeout=settings.request_timeout)
+    first = min(settings.connect_timeout, settings.request_timeout)
+    channel = Channel(sock, address, client_id=settings.client_id, timeout=first)
     try:
         session = _shake_hands(channel, handshake(settings))
+        channel.set_timeout(settings.request_timeout)
         channel.served = session.served
         channel.expires_at = None if session.lifetime is None else time.monotonic() + session.lifetime
     except BaseException:
@@ -40,9 +42,7 @@ def _connected(address: Address, settings: ConnectionSettings) -> socket.socket:
         return sock if settings.tls is None else settings.tls.wrap_socket(sock, server_hostname=address.host)
     except ssl.SSLCertVerificationError as error:
         sock.close()
-        raise AuthenticationRefused(
-            f"{address}: the broker's certificate is refused: {error.verify_message}"
-        ) from error
+        raise certificate_refused(address, error.verify_message) from error
     except OSError as error:
         sock.close()
         raise ConnectionLost(f"{address}: no TLS connection: {_reason(error)}") from error
@@ -50,18 +50,16 @@ def _connected(address: Address, settings: ConnectionSettings) -> socket.socket:
 
 def _shake_hands(channel: Channel, steps: Steps) -> ConnectionSession:
     try:
-        request = next(steps)
-        while True:
+        step = advanced(steps, None)
+        while isinstance(step, HandshakeRequest):
             try:
-                channel.send(request.api_key, request.version, [request.body])
+                channel.send(step.api_key, step.version, [step.body])
                 body = channel.receive().body
             except ConnectionLost as lost:
-                request = steps.throw(lost)
+                step = advanced(steps, lost)
             else:
-                request = steps.send(body)
-    except StopIteration as done:
-        session: ConnectionSession = done.value
-        return session
+                step = advanced(steps, body)
+        return step
     except ProtocolViolation as error:
         raise channel.lose(str(error)) from error
     except AuthenticationRefused as error:

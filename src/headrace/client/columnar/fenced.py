@@ -1,4 +1,4 @@
-"""A partition of one's own: records that only one process at a time can append, whoever took over last.
+"""A partition with a single writer: the process that took over last fences all others.
 
 The name is a transactional id, used for nothing but its producer epoch: taking over raises it, and a partition refuses
 every older epoch from the first record of the new one on. No transaction is opened, so readers wait for nobody.
@@ -46,9 +46,9 @@ class Entry(NamedTuple):
 class FencedLog:
     """Appends to a partition under a name, and reads what is in it."""
 
-    def __init__(self, cluster: Cluster, where: TopicPartition, name: str) -> None:
+    def __init__(self, cluster: Cluster, topic_partition: TopicPartition, name: str) -> None:
         self._cluster = cluster
-        self._where = where
+        self._topic_partition = topic_partition
         self._name = name
         self._producer: ProducerId | None = None
         self._sequence = FIRST_SEQUENCE
@@ -87,7 +87,7 @@ class FencedLog:
         (batch,) = encode_rows(rows, compression=compression, now_ms=time.time_ns() // 1_000_000)
         seal_for(batch, *self._producer, self._sequence, transactional=False)
         try:
-            offset = self._cluster.with_leader(self._where, lambda channel: self._send(channel, batch))
+            offset = self._cluster.with_leader(self._topic_partition, lambda channel: self._send(channel, batch))
         except ClientError:
             # Whether it was written is not known, so the next number is not either: a new epoch starts from the first.
             self._producer = None
@@ -125,20 +125,20 @@ class FencedLog:
     def _records(self, start: int, end: int) -> Iterator[Entry]:
         if start >= end:
             return
-        for batch in read_ranges(self._cluster, [Range(*self._where, start, end)]):
+        for batch in read_ranges(self._cluster, [Range(*self._topic_partition, start, end)]):
             columns = [batch.column(name).to_pylist() for name in ("offset", "key", "value")]
             yield from map(Entry, *columns)
 
     def _end(self, which: int) -> int:
-        return self._cluster.offsets({self._where: which})[self._where] or 0
+        return self._cluster.offsets({self._topic_partition: which})[self._topic_partition] or 0
 
     def _send(self, channel: Channel, batch: EncodedBatch) -> int:
-        topic, partition = self._where
+        topic, partition = self._topic_partition
         version = channel.version_of(ApiKey.PRODUCE)
         timeout_ms = self._cluster.settings["request.timeout.ms"]
         parts = produce_parts(version, {topic: [(partition, batch.data)]}, acks=ALL_IN_SYNC, timeout_ms=timeout_ms)
         channel.send(ApiKey.PRODUCE, version, parts)
-        return self._offset(read_produced(channel.receive_entity()).get(self._where, UNANSWERED))
+        return self._offset(read_produced(channel.receive_entity()).get(self._topic_partition, UNANSWERED))
 
     def _offset(self, produced: Produced) -> int:
         code = produced.code
@@ -148,4 +148,4 @@ class FencedLog:
             return _UNKNOWN
         if remedy_of(code) is Remedy.GIVE_UP_PRODUCER:
             raise ClientError(f"'{self._name}' was taken over by another process", "PRODUCER_FENCED")
-        raise refused_or_again(code, self._where.text)
+        raise refused_or_again(code, self._topic_partition.text)

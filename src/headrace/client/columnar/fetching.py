@@ -1,4 +1,4 @@
-"""Reading a range of offsets, decided purely: what to ask of a partition next, and what its answer means.
+"""Fetching a range of offsets, decided without I/O: the next fetch of a partition, and what its answer means.
 
 A range ends at its `end`, which need not hold a record: compaction, control batches and aborted transactions leave
 holes. What was fetched says where to go on: after the last whole batch. When nothing is there any more although the
@@ -56,7 +56,7 @@ class FetchStep(Enum):
 class PartitionRead:
     """How far a range has been read."""
 
-    where: TopicPartition
+    topic_partition: TopicPartition
     next_offset: int
     end: int
     decoder: Decoder
@@ -76,7 +76,7 @@ class PartitionRead:
 
     def topic_key(self, *, by_id: bool) -> str | bytes:
         """What an answer calls the topic."""
-        return self.topic_id if by_id and self.topic_id is not None else self.where.topic
+        return self.topic_id if by_id and self.topic_id is not None else self.topic_partition.topic
 
     def wanted_bytes(self, most: int) -> int:
         """About what is left, so that a short range of a long log does not bring much that nobody wants."""
@@ -145,7 +145,11 @@ def next_fetch(
     return fetch_request(
         (
             FetchPartition(
-                state.where, state.next_offset, state.wanted_bytes(partition_bytes), state.epoch, state.topic_id
+                state.topic_partition,
+                state.next_offset,
+                state.wanted_bytes(partition_bytes),
+                state.epoch,
+                state.topic_id,
             )
             for state in states
         ),

@@ -77,14 +77,14 @@ def lack_of_transactions(cluster: Cluster, transactional_id: str) -> str | None:
 
 def describe_transactions(cluster: Cluster, transactional_ids: Iterable[str]) -> dict[str, Description | None]:
     """What the coordinators know of each id; None where they do not know it."""
-    found: dict[str, Description | None] = {}
+    descriptions: dict[str, Description | None] = {}
 
     def take(state: DescribedTransaction) -> ErrorCode:
         code = state.error_code
         if code is ErrorCode.none:
-            found[state.transactional_id] = Description(state.state, state.producer_id, state.producer_epoch)
+            descriptions[state.transactional_id] = Description(state.state, state.producer_id, state.producer_epoch)
         elif code is ErrorCode.transactional_id_not_found:
-            found[state.transactional_id] = None
+            descriptions[state.transactional_id] = None
         else:
             return code
         return ErrorCode.none
@@ -93,8 +93,8 @@ def describe_transactions(cluster: Cluster, transactional_ids: Iterable[str]) ->
         return {state.transactional_id: take(state) for state in channel.describe_transactions(names)}
 
     wanted = list(transactional_ids)
-    _until_all(cluster, wanted, found, lambda left: _ask_coordinators(cluster, left, ask))
-    return {name: found[name] for name in wanted}
+    _until_all(cluster, wanted, descriptions, lambda left: _ask_coordinators(cluster, left, ask))
+    return {name: descriptions[name] for name in wanted}
 
 
 def end_transactions(
@@ -105,13 +105,13 @@ def end_transactions(
     Coordinators that stay away are asked again for as long as `patience` has it, or any other call of the client.
     """
     by_name = {one.transactional_id: one for one in transactions}
-    found: dict[str, Ending] = {}
+    endings: dict[str, Ending] = {}
 
     def take(name: str, code: ErrorCode) -> ErrorCode:
         ending = _ending(code)
         if ending is None:
             return code
-        found[name] = ending
+        endings[name] = ending
         return ErrorCode.none
 
     def ask(channel: Channel, names: Sequence[str]) -> dict[str, ErrorCode]:
@@ -126,8 +126,8 @@ def end_transactions(
                 codes[name] = take(name, channel.receive_entity().error_code)
         return codes
 
-    _until_all(cluster, list(by_name), found, lambda left: _ask_coordinators(cluster, left, ask), patience)
-    return found
+    _until_all(cluster, list(by_name), endings, lambda left: _ask_coordinators(cluster, left, ask), patience)
+    return endings
 
 
 def open_transactions(cluster: Cluster, prefix: str) -> list[str]:
@@ -166,8 +166,8 @@ def _ending(code: ErrorCode) -> Ending | None:
 
 def _until_all(
     cluster: Cluster,
-    wanted: Sequence[str],
-    found: dict[str, Any],
+    transactional_ids: Sequence[str],
+    answers: dict[str, Any],
     ask: Callable[[list[str]], dict[str, ErrorCode]],
     patience: Patience | None = None,
 ) -> None:
@@ -175,7 +175,7 @@ def _until_all(
 
     def attempt() -> None:
         problem: ClientError | None = None
-        for name, code in ask([name for name in wanted if name not in found]).items():
+        for name, code in ask([name for name in transactional_ids if name not in answers]).items():
             if code is ErrorCode.none:
                 continue
             problem = refused(code, f"transactional id '{name}'")

@@ -1,4 +1,4 @@
-"""Writing to one partition, decided purely: which batch goes next, and what a broker's answer to one means.
+"""Producing to one partition, decided without I/O: which batch goes next, and what the answer to one means.
 
 Batches of a partition are sent in their order, several at a time, each with the sequence number that lets the broker
 tell a repeated batch from a new one. When one fails, those sent after it fail too or stand in the wrong place in the
@@ -69,7 +69,7 @@ class Batch:
 class PartitionQueue:
     """The batches of a partition that are not written yet, in their order; the first `in_flight` are under way."""
 
-    where: TopicPartition
+    topic_partition: TopicPartition
     producer: ProducerId
     transactional: bool = False
     batches: deque[Batch] = field(default_factory=deque)

@@ -24,7 +24,7 @@ from ..core.codes import code_of
 from ..core.errors import ConnectionLost
 from ..core.metadata import PartitionRoute
 from ..errors import ClientError
-from .channel import Answer, Channel
+from .channel import BrokerAnswer, Channel
 from .cluster import Cluster
 from .decode import Decoder
 from .fetching import FetchStep, PartitionRead, end_of_batches, next_fetch, step_after
@@ -118,19 +118,21 @@ class _Reading:
             for leg in self._legs.values():
                 self._cluster.give_back(leg.channel)
 
-    def _open_next(self, where: TopicPartition) -> None:
+    def _open_next(self, topic_partition: TopicPartition) -> None:
         """Begin the next range of a partition, if it has one."""
-        queue = self._waiting[where]
-        before = self._open.pop(where, None)
+        queue = self._waiting[topic_partition]
+        before = self._open.pop(topic_partition, None)
         if not queue:
             return
         wanted = queue.popleft()
-        decoder = before.decoder if before is not None else self._decoder(where)
-        self._open[where] = PartitionRead(where=where, next_offset=wanted.start, end=wanted.end, decoder=decoder)
+        decoder = before.decoder if before is not None else self._decoder(topic_partition)
+        self._open[topic_partition] = PartitionRead(
+            topic_partition=topic_partition, next_offset=wanted.start, end=wanted.end, decoder=decoder
+        )
 
-    def _decoder(self, where: TopicPartition) -> Decoder:
+    def _decoder(self, topic_partition: TopicPartition) -> Decoder:
         return Decoder(
-            *where,
+            *topic_partition,
             with_headers=self._with_headers,
             check_crcs=self._settings["check.crcs"],
             skip_unreadable=self._settings["unreadable.batches"] == "skip",
@@ -143,7 +145,7 @@ class _Reading:
         due: dict[int, list[PartitionRead]] = defaultdict(list)
         now = time.monotonic()
         for state in list(self._open.values()):
-            if state.where in self._asked or state.retry_at > now:
+            if state.topic_partition in self._asked or state.retry_at > now:
                 continue
             node = self._locate(state)
             if node is not None:
@@ -156,7 +158,7 @@ class _Reading:
     def _locate(self, state: PartitionRead) -> int | None:
         """The broker to ask; None while there is none."""
         try:
-            place = translated_call(lambda: self._place(state.where))
+            place = translated_call(lambda: self._place(state.topic_partition))
         except TryAgain as again:
             self._postpone(state, again.error)
             return None
@@ -166,16 +168,16 @@ class _Reading:
         state.epoch = place.epoch
         return place.node if state.replica is None else state.replica
 
-    def _place(self, where: TopicPartition) -> PartitionRoute:
+    def _place(self, topic_partition: TopicPartition) -> PartitionRoute:
         """Who leads a partition of the very topic that is wanted; what is remembered may be of another one."""
-        wanted = self._topic_ids.get(where.topic)
-        place = self._cluster.locate(where)
+        wanted = self._topic_ids.get(topic_partition.topic)
+        place = self._cluster.locate(topic_partition)
         if wanted in (None, place.topic_id) or place.topic_id is None:
             return place
-        self._cluster.forget_leaders([where.topic])
-        place = self._cluster.locate(where)
+        self._cluster.forget_leaders([topic_partition.topic])
+        place = self._cluster.locate(topic_partition)
         if place.topic_id != wanted:
-            raise TopicReplaced(where.topic)
+            raise TopicReplaced(topic_partition.topic)
         return place
 
     def _ask(self, node: int, states: list[PartitionRead]) -> None:
@@ -204,8 +206,8 @@ class _Reading:
         )
         leg.channel.send(ApiKey.FETCH, version, [encode_request(ApiKey.FETCH, version, values)])
         by_id = version >= FIRST_WITH_IDS
-        leg.asked = {(state.topic_key(by_id=by_id), state.where.partition): state for state in states}
-        self._asked.update(state.where for state in states)
+        leg.asked = {(state.topic_key(by_id=by_id), state.topic_partition.partition): state for state in states}
+        self._asked.update(state.topic_partition for state in states)
 
     # Answers
 
@@ -240,14 +242,14 @@ class _Reading:
             self._drop_leg(leg.node, states, lost)
             return
         by_key, leg.asked = leg.asked, {}
-        self._asked.difference_update(state.where for state in states)
+        self._asked.difference_update(state.topic_partition for state in states)
         jobs = self._sort_out(answer, by_key)
         self._ask_idle_brokers()
         for job in jobs:
             yield from self._decoded(job)
 
     def _receive(self, leg: _Leg) -> FetchAnswer:
-        received: Answer = leg.channel.receive()
+        received: BrokerAnswer = leg.channel.receive()
         try:
             answer = parse_fetch(received.body, received.version)
         except ProtocolViolation as error:
@@ -270,7 +272,7 @@ class _Reading:
             if job is not None:
                 jobs.append(job)
             if state.is_done:
-                self._open_next(state.where)
+                self._open_next(state.topic_partition)
         self._hold_back(asked.values(), answer.throttle_ms)
         return jobs
 
@@ -280,7 +282,9 @@ class _Reading:
             if throttle_ms:
                 state.retry_at = time.monotonic() + throttle_ms / 1000
             else:
-                self._postpone(state, refused(ErrorCode.unknown_server_error, state.where.text, "was not answered for"))
+                self._postpone(
+                    state, refused(ErrorCode.unknown_server_error, state.topic_partition.text, "was not answered for")
+                )
 
     def _act(self, state: PartitionRead, answer: PartitionRecords, step: FetchStep) -> _Job | None:
         code = code_of(answer.code)
@@ -295,16 +299,16 @@ class _Reading:
         elif step is FetchStep.LEADER:
             state.replica = None
         elif step is FetchStep.STALE:
-            self._cluster.forget_leaders([state.where.topic])
+            self._cluster.forget_leaders([state.topic_partition.topic])
             state.replica = None
-            self._postpone(state, refused(code, state.where.text))
+            self._postpone(state, refused(code, state.topic_partition.text))
         elif step is FetchStep.WAIT:
             words = _OPEN_TRANSACTION if code is ErrorCode.none else None
-            self._postpone(state, refused(code, state.where.text, words))
+            self._postpone(state, refused(code, state.topic_partition.text, words))
         elif step is FetchStep.GONE:
             self._confirm_gone(state)
         elif step is FetchStep.REFUSED:
-            raise refused(code, state.where.text)
+            raise refused(code, state.topic_partition.text)
         return None
 
     def _job(self, state: PartitionRead, answer: PartitionRecords) -> _Job | None:
@@ -313,11 +317,13 @@ class _Reading:
         if stop <= start:
             # Bytes that are no batch are refused here, in words; a batch that was only cut short is asked for again.
             state.decoder.decode(answer.records, start, state.end, answer.aborted)
-            self._postpone(state, refused(ErrorCode.corrupt_message, state.where.text, "no whole batch was sent"))
+            self._postpone(
+                state, refused(ErrorCode.corrupt_message, state.topic_partition.text, "no whole batch was sent")
+            )
             return None
         state.advance(stop, len(answer.records))
         # Those that got nothing come first in the next fetch: there a broker gives a batch whatever its size.
-        self._open[state.where] = self._open.pop(state.where)
+        self._open[state.topic_partition] = self._open.pop(state.topic_partition)
         return _Job(state, answer, start, stop)
 
     def _decoded(self, job: _Job) -> Iterator[pa.RecordBatch]:
@@ -342,9 +348,9 @@ class _Reading:
         leg = self._legs.pop(node, None)
         if leg is not None:
             self._cluster.give_back(leg.channel)
-        self._cluster.forget_leaders({state.where.topic for state in states})
+        self._cluster.forget_leaders({state.topic_partition.topic for state in states})
         for state in states:
-            self._asked.discard(state.where)
+            self._asked.discard(state.topic_partition)
             state.replica = None
             self._postpone(state, unreachable(lost))
 
@@ -357,7 +363,7 @@ class _Reading:
             raise error
 
     def _gone(self, state: PartitionRead) -> OffsetsGone:
-        earliest = self._cluster.offsets({state.where: EARLIEST})[state.where] or 0
-        latest = self._cluster.offsets({state.where: LATEST})[state.where] or 0
+        earliest = self._cluster.offsets({state.topic_partition: EARLIEST})[state.topic_partition] or 0
+        latest = self._cluster.offsets({state.topic_partition: LATEST})[state.topic_partition] or 0
         first_missing = latest if earliest <= state.next_offset < latest < state.end else state.next_offset
-        return OffsetsGone(state.where, first_missing, earliest, latest)
+        return OffsetsGone(state.topic_partition, first_missing, earliest, latest)

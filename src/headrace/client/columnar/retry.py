@@ -1,4 +1,4 @@
-"""Trying again: what is worth it, how long, and what is said when it was in vain."""
+"""Retries: which errors are retried, for how long, and the error when that was in vain."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from headrace.protocol.errors import ErrorCode
 
 from ..core.codes import is_retriable
 from ..core.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
-from ..errors import ClientError, ClusterUnreachable
+from ..errors import AUTHENTICATION_FAILED, ClientError, ClusterUnreachable
 from .settings import ClientSettings
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ def translated_call(call: Callable[[], T]) -> T:
     try:
         return call()
     except AuthenticationRefused as error:
-        raise ClientError(f"not let in by {error}", "SASL_AUTHENTICATION_FAILED") from error
+        raise ClientError(f"not let in by {error}", AUTHENTICATION_FAILED) from error
     except VersionNotServed as error:
         raise ClientError(str(error), "UNSUPPORTED_VERSION") from error
 

@@ -115,7 +115,7 @@ def pieces(rows: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
         yield rows.slice(start, length)
 
 
-class Router:
+class RowRouter:
     """Chooses partitions for the rows of one topic.
 
     A partition that a row names counts; then its key's, by the rule of the Java client; rows without a key fill one

@@ -70,12 +70,14 @@ class Sender:
         self.places: dict[TopicPartition, Places] = defaultdict(Places)
         """Where those of a transaction are."""
 
-    def add(self, where: TopicPartition, encoded: EncodedBatch, producer: ProducerId) -> None:
+    def add(self, topic_partition: TopicPartition, encoded: EncodedBatch, producer: ProducerId) -> None:
         """Take a batch to be sent; `producer` counts for the first batch of a partition."""
-        queue = self._queues.get(where)
+        queue = self._queues.get(topic_partition)
         if queue is None:
-            queue = PartitionQueue(where=where, producer=producer, transactional=self._transaction is not None)
-            self._queues[where] = queue
+            queue = PartitionQueue(
+                topic_partition=topic_partition, producer=producer, transactional=self._transaction is not None
+            )
+            self._queues[topic_partition] = queue
         deadline = time.monotonic() + self._settings.seconds("delivery.timeout.ms")
         self.queued_bytes += queue.add(encoded, deadline).size
 
@@ -133,12 +135,12 @@ class Sender:
             if node is not None and queue.may_go_to(node):
                 ready[node].append(queue)
         if self._transaction is not None:
-            self._transaction.add(queue.where for queues in ready.values() for queue in queues)
+            self._transaction.add(queue.topic_partition for queues in ready.values() for queue in queues)
         return ready
 
     def _locate(self, queue: PartitionQueue) -> int | None:
         try:
-            return translated_call(lambda: self._cluster.locate(queue.where)).node
+            return translated_call(lambda: self._cluster.locate(queue.topic_partition)).node
         except TryAgain as again:
             self._put_off(queue, again.error)
             return None
@@ -148,7 +150,7 @@ class Sender:
         request = self._fitting(queues)
         topics: dict[str, list[tuple[int, Buffer]]] = defaultdict(list)
         for queue, batch in request:
-            topics[queue.where.topic].append((queue.where.partition, batch.encoded.data))
+            topics[queue.topic_partition.topic].append((queue.topic_partition.partition, batch.encoded.data))
             queue.sent(node)
         try:
             leg = self._legs.get(node) or self._new_leg(node)
@@ -210,11 +212,11 @@ class Sender:
             self._lose(leg.node, lost, [])
             return
         for queue, batch in leg.requests.popleft():
-            produced = answer.get(queue.where, UNANSWERED)
+            produced = answer.get(queue.topic_partition, UNANSWERED)
             if meaning_of(produced.code, queue, batch) is Meaning.WRITTEN:
                 self._acknowledge([(queue, batch)])
                 if self._transaction is not None:
-                    self.places[queue.where].add(produced.base_offset, batch.count)
+                    self.places[queue.topic_partition].add(produced.base_offset, batch.count)
             else:
                 self._judge(queue, batch, produced.code, produced.message or None)
 
@@ -222,13 +224,13 @@ class Sender:
         meaning = meaning_of(code, queue, batch)
         queue.failed()
         if meaning is Meaning.FENCED:
-            raise ClientError(f"{queue.where.text}: {WHY_FENCED}", FENCED)
+            raise ClientError(f"{queue.topic_partition.text}: {WHY_FENCED}", FENCED)
         if meaning is Meaning.FAILED:
             raise _final(queue, batch, code, message)
         if meaning is Meaning.ELSEWHERE:
-            self._cluster.forget_leaders([queue.where.topic])
+            self._cluster.forget_leaders([queue.topic_partition.topic])
         queue.is_forgotten = queue.is_forgotten or meaning is Meaning.FORGOTTEN
-        self._put_off(queue, refused(code, queue.where.text, message))
+        self._put_off(queue, refused(code, queue.topic_partition.text, message))
         if queue.is_forgotten and not queue.in_flight:
             queue.start_anew(init_producer(self._cluster, None, 0, NOBODY))
 
@@ -236,7 +238,7 @@ class Sender:
         for queue, batch in request:
             queue.written(batch)
             self.queued_bytes -= batch.size
-            self.written[queue.where] += batch.count
+            self.written[queue.topic_partition] += batch.count
 
     # What can go wrong
 
@@ -246,7 +248,7 @@ class Sender:
         requests: Iterable[Request] = [unsent] if leg is None else leg.requests
         if leg is not None:
             self._cluster.give_back(leg.channel)
-        failed = {queue.where: queue for request in requests for queue, _ in request}
+        failed = {queue.topic_partition: queue for request in requests for queue, _ in request}
         for request in requests:
             for queue, _ in request:
                 queue.failed()
@@ -282,10 +284,12 @@ def _final(queue: PartitionQueue, batch: Batch, code: ErrorCode, message: str | 
     if code in _TOO_LARGE:
         advice = "raise max.message.bytes of the topic" if batch.count == 1 else "set batch.size to less"
         return ClientError(
-            f"{queue.where.text}: a batch of {batch.count} records has {batch.size} bytes, "
+            f"{queue.topic_partition.text}: a batch of {batch.count} records has {batch.size} bytes, "
             f"more than max.message.bytes lets in; {advice}",
             code.name.upper(),
         )
     if code is ErrorCode.out_of_order_sequence_number or code is ErrorCode.unknown_producer_id:
-        return refused(code, queue.where.text, f"the log does not have what was acknowledged before; {queue.fate()}")
-    return refused(code, queue.where.text, message)
+        return refused(
+            code, queue.topic_partition.text, f"the log does not have what was acknowledged before; {queue.fate()}"
+        )
+    return refused(code, queue.topic_partition.text, message)

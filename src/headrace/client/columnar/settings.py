@@ -5,7 +5,6 @@ Names of librdkafka are taken beside those of the Java client where the two diff
 not a setting without effect.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from headrace.net.address import Address, parse_bootstrap
 from headrace.net.tls import TlsSettings, client_context
 
 from ..errors import ClientError
+from ..properties import value_in_jaas
 
 MIB: Final = 1 << 20
 
@@ -68,7 +68,13 @@ _EVERY: Final = (
         rule=at_least(1),
     ),
     _setting("default.api.timeout.ms", Type.INT, "60000", "How long a call goes on trying.", rule=at_least(0)),
-    _setting("socket.connection.setup.timeout.ms", Type.LONG, "10000", "How long to connect.", rule=at_least(1)),
+    _setting(
+        "socket.connection.setup.timeout.ms",
+        Type.LONG,
+        "10000",
+        "How long to connect, and how long a broker may be silent during the handshake.",
+        rule=at_least(1),
+    ),
     _setting("retry.backoff.ms", Type.LONG, "100", "The pause before a second try.", rule=at_least(0)),
     _setting("retry.backoff.max.ms", Type.LONG, "1000", "What the pause grows to.", rule=at_least(0)),
     _setting("connections.max.idle.ms", Type.LONG, "540000", "How long an unused connection is kept."),
@@ -153,9 +159,6 @@ WITHOUT_EFFECT: Final = frozenset(
 )
 """Settings of other clients that tune machinery which this one does not have; taken, so that a file can be shared."""
 
-_JAAS_VALUE: Final = r'\b{}\s*=\s*(?:"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([^\s;"\']+))'
-_ESCAPED: Final = re.compile(r"\\(.)")
-
 
 class ClientSettings:
     """Settings that were checked. `settings["request.timeout.ms"]` is the value in force, of the setting's own type."""
@@ -226,7 +229,7 @@ class ClientSettings:
         jaas = self["sasl.jaas.config"]
         if jaas is None:
             return self["sasl.username"], self["sasl.password"]
-        username, password = _in_jaas("username", jaas), _in_jaas("password", jaas)
+        username, password = value_in_jaas("username", jaas), value_in_jaas("password", jaas)
         if username is None or password is None:
             raise ConfigError(
                 "sasl.jaas.config has no username or no password; it reads "
@@ -238,11 +241,3 @@ class ClientSettings:
 def _value(setting: Setting, given: Mapping[str, str]) -> Any:
     text = given.get(setting.name, setting.default)
     return None if text is None else setting.parse(text)
-
-
-def _in_jaas(name: str, jaas: str) -> str | None:
-    found = re.search(_JAAS_VALUE.format(name), jaas)
-    if found is None:
-        return None
-    text = next(group for group in found.groups() if group is not None)
-    return _ESCAPED.sub(r"\1", text)

@@ -20,7 +20,7 @@ from .cluster import Cluster
 from .encode import encode_rows
 from .model import Range, TopicPartition
 from .producing import FENCED
-from .rows import Router, batches_of, by_topic, checked, highest_partition, joined, pieces
+from .rows import RowRouter, batches_of, by_topic, checked, highest_partition, joined, pieces
 from .sender import Sender
 from .transaction import PreparedTransaction, Transaction, TransactionEvent, init_producer
 
@@ -42,7 +42,7 @@ _INVALID: Final = "INVALID_CONFIG"
 class _Collected:
     """Rows of one topic that are not encoded yet."""
 
-    router: Router
+    router: RowRouter
     batches: list[pa.RecordBatch] = field(default_factory=list)
     size: int = 0
 
@@ -191,7 +191,7 @@ class Writer:
         collected = self._collected.get(topic)
         if collected is None:
             self._cluster.describe([topic], max_age=_BELIEVED_SECONDS)
-            router = Router(topic, self._settings["batch.size"], random.randrange(1 << 16))
+            router = RowRouter(topic, self._settings["batch.size"], random.randrange(1 << 16))
             collected = self._collected[topic] = _Collected(router)
         enough = min(max(self._partitions(topic) * _PER_PARTITION, _LEAST_COLLECTED), _MOST_COLLECTED)
         for piece in pieces(rows, enough):
@@ -225,7 +225,7 @@ class Writer:
             self._fail(error)
             raise
 
-    def _route(self, topic: str, router: Router, rows: pa.RecordBatch) -> None:
+    def _route(self, topic: str, router: RowRouter, rows: pa.RecordBatch) -> None:
         producer = self._identity()
         now_ms = time.time_ns() // 1_000_000
         sent_at = self._sender.queued_bytes
@@ -287,12 +287,12 @@ def _checked_acks(word: str) -> int:
     return _ACKS[word]
 
 
-def _is_idempotent(wanted: bool | None, acks: str, transactional_id: str | None) -> bool:
+def _is_idempotent(asked_for: bool | None, acks: str, transactional_id: str | None) -> bool:
     """Whether batches have sequence numbers: where nothing else is said, whenever acks=all lets them."""
     if _ACKS[acks] == _ACKS["all"]:
-        if wanted is False and transactional_id is not None:
+        if asked_for is False and transactional_id is not None:
             raise ClientError("a writer with a transactional id is idempotent: set enable.idempotence=true", _INVALID)
-        return wanted is not False
-    if wanted or transactional_id is not None:
+        return asked_for is not False
+    if asked_for or transactional_id is not None:
         raise ClientError(f"an idempotent writer waits for all replicas: set acks=all, not {acks}", _INVALID)
     return False

@@ -20,7 +20,7 @@ ANSWER_HEAD_SIZE: Final = _ANSWER_HEAD.size
 W = TypeVar("W")
 
 
-class Pending(NamedTuple, Generic[W]):
+class PendingRequest(NamedTuple, Generic[W]):
     """A request that has no answer yet, and who waits for it."""
 
     correlation_id: int
@@ -37,7 +37,7 @@ class Conversation(Generic[W]):
     def __init__(self, client_id: str) -> None:
         self.served: Ranges = {}
         """What the broker serves."""
-        self.pending: deque[Pending[W]] = deque()
+        self.pending: deque[PendingRequest[W]] = deque()
         self._client_id = client_id.encode()
         self.correlation_id = 0
         """Of the last request."""
@@ -53,9 +53,9 @@ class Conversation(Generic[W]):
 
     def expect(self, api_key: int, version: int, waiter: W) -> None:
         """The request of the last `head` will be answered."""
-        self.pending.append(Pending(self.correlation_id, api_key, version, waiter))
+        self.pending.append(PendingRequest(self.correlation_id, api_key, version, waiter))
 
-    def answered(self, correlation_id: int) -> Pending[W]:
+    def answered(self, correlation_id: int) -> PendingRequest[W]:
         """The request that an answer belongs to; `ProtocolViolation` when that is not the oldest."""
         if not self.pending:
             raise ProtocolViolation(f"an answer to request {correlation_id} where none was asked")
@@ -63,6 +63,30 @@ class Conversation(Generic[W]):
         if pending.correlation_id != correlation_id:
             raise ProtocolViolation(f"an answer to request {correlation_id} where {pending.correlation_id} was asked")
         return pending
+
+
+class Conversing(Generic[W]):
+    """What a connection offers of its conversation, whichever client drives it."""
+
+    _conversation: Conversation[W]
+
+    @property
+    def served(self) -> Ranges:
+        """The APIs and versions that the broker serves."""
+        return self._conversation.served
+
+    @served.setter
+    def served(self, served: Ranges) -> None:
+        self._conversation.served = served
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have no answer yet."""
+        return len(self._conversation.pending)
+
+    def version_of(self, api_key: int, most: int | None = None) -> int:
+        """The version to ask in; `VersionNotServed` when there is none."""
+        return self._conversation.version_of(api_key, most)
 
 
 def read_answer_head(data: bytes | bytearray, at: int = 0) -> tuple[int, int]:

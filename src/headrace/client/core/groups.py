@@ -13,14 +13,14 @@ from .codes import Remedy, remedy_of
 _NOTHING: Final = -1
 
 
-class Membership(NamedTuple):
-    """A member's place in a group; the default is that of somebody who is not a member."""
+class GroupMembership(NamedTuple):
+    """Member id and generation in a group; the default is that of a client that is not a member."""
 
     member_id: str = ""
     generation: int = -1
 
 
-NOT_A_MEMBER: Final = Membership()
+NOT_A_MEMBER: Final = GroupMembership()
 
 
 class Coordinator(NamedTuple):
@@ -55,7 +55,7 @@ def read_coordinator(answer: Any) -> Coordinator:
 
 
 def commit_request(
-    group: str, offsets: Mapping[TopicPartition, CommittedOffset], standing: Membership = NOT_A_MEMBER
+    group: str, offsets: Mapping[TopicPartition, CommittedOffset], standing: GroupMembership = NOT_A_MEMBER
 ) -> dict[str, Any]:
     """OffsetCommit, as a member or as somebody who is none."""
     topics = [
@@ -116,7 +116,7 @@ def read_committed(answer: Any) -> dict[TopicPartition, FetchedOffset]:
 
 
 def join_request(
-    group: str, standing: Membership, *, topics: Iterable[str], assignor: str, session_ms: int, rebalance_ms: int
+    group: str, standing: GroupMembership, *, topics: Iterable[str], assignor: str, session_ms: int, rebalance_ms: int
 ) -> dict[str, Any]:
     """JoinGroup of a consumer that subscribes to topics."""
     return {
@@ -130,7 +130,7 @@ def join_request(
 
 
 def sync_request(
-    group: str, standing: Membership, protocol: str | None, shares: Mapping[str, Mapping[str, Iterable[int]]]
+    group: str, standing: GroupMembership, protocol: str | None, shares: Mapping[str, Mapping[str, Iterable[int]]]
 ) -> dict[str, Any]:
     """SyncGroup; `shares` has what each member is to read, from the member that leads the group."""
     return {
@@ -145,12 +145,12 @@ def sync_request(
     }
 
 
-def heartbeat_request(group: str, standing: Membership) -> dict[str, Any]:
+def heartbeat_request(group: str, standing: GroupMembership) -> dict[str, Any]:
     """Heartbeat of a member."""
     return {"group_id": group, "generation_id": standing.generation, "member_id": standing.member_id}
 
 
-def leave_request(group: str, standing: Membership) -> dict[str, Any]:
+def leave_request(group: str, standing: GroupMembership) -> dict[str, Any]:
     """LeaveGroup of one member."""
     leaving = {"member_id": standing.member_id, "group_instance_id": None}
     return {"group_id": group, "members": [leaving]}

@@ -1,8 +1,8 @@
 """From a connected socket to a connection that is ready for requests: the versions both sides speak, then SASL.
 
-A generator: it yields requests, is sent the body of each answer, and returns a `ConnectionSession`. A driver whose
-connection is lost meanwhile throws that into it. `AuthenticationRefused` and `ProtocolViolation` are for the driver to
-complete with the broker's address.
+A generator, driven by `advanced`: it yields requests, is sent the body of each answer, or thrown the `ConnectionLost`
+that came instead, and returns a `ConnectionSession`. `AuthenticationRefused` and `ProtocolViolation` are for the driver
+to complete with the broker's address.
 """
 
 import ssl
@@ -57,6 +57,17 @@ class ConnectionSession(NamedTuple):
 
 
 Steps: TypeAlias = Generator[HandshakeRequest, memoryview, ConnectionSession]
+
+
+def advanced(steps: Steps, answer: memoryview | ConnectionLost | None) -> HandshakeRequest | ConnectionSession:
+    """The request to send next, or the session once the handshake is over; `answer` is None at the start."""
+    try:
+        if isinstance(answer, ConnectionLost):
+            return steps.throw(answer)
+        return next(steps) if answer is None else steps.send(answer)
+    except StopIteration as done:
+        session: ConnectionSession = done.value
+        return session
 
 
 def handshake(settings: ConnectionSettings) -> Steps:

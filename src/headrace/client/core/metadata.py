@@ -1,4 +1,4 @@
-"""What a client knows of a cluster: brokers, topics, who leads what, who coordinates which group or transaction.
+"""A client's metadata: brokers, topics, leaders, and the coordinators of groups and transactional ids.
 
 `Metadata` only remembers; a driver asks with `metadata_request`, and hands the answer in with `learn`. Metadata decides
 whether a topic exists: a leader that does not know a partition is one to look for again. As news of a topic takes a
@@ -66,7 +66,7 @@ class TopicImage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterImage:
+class MetadataImage:
     """One answer to Metadata; `errors` has the topics that there is nothing else to say about."""
 
     cluster_id: str
@@ -83,7 +83,7 @@ class ClusterImage:
 
 
 class Metadata:
-    """What one client remembers. Times are the driver's, of any clock that does not go back.
+    """What one client has learnt so far. Times are the driver's, of any monotonic clock.
 
     A client that lives long begins anew with more than `most` topics, or coordinators.
     """
@@ -96,7 +96,7 @@ class Metadata:
         self._topics: dict[str, tuple[TopicImage, float]] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
 
-    def learn(self, image: ClusterImage, now: float) -> None:
+    def learn(self, image: MetadataImage, now: float) -> None:
         """Take in an answer. Brokers that it does not name are gone, unless it names none."""
         self.cluster_id = image.cluster_id or self.cluster_id
         self.controller_id = image.controller_id
@@ -111,7 +111,7 @@ class Metadata:
         return image if seen_at > since else None
 
     def forget_topics(self, names: Iterable[str] | None = None) -> None:
-        """Leaders of these topics, or of all, are not where they were thought to be."""
+        """Forget the leaders of these topics, or of all: one has moved."""
         if names is None:
             self._topics.clear()
             return
@@ -149,7 +149,7 @@ def metadata_request(topics: Iterable[str] | None, *, create: bool = False) -> d
     }
 
 
-def read_metadata(answer: Any) -> ClusterImage:
+def read_metadata(answer: Any) -> MetadataImage:
     """The image in an answer of any version."""
     topics = {}
     errors = {}
@@ -158,7 +158,7 @@ def read_metadata(answer: Any) -> ClusterImage:
             topics[topic.name] = _topic_image(topic)
         else:
             errors[topic.name] = topic.error_code
-    return ClusterImage(
+    return MetadataImage(
         cluster_id=answer.cluster_id or "",
         controller_id=int(answer.controller_id),
         nodes={int(broker.node_id): Address(broker.host, broker.port) for broker in answer.brokers},

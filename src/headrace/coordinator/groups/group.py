@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any, ClassVar
 
 from headrace.coordinator.runtime.decision import Decision, Record, Reply
-from headrace.coordinator.runtime.fields import LARGEST_TEXT, Reader
+from headrace.coordinator.runtime.fields import LARGEST_TEXT, FieldReader
 from headrace.protocol.errors import CodedError, ErrorCode
 
 
@@ -109,7 +109,7 @@ class Group(ABC):
 
 def group_of(key: bytes) -> str:
     """The id of the group that a record of `__consumer_offsets` belongs to, by its key."""
-    return Reader(key, 2).text()
+    return FieldReader(key, 2).text()
 
 
 def check_text(group_id: str) -> None:

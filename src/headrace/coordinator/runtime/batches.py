@@ -7,6 +7,7 @@ A commit of a thousand offsets is one batch; a start reads millions of records. 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from headrace.kernels.varints import varint
 from headrace.protocol.batch import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -29,17 +30,7 @@ Pair = tuple[bytes, bytes | None]
 """A record's key and value."""
 
 
-def _zigzag(value: int) -> bytes:
-    value <<= 1
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-_SMALL: Final = tuple(_zigzag(number) for number in range(1 << 11))
+_SMALL: Final = tuple(varint(number) for number in range(1 << 11))
 _KNOWN: Final = len(_SMALL)
 _START: Final = b"\0\0"
 """A record's attributes and its timestamp's distance from the batch's: none."""
@@ -54,15 +45,15 @@ def build_batch(
     parts: list[bytes] = []
     for delta, (key, value) in enumerate(pairs):
         size = len(key)
-        number = _SMALL[delta] if delta < _KNOWN else _zigzag(delta)
-        key_size = _SMALL[size] if size < _KNOWN else _zigzag(size)
+        number = _SMALL[delta] if delta < _KNOWN else varint(delta)
+        key_size = _SMALL[size] if size < _KNOWN else varint(size)
         if value is None:
             value_size, value = _NULL, b""
         else:
-            value_size = _SMALL[len(value)] if len(value) < _KNOWN else _zigzag(len(value))
+            value_size = _SMALL[len(value)] if len(value) < _KNOWN else varint(len(value))
         size += 3 + len(number) + len(key_size) + len(value_size) + len(value)
         parts += (
-            _SMALL[size] if size < _KNOWN else _zigzag(size),
+            _SMALL[size] if size < _KNOWN else varint(size),
             _START,
             number,
             key_size,

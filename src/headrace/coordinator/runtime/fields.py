@@ -29,7 +29,7 @@ class BadRecord(Exception):
     """Bytes, of a record of an internal topic or inside one, that are not what their format says."""
 
 
-class Reader:
+class FieldReader:
     """A walk over the fields of a key, a value or a part of one, from the front; `BadRecord` where they end early."""
 
     __slots__ = ("_at", "_compact", "_data")

@@ -32,7 +32,7 @@ NOBODY: Final = Producer(NO_ID, NO_EPOCH)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TxnOutcome:
     """What a request comes to: the transaction that is to be written first, and the answer. A prepared transaction that
     was written is followed by its markers."""
 
@@ -43,7 +43,7 @@ class Outcome:
 
 
 _NO_PARTITIONS: Final[dict[str, Any]] = {"partitions": frozenset(), "topic_ids": {}}
-WANTS_ID: Final = Outcome(ErrorCode.concurrent_transactions)
+WANTS_ID: Final = TxnOutcome(ErrorCode.concurrent_transactions)
 """This needs a producer id that no other ever had: ask again with one."""
 
 
@@ -54,7 +54,7 @@ def init(
     timeout_ms: int,
     now_ms: int,
     new_id: int | None,
-) -> Outcome:
+) -> TxnOutcome:
     """A producer takes the id, and shuts out who had it. One that had it itself names what it was: `expected`."""
     if known is None:
         if new_id is None:
@@ -68,9 +68,9 @@ def init(
         )
         return _granted(made)
     if expected is not None and not _may_continue(known, expected):
-        return Outcome(ErrorCode.producer_fenced)
+        return TxnOutcome(ErrorCode.producer_fenced)
     if known.is_prepared:
-        return Outcome(ErrorCode.concurrent_transactions)
+        return TxnOutcome(ErrorCode.concurrent_transactions)
     if known.state is State.ONGOING:
         return fence(known, now_ms, new_id)
     return _take(known, expected, timeout_ms, now_ms, new_id)
@@ -83,7 +83,9 @@ def _may_continue(known: Transaction, expected: Producer) -> bool:
     return expected.id == known.previous_producer_id and expected.epoch == known.last_producer_epoch == LAST_EPOCH
 
 
-def _take(known: Transaction, expected: Producer | None, timeout_ms: int, now_ms: int, new_id: int | None) -> Outcome:
+def _take(
+    known: Transaction, expected: Producer | None, timeout_ms: int, now_ms: int, new_id: int | None
+) -> TxnOutcome:
     fresh: dict[str, Any] = {"timeout_ms": timeout_ms, "start_ms": -1, **_NO_PARTITIONS}
     if expected is not None and expected.epoch != known.producer_epoch:
         return _granted(known.moved(Event.INIT, now_ms, **fresh))  # it asks again: the answer was lost
@@ -98,16 +100,16 @@ def _take(known: Transaction, expected: Producer | None, timeout_ms: int, now_ms
     return _granted(known.moved(Event.INIT, now_ms, producer_epoch=0, last_producer_epoch=last, **ids, **fresh))
 
 
-def _granted(write: Transaction) -> Outcome:
-    return Outcome(write=write, producer=Producer(write.producer_id, write.producer_epoch))
+def _granted(write: Transaction) -> TxnOutcome:
+    return TxnOutcome(write=write, producer=Producer(write.producer_id, write.producer_epoch))
 
 
-def fence(known: Transaction, now_ms: int, new_id: int | None = None) -> Outcome:
+def fence(known: Transaction, now_ms: int, new_id: int | None = None) -> TxnOutcome:
     """Abort an open transaction whatever its producer wants: who asks is to try again once that is done."""
     if known.is_exhausted and new_id is None:
         return WANTS_ID
     fenced = known.moved(Event.FENCE, now_ms)
-    return Outcome(ErrorCode.concurrent_transactions, _prepared(fenced, Event.ABORT, now_ms, EPOCH_BUMPING, new_id))
+    return TxnOutcome(ErrorCode.concurrent_transactions, _prepared(fenced, Event.ABORT, now_ms, EPOCH_BUMPING, new_id))
 
 
 def add(
@@ -117,18 +119,18 @@ def add(
     topic_ids: Mapping[str, UUID],
     now_ms: int,
     version: int,
-) -> Outcome:
+) -> TxnOutcome:
     """Partitions become part of the transaction, with the ids of their topics; the first ones begin it."""
     refused = _refused(known, producer)
     if refused is not None or known is None:
-        return Outcome(refused or ErrorCode.invalid_producer_id_mapping)
+        return TxnOutcome(refused or ErrorCode.invalid_producer_id_mapping)
     changes = {"partitions": partitions, "topic_ids": topic_ids, "start_ms": now_ms, "client_version": version}
     if known.state is State.ONGOING:
         together, ids = known.partitions | partitions, {**known.topic_ids, **topic_ids}
         if together == known.partitions and ids == known.topic_ids:
-            return Outcome()
+            return TxnOutcome()
         changes |= {"partitions": together, "topic_ids": ids, "start_ms": known.start_ms}
-    return Outcome(write=known.moved(Event.ADD, now_ms, **changes))
+    return TxnOutcome(write=known.moved(Event.ADD, now_ms, **changes))
 
 
 def verify(
@@ -169,44 +171,44 @@ def _is_fenced(known: Transaction, producer: Producer) -> bool:
 
 def end(
     known: Transaction | None, producer: Producer, committed: bool, now_ms: int, version: int, new_id: int | None
-) -> Outcome:
+) -> TxnOutcome:
     """The producer commits or aborts."""
     if known is None:
-        return Outcome(ErrorCode.invalid_producer_id_mapping)
+        return TxnOutcome(ErrorCode.invalid_producer_id_mapping)
     event = Event.COMMIT if committed else Event.ABORT
     if version >= EPOCH_BUMPING:
         return _end_with_epoch(known, producer, event, now_ms, version, new_id)
     if known.producer_id != producer.id:
-        return Outcome(ErrorCode.invalid_producer_id_mapping)
+        return TxnOutcome(ErrorCode.invalid_producer_id_mapping)
     if _is_fenced(known, producer):
-        return Outcome(ErrorCode.producer_fenced)
+        return TxnOutcome(ErrorCode.producer_fenced)
     if known.state is State.ONGOING:
-        return Outcome(write=_prepared(known, event, now_ms, version, None), producer=producer)
+        return TxnOutcome(write=_prepared(known, event, now_ms, version, None), producer=producer)
     if known.state is State.EMPTY or known.is_committed != committed:
-        return Outcome(ErrorCode.invalid_txn_state)
-    return Outcome(ErrorCode.concurrent_transactions if known.is_prepared else ErrorCode.none, producer=producer)
+        return TxnOutcome(ErrorCode.invalid_txn_state)
+    return TxnOutcome(ErrorCode.concurrent_transactions if known.is_prepared else ErrorCode.none, producer=producer)
 
 
 def _end_with_epoch(
     known: Transaction, producer: Producer, event: Event, now_ms: int, version: int, new_id: int | None
-) -> Outcome:
+) -> TxnOutcome:
     """The newer protocol: the epoch identifies the transaction. The one before the current is ended already."""
     wanted_commit = event is Event.COMMIT
     if _was_ended(known, producer):
         if known.state not in (State.EMPTY, State.ONGOING) and known.is_committed == wanted_commit:
             now = Producer(known.producer_id, known.producer_epoch)
-            return Outcome(ErrorCode.concurrent_transactions) if known.is_prepared else Outcome(producer=now)
+            return TxnOutcome(ErrorCode.concurrent_transactions) if known.is_prepared else TxnOutcome(producer=now)
         is_later = known.state in (State.EMPTY, State.ONGOING)
-        return Outcome(ErrorCode.producer_fenced if is_later else ErrorCode.invalid_txn_state)
+        return TxnOutcome(ErrorCode.producer_fenced if is_later else ErrorCode.invalid_txn_state)
     refused = _refused(known, producer)
     if refused is not None:
-        return Outcome(refused)
+        return TxnOutcome(refused)
     if wanted_commit and known.state is not State.ONGOING:
-        return Outcome(ErrorCode.invalid_txn_state)
+        return TxnOutcome(ErrorCode.invalid_txn_state)
     if known.is_exhausted and new_id is None:
         return WANTS_ID
     prepared = _prepared(known, event, now_ms, version, new_id)
-    return Outcome(write=prepared, producer=_successor(prepared))
+    return TxnOutcome(write=prepared, producer=_successor(prepared))
 
 
 def _was_ended(known: Transaction, producer: Producer) -> bool:

@@ -17,7 +17,7 @@ from uuid import UUID
 from headrace.coordinator.runtime.fields import (
     LARGEST_TEXT,
     BadRecord,
-    Reader,
+    FieldReader,
     i32s,
     plain_text,
     write_compact_text,
@@ -73,7 +73,7 @@ def encode_key(transactional_id: str) -> bytes:
 
 def decode_key(key: bytes) -> str | None:
     """The transactional id; None where the record is of a kind that nobody here knows."""
-    reader = Reader(key)
+    reader = FieldReader(key)
     return reader.text() if reader.i16() == KEY else None
 
 
@@ -118,12 +118,12 @@ def _tags(transaction: Transaction) -> dict[int, bytes]:
 def decode_value(transactional_id: str, value: bytes) -> Transaction:
     """Any version of a value."""
     try:
-        return _read_transaction(transactional_id, Reader(value))
+        return _read_transaction(transactional_id, FieldReader(value))
     except BadRecord as error:
         raise BadRecord(f"the state of transactional id {transactional_id!r} cannot be read: {error}") from error
 
 
-def _read_transaction(transactional_id: str, reader: Reader) -> Transaction:
+def _read_transaction(transactional_id: str, reader: FieldReader) -> Transaction:
     reader.version(VERSION, _FIRST_FLEXIBLE)
     producer_id, epoch, timeout_ms, state = reader.fixed(_HEAD)
     if state not in _STATES:
@@ -147,7 +147,7 @@ def _read_transaction(transactional_id: str, reader: Reader) -> Transaction:
     )
 
 
-def _read_partitions(reader: Reader) -> tuple[frozenset[TopicPartition], dict[str, UUID]]:
+def _read_partitions(reader: FieldReader) -> tuple[frozenset[TopicPartition], dict[str, UUID]]:
     partitions: set[TopicPartition] = set()
     topic_ids: dict[str, UUID] = {}
     for _ in range(reader.count()):
@@ -167,4 +167,4 @@ def _uuid(data: bytes) -> UUID:
 
 def _tag(tags: dict[int, bytes], tag: int, kind: Struct, default: int) -> int:
     data = tags.get(tag)
-    return default if data is None else Reader(data).fixed(kind)[0]
+    return default if data is None else FieldReader(data).fixed(kind)[0]

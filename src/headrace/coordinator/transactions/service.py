@@ -31,7 +31,7 @@ from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.transactions import EPOCH_BUMPING, TransactionMarker
 
 from . import decisions
-from .decisions import WANTS_ID, Outcome, Producer
+from .decisions import WANTS_ID, Producer, TxnOutcome
 from .markers import AppendMarker, Job, MarkerSender
 from .model import Transaction
 from .records import TRANSACTION_TOPIC, check_id
@@ -55,7 +55,7 @@ Open = set[tuple[int, TopicPartition]]
 """Producer ids, and the partitions that their transactions are open on."""
 _LIST_VERSION: Final = 1
 _DESCRIBE_VERSION: Final = 0
-Decide = Callable[[Transaction | None, int | None], Outcome]
+Decide = Callable[[Transaction | None, int | None], TxnOutcome]
 """From what is known, and a new producer id if one was asked for."""
 
 
@@ -151,7 +151,7 @@ class TransactionCoordinator:
 
     # Requests
 
-    async def init_producer(self, transactional_id: str, timeout_ms: int, expected: Producer | None) -> Outcome:
+    async def init_producer(self, transactional_id: str, timeout_ms: int, expected: Producer | None) -> TxnOutcome:
         """InitProducerId with a transactional id."""
         check_id(transactional_id)
         if not 0 < timeout_ms <= self.settings.max_timeout_ms:
@@ -187,11 +187,11 @@ class TransactionCoordinator:
             self._check_not_late(transactional_id, producer, connection)
         missing: set[TopicPartition] = set()
 
-        def decide(known: Transaction | None, _: int | None) -> Outcome:
+        def decide(known: Transaction | None, _: int | None) -> TxnOutcome:
             missing.clear()
             missing.update(self._unknown(asked, topic_ids))
             if missing:
-                return Outcome(self._code_of_unknown())
+                return TxnOutcome(self._code_of_unknown())
             return decisions.add(known, producer, asked, self._topic_ids(asked), self._clock.now_ms(), version)
 
         code = (await self._decide(transactional_id, decide)).code
@@ -232,7 +232,7 @@ class TransactionCoordinator:
 
     async def end(
         self, transactional_id: str, producer: Producer, *, committed: bool, version: int = OLDER, connection: int = 0
-    ) -> Outcome:
+    ) -> TxnOutcome:
         """EndTxn: the answer comes when the outcome is committed, markers are written after it."""
         check_id(transactional_id)
         if version < NEWER:
@@ -263,7 +263,7 @@ class TransactionCoordinator:
         if entry is not None:
             entry.ended_by = (*producer, connection)
 
-    async def _decide(self, transactional_id: str, decide: Decide, *, waits: bool = True) -> Outcome:
+    async def _decide(self, transactional_id: str, decide: Decide, *, waits: bool = True) -> TxnOutcome:
         """Decide, write, and return the outcome once it is committed.
 
         Between the look at what is known and the write of what follows nothing else happens. Where the transaction
@@ -349,11 +349,11 @@ class TransactionCoordinator:
             return False
         return True
 
-    async def expire(self) -> int:
-        """Forget the ids that were not used for `transactional.id.expiration.ms`; how many there were."""
+    async def expire(self, now_ms: int) -> int:
+        """Forget the ids that by then were not used for `transactional.id.expiration.ms`; how many there were."""
         count = 0
         async for shard, transaction in self._transactions():
-            if not decisions.is_expired(transaction, self._clock.now_ms(), self.settings.expiration_ms):
+            if not decisions.is_expired(transaction, now_ms, self.settings.expiration_ms):
                 continue
             try:
                 shard.forget(transaction.transactional_id)

@@ -30,7 +30,7 @@ Prepared = Callable[["TransactionShard", Transaction], None]
 """Called when the end of a transaction is committed: its markers are to be written."""
 
 
-class Entry:
+class TxnEntry:
     """A transactional id: its transaction, and the end of the log when that was written."""
 
     __slots__ = ("end", "ended_by", "is_fenced", "settled", "since", "transaction")
@@ -55,7 +55,7 @@ class TransactionShard(Shard):
 
     def __init__(self, partition: Partition, clock: Clock, scheduler: Scheduler, prepared: Prepared) -> None:
         super().__init__(partition, clock, scheduler)
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, TxnEntry] = {}
         self._prepared = prepared
 
     # Loading
@@ -71,7 +71,7 @@ class TransactionShard(Shard):
             self.entries.pop(transactional_id, None)
         else:
             transaction = decode_value(transactional_id, value)
-            self.entries[transactional_id] = Entry(transaction, self._end, self._began(transaction))
+            self.entries[transactional_id] = TxnEntry(transaction, self._end, self._began(transaction))
 
     def _began(self, transaction: Transaction) -> float:
         """When a transaction began that is found in the log: by the time of day, of which there is no other."""
@@ -113,7 +113,7 @@ class TransactionShard(Shard):
     def _put(self, transaction: Transaction) -> None:
         entry = self.entries.get(transaction.transactional_id)
         if entry is None:
-            entry = Entry(transaction, self._end, self.clock.monotonic())
+            entry = TxnEntry(transaction, self._end, self.clock.monotonic())
             self.entries[transaction.transactional_id] = entry
         if entry.transaction.state is not State.ONGOING:
             entry.since = self.clock.monotonic()
@@ -177,7 +177,7 @@ class TransactionShard(Shard):
             )
 
 
-def _settle(entry: Entry) -> None:
+def _settle(entry: TxnEntry) -> None:
     settled, entry.settled = entry.settled, None
     if settled is not None and not settled.done():
         settled.set_result(None)

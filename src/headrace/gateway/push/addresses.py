@@ -1,4 +1,4 @@
-"""Where callbacks may lead: to public addresses, and to what an operator allows. Pure but for the types.
+"""Which addresses a callback may have: public ones, and those that an operator allows.
 
 A callback's host is resolved once per connection, every address found is checked, and the connection goes to a checked
 address: a name cannot be resolved again to somewhere else in between.
@@ -15,8 +15,8 @@ _NAT64: Final = IPv6Network("64:ff9b::/96")
 _LONGEST: Final = 2048
 
 
-class Refused(Exception):
-    """A callback leads where none may lead."""
+class AddressRefused(Exception):
+    """The callback's address is not allowed."""
 
 
 class Callback(NamedTuple):
@@ -35,22 +35,22 @@ class Callback(NamedTuple):
 
 
 def parse_callback(url: str) -> Callback:
-    """A URL that can be posted to; `Refused` says what is wrong with any other."""
+    """A URL that can be posted to; `AddressRefused` says what is wrong with any other."""
     if len(url) > _LONGEST or not url.isascii() or not url.isprintable() or " " in url:
-        raise Refused(f"a callback is a URL of up to {_LONGEST} printable ASCII characters")
+        raise AddressRefused(f"a callback is a URL of up to {_LONGEST} printable ASCII characters")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise Refused(f"'{url}' is not a URL: {error}") from None
+        raise AddressRefused(f"'{url}' is not a URL: {error}") from None
     if parts.scheme not in _PORTS:
-        raise Refused(f"a callback is http or https, not '{parts.scheme}'")
+        raise AddressRefused(f"a callback is http or https, not '{parts.scheme}'")
     if parts.username is not None or parts.password is not None:
-        raise Refused("a callback has no name or password in its URL; give headers instead")
+        raise AddressRefused("a callback has no name or password in its URL; give headers instead")
     if not parts.hostname:
-        raise Refused("a callback has a host")
+        raise AddressRefused("a callback has a host")
     if port == 0:
-        raise Refused("a callback's port is between 1 and 65535")
+        raise AddressRefused("a callback's port is between 1 and 65535")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Callback(parts.scheme == "https", parts.hostname, port or _PORTS[parts.scheme], target)
 
@@ -68,14 +68,14 @@ class AddressRules:
                 self._names.add(entry.lower())
 
     def check(self, host: str, found: Iterable[str]) -> list[str]:
-        """The addresses of a host, all of which are allowed; `Refused` when one is not."""
+        """The addresses of a host, all of which are allowed; `AddressRefused` when one is not."""
         addresses = [ip_address(each) for each in found]
         if not addresses:
-            raise Refused(f"'{host}' has no address")
+            raise AddressRefused(f"'{host}' has no address")
         if host.lower() not in self._names:
             for address in addresses:
                 if not self._is_allowed(address):
-                    raise Refused(f"'{host}' is {address}, which is not public; --push-allow lets it through")
+                    raise AddressRefused(f"'{host}' is {address}, which is not public; --push-allow lets it through")
         return [str(each) for each in addresses]
 
     def _is_allowed(self, address: IpAddress) -> bool:
@@ -99,7 +99,7 @@ def unwrapped(address: IpAddress) -> IpAddress:
 
 
 def is_public(address: IpAddress) -> bool:
-    """Whether an address is out in the world."""
+    """Whether an address is a public one."""
     if isinstance(address, IPv6Address) and (address.is_site_local or address.scope_id):
         return False
     return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)

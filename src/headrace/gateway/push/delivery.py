@@ -34,8 +34,8 @@ from headrace.protocol.topic_partition import TopicPartition
 from ..publishing import now_ms
 from ..records import joined, shown
 from .filters import matches
-from .model import DeliveryProgress, Subscription, pause_ms
-from .sending import Post, Result, Sender
+from .model import DeliveryProgress, PushSubscription, pause_ms
+from .sending import CallbackResult, CallbackSender, Post
 from .signing import sign
 
 log = structlog.get_logger(__name__)
@@ -50,15 +50,15 @@ _TROUBLE: Final = (ConnectionLost, Unavailable, AuthenticationRefused, VersionNo
 Sleep = Callable[[float], Awaitable[None]]
 
 
-class Delivery:
+class PushDelivery:
     """One subscription on this gateway: a member of its group, and workers while it is the owner."""
 
     def __init__(
         self,
         client: Client,
-        subscription: Subscription,
+        subscription: PushSubscription,
         recall: Callable[[], DeliveryProgress],
-        sender: Callable[[], Sender],
+        sender: Callable[[], CallbackSender],
         *,
         owner: str,
         sleep: Sleep = asyncio.sleep,
@@ -124,13 +124,13 @@ class Delivery:
 
     # One partition
 
-    async def _work(self, place: TopicPartition, offset: int) -> None:
+    async def _work(self, topic_partition: TopicPartition, offset: int) -> None:
         while True:
-            worker = _Worker(self, place, offset)
+            worker = _Worker(self, topic_partition, offset)
             try:
                 await worker.run()
             except _TROUBLE as error:
-                self._note_error(f"partition {place[1]} cannot be read: {error}")
+                self._note_error(f"partition {topic_partition[1]} cannot be read: {error}")
             except Exception as error:
                 log.exception("a delivery failed", subscription=self.subscription.id, exc_info=error)
                 self._note_error(f"unexpected {type(error).__name__}")
@@ -139,17 +139,20 @@ class Delivery:
             offset = worker.done
             await asyncio.sleep(_AGAIN_SECONDS)
 
-    async def commit(self, place: TopicPartition, offset: int) -> None:
+    async def commit(self, topic_partition: TopicPartition, offset: int) -> None:
         """Commit how far a partition is, while this gateway is the owner."""
         if self._member.state is MembershipState.STABLE:
-            refused = await self._member.commit({place: CommittedOffset(offset)})
+            refused = await self._member.commit({topic_partition: CommittedOffset(offset)})
             for code in refused.values():
                 log.info("a commit was refused", subscription=self.subscription.id, code=code.name)
 
-    async def deliver(self, post: Post, place: TopicPartition, records: Sequence[Record]) -> None:
+    async def deliver(self, post: Post, topic_partition: TopicPartition, records: Sequence[Record]) -> None:
         """Post records until they are taken, or put them into the dead-letter topic."""
         subscription, progress = self.subscription, self.progress
-        body, identity = _body(subscription, place, records), _identity(subscription, place, records)
+        body, identity = (
+            _body(subscription, topic_partition, records),
+            _identity(subscription, topic_partition, records),
+        )
         for attempt in range(1, subscription.max_attempts + 1):
             result = await self._post(post, identity, body, attempt)
             if result.is_good:
@@ -159,12 +162,12 @@ class Delivery:
                 return
             progress.failed_attempts += 1
             progress.retrying = attempt < subscription.max_attempts
-            self._note_error(f"offset {records[0].offset} of partition {place[1]}: {result.reason}")
+            self._note_error(f"offset {records[0].offset} of partition {topic_partition[1]}: {result.reason}")
             if progress.retrying:
                 await self._sleep(pause_ms(subscription, attempt, random(), result.retry_after) / 1000)
-        await self._bury(place, records, result)
+        await self._bury(topic_partition, records, result)
 
-    async def _post(self, post: Post, identity: str, body: bytes, attempt: int) -> Result:
+    async def _post(self, post: Post, identity: str, body: bytes, attempt: int) -> CallbackResult:
         subscription = self.subscription
         headers = {
             **subscription.headers,
@@ -176,12 +179,12 @@ class Delivery:
         }
         return await post(subscription.callback_url, headers, body, subscription.timeout_ms / 1000)
 
-    async def _bury(self, place: TopicPartition, records: Sequence[Record], result: Result) -> None:
+    async def _bury(self, topic_partition: TopicPartition, records: Sequence[Record], result: CallbackResult) -> None:
         """Write dead letters; goes on until the cluster takes them, for there is nowhere else to put them."""
         for record in records:
             while True:
                 try:
-                    await self._write_dead_letter(place, record, result)
+                    await self._write_dead_letter(topic_partition, record, result)
                     break
                 except _TROUBLE as error:
                     self._note_error(f"the dead-letter topic takes nothing: {error}")
@@ -189,11 +192,11 @@ class Delivery:
         self.progress.dead_lettered += len(records)
         self.is_dirty = True
 
-    async def _write_dead_letter(self, place: TopicPartition, record: Record, result: Result) -> None:
+    async def _write_dead_letter(self, topic_partition: TopicPartition, record: Record, result: CallbackResult) -> None:
         subscription, client = self.subscription, self._client
-        letter = dead_letter(subscription, place, record, result)
+        letter = dead_letter(subscription, topic_partition, record, result)
         count = (await client.cluster.topic(subscription.dead_letter)).partitions
-        key = f"{subscription.id}:{place[0]}:{place[1]}:{record.offset}"
+        key = f"{subscription.id}:{topic_partition[0]}:{topic_partition[1]}:{record.offset}"
         partition = once.partition_of(key, count) if record.key is None else partition_for(record.key, count)
         same = [letter._replace(headers=())]
         identity = once.identity(client.cluster.cluster_id, "push", subscription.dead_letter, key, same)
@@ -207,12 +210,12 @@ class Delivery:
 class _Worker:
     """One partition: records taken, delivered and committed in order. `done` is the offset up to which all is."""
 
-    def __init__(self, delivery: Delivery, place: TopicPartition, offset: int) -> None:
+    def __init__(self, delivery: PushDelivery, topic_partition: TopicPartition, offset: int) -> None:
         self.done = offset
         self._delivery = delivery
-        self._place = place
+        self._topic_partition = topic_partition
         self._post = delivery._sender()
-        self._reader = Reader(delivery._client.cluster, {place: offset})
+        self._reader = Reader(delivery._client.cluster, {topic_partition: offset})
         self._committed = offset
         self._committed_at = asyncio.get_running_loop().time()
 
@@ -230,14 +233,14 @@ class _Worker:
         wanted = [record for record in records if matches(self._delivery.subscription.filter, record)]
         self._delivery.progress.filtered += len(records) - len(wanted)
         if wanted:
-            await self._delivery.deliver(self._post, self._place, wanted)
+            await self._delivery.deliver(self._post, self._topic_partition, wanted)
         self.done = records[-1].offset + 1
         if asyncio.get_running_loop().time() - self._committed_at > _COMMIT_SECONDS:
             await self._commit()
 
     async def _commit(self) -> None:
         if self.done > self._committed:
-            await self._delivery.commit(self._place, self.done)
+            await self._delivery.commit(self._topic_partition, self.done)
             self._committed = self.done
             self._committed_at = asyncio.get_running_loop().time()
 
@@ -256,24 +259,27 @@ def _chunks(records: list[Record], size: int) -> list[list[Record]]:
     return [records[start : start + size] for start in range(0, len(records), size)]
 
 
-def _identity(subscription: Subscription, place: TopicPartition, records: Sequence[Record]) -> str:
-    return f"{subscription.id}-{place[0]}-{place[1]}-{records[0].offset}"
+def _identity(subscription: PushSubscription, topic_partition: TopicPartition, records: Sequence[Record]) -> str:
+    return f"{subscription.id}-{topic_partition[0]}-{topic_partition[1]}-{records[0].offset}"
 
 
-def _body(subscription: Subscription, place: TopicPartition, records: Sequence[Record]) -> bytes:
+def _body(subscription: PushSubscription, topic_partition: TopicPartition, records: Sequence[Record]) -> bytes:
     texts = [
-        shown(*place, record, subscription.format if subscription.format != "text" else "auto") for record in records
+        shown(*topic_partition, record, subscription.format if subscription.format != "text" else "auto")
+        for record in records
     ]
     if not subscription.batch:
         return texts[0].encode()
     return f'{{"subscription":"{subscription.id}","records":{joined(texts)}}}'.encode()
 
 
-def dead_letter(subscription: Subscription, place: TopicPartition, record: Record, result: Result) -> Record:
+def dead_letter(
+    subscription: PushSubscription, topic_partition: TopicPartition, record: Record, result: CallbackResult
+) -> Record:
     """The record as it was, with headers that say where it comes from and why it is here."""
     told = {
-        "headrace.dlq.topic": place[0],
-        "headrace.dlq.partition": str(place[1]),
+        "headrace.dlq.topic": topic_partition[0],
+        "headrace.dlq.partition": str(topic_partition[1]),
         "headrace.dlq.offset": str(record.offset),
         "headrace.dlq.timestamp": str(record.timestamp),
         "headrace.dlq.subscription": subscription.id,

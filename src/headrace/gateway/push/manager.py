@@ -1,4 +1,4 @@
-"""All subscriptions on this gateway: each that is active has a `Delivery`; changes in the store start and end them."""
+"""All subscriptions on this gateway: each active one has a `PushDelivery`; changes in the store start and end them."""
 
 import asyncio
 import os
@@ -16,9 +16,9 @@ from headrace.protocol.errors import CodedError
 from ..credentials import Clients
 from ..publishing import now_ms
 from .addresses import AddressRules
-from .delivery import Delivery
-from .model import DeliveryProgress, Subscription
-from .sending import Sender
+from .delivery import PushDelivery
+from .model import DeliveryProgress, PushSubscription
+from .sending import CallbackSender
 from .store import Store
 
 _NOTE_SECONDS: Final = 2.0
@@ -34,7 +34,7 @@ class Manager:
         self.store = Store(clients.own, self._changed)
         self._clients = clients
         self._name = clients.settings.advertise or f"{socket.gethostname()}-{os.getpid()}"
-        self._deliveries: dict[str, tuple[Delivery, asyncio.Task[None]]] = {}
+        self._deliveries: dict[str, tuple[PushDelivery, asyncio.Task[None]]] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
@@ -50,7 +50,7 @@ class Manager:
             await asyncio.gather(*tasks, *self._ending, return_exceptions=True)
 
     def progress(self, name: str) -> DeliveryProgress:
-        """How a subscription does: what is known here where it is delivered here, what was written down elsewhere."""
+        """A subscription's progress: as known here where it is delivered here, else as its owner last wrote it down."""
         held = self._deliveries.get(name)
         if held is not None and held[0].is_owner:
             return held[0].progress
@@ -65,12 +65,12 @@ class Manager:
         if held is None and subscription is not None and not subscription.is_paused:
             self._begin(subscription)
 
-    def _begin(self, subscription: Subscription) -> None:
-        delivery = Delivery(
+    def _begin(self, subscription: PushSubscription) -> None:
+        delivery = PushDelivery(
             self._clients.own(),
             subscription,
             lambda: self.store.progress.get(subscription.id, DeliveryProgress()),
-            lambda: Sender(self.rules),
+            lambda: CallbackSender(self.rules),
             owner=self._name,
         )
         self._deliveries[subscription.id] = delivery, asyncio.ensure_future(delivery.run())
@@ -82,7 +82,7 @@ class Manager:
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
-    async def _ended(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
+    async def _ended(self, delivery: PushDelivery, task: asyncio.Task[None]) -> None:
         await asyncio.gather(task, return_exceptions=True)
         if delivery.is_dirty and delivery.subscription.id in self.store.subscriptions:
             await self._write(delivery)
@@ -95,7 +95,7 @@ class Manager:
                 if delivery.is_dirty and delivery.is_owner:
                     await self._write(delivery)
 
-    async def _write(self, delivery: Delivery) -> None:
+    async def _write(self, delivery: PushDelivery) -> None:
         delivery.is_dirty = False
         delivery.progress.updated_ms = now_ms()
         try:

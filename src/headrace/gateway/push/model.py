@@ -1,4 +1,4 @@
-"""A subscription and how it does, as values."""
+"""Push subscriptions and their delivery progress, as values."""
 
 import json
 import re
@@ -78,8 +78,8 @@ STATUS: Final = Object(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
-    """What is to be delivered where, and how patiently."""
+class PushSubscription:
+    """A subscription: topic, filter, callback and retries."""
 
     id: str
     topic: str
@@ -106,7 +106,7 @@ class Subscription:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> "Subscription":
+    def decode(cls, data: bytes) -> "PushSubscription":
         """ValueError or TypeError for what is no subscription; members of a later version are left out."""
         known = {each.name for each in fields(cls)}
         return cls(**{name: value for name, value in json.loads(data).items() if name in known})
@@ -164,7 +164,7 @@ def header_fault(headers: Mapping[str, str]) -> str:
     return ""
 
 
-def pause_ms(subscription: Subscription, attempt: int, chance: float, retry_after: float = 0.0) -> float:
+def pause_ms(subscription: PushSubscription, attempt: int, chance: float, retry_after: float = 0.0) -> float:
     """How long to wait after an attempt (the first is 1): doubled each time up to the most, half of it by chance.
 
     What the callback asked for (`Retry-After`) holds where it is longer, up to ten times the most.

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from headrace.client.aio import admin, groups
 from headrace.client.aio.client import Client
-from headrace.client.aio.fetching import FetchPosition, fetch, list_offsets
+from headrace.client.aio.fetching import fetch, list_offsets
 from headrace.client.core.offsets import EARLIEST
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.topic_partition import TopicPartition
@@ -23,17 +23,17 @@ from ..group_routes import lag
 from ..rawjson import loads
 from ..read_routes import READ_PROBLEMS
 from ..topic_routes import wait_until_known
-from .addresses import Refused, parse_callback
+from .addresses import AddressRefused, parse_callback
 from .filters import check_filter
 from .manager import Manager
-from .model import CREATE, STATUS, VIEW, Subscription, header_fault
+from .model import CREATE, STATUS, VIEW, PushSubscription, header_fault
 from .signing import key_of, new_secret
 
 MOST_SUBSCRIPTIONS: Final = 1000
 _PATH: Final = "/api/v1/subscriptions"
 _ID: Final = {"id": Text(pattern="sub_[0-9a-f]{16}", least=20, most=20, wanted="a subscription's id")}
 
-Find = Callable[[Request], Awaitable[Subscription]]
+Find = Callable[[Request], Awaitable[PushSubscription]]
 """The caller's own subscription that a request names."""
 
 
@@ -42,7 +42,7 @@ def push_routes(clients: Clients, manager: Manager) -> Routes:
     routes = Routes(tag="Push", about="Records posted to a callback: at least once, in order, signed.")
     store = manager.store
 
-    async def find(request: Request) -> Subscription:
+    async def find(request: Request) -> PushSubscription:
         client = clients.of(request)
         await store.synced()
         found = store.subscriptions.get(request.params["id"])
@@ -161,36 +161,36 @@ def _add_changes(routes: Routes, manager: Manager, find: Find) -> None:
         return Answer(204)
 
 
-def _subscription(wanted: dict[str, Any], principal: str) -> Subscription:
+def _subscription(body: dict[str, Any], principal: str) -> PushSubscription:
     name = f"sub_{token_hex(8)}"
-    secret = wanted.get("secret") or new_secret()
+    secret = body.get("secret") or new_secret()
     try:
         key_of(secret)
     except ValueError as error:
         raise bad_request(f"the secret is not usable: {error}") from None
-    fault = header_fault(wanted.get("headers", {}))
+    fault = header_fault(body.get("headers", {}))
     if fault:
         raise bad_request(fault)
-    check_filter(wanted.get("filter", {}))
-    backoff = wanted.get("backoff", {})
+    check_filter(body.get("filter", {}))
+    backoff = body.get("backoff", {})
     initial = backoff.get("initial_ms", 500)
-    return Subscription(
+    return PushSubscription(
         id=name,
-        topic=wanted["topic"],
-        group=wanted.get("group", f"push-{name}"),
-        callback_url=wanted["callback_url"],
+        topic=body["topic"],
+        group=body.get("group", f"push-{name}"),
+        callback_url=body["callback_url"],
         secret=secret,
-        dead_letter=wanted.get("dead_letter", f"{wanted['topic'][:237]}.dead-letter"),
+        dead_letter=body.get("dead_letter", f"{body['topic'][:237]}.dead-letter"),
         principal=principal,
-        filter=wanted.get("filter"),
-        batch=wanted.get("batch", {}).get("max_records", 0),
-        max_attempts=wanted.get("max_attempts", 10),
+        filter=body.get("filter"),
+        batch=body.get("batch", {}).get("max_records", 0),
+        max_attempts=body.get("max_attempts", 10),
         initial_ms=initial,
         max_ms=max(backoff.get("max_ms", 60_000), initial),
-        timeout_ms=wanted.get("timeout_ms", 10_000),
-        start=wanted.get("from", "latest"),
-        format=wanted.get("format", "auto"),
-        headers=wanted.get("headers", {}),
+        timeout_ms=body.get("timeout_ms", 10_000),
+        start=body.get("from", "latest"),
+        format=body.get("format", "auto"),
+        headers=body.get("headers", {}),
     )
 
 
@@ -200,16 +200,16 @@ async def _check_callback(manager: Manager, url: str) -> None:
         callback = parse_callback(url)
         infos = await asyncio.get_running_loop().getaddrinfo(callback.host, callback.port, type=socket.SOCK_STREAM)
         manager.rules.check(callback.host, dict.fromkeys(str(info[4][0]) for info in infos))
-    except Refused as error:
+    except AddressRefused as error:
         raise bad_request(str(error), "callback-refused") from None
     except (OSError, UnicodeError) as error:
         raise bad_request(f"the callback's host cannot be resolved: {error}", "callback-refused") from None
 
 
-async def _check_rights(client: Client, subscription: Subscription) -> None:
+async def _check_rights(client: Client, subscription: PushSubscription) -> None:
     """Who subscribes must itself be allowed to read the topic in that group: brokers are asked in its name."""
     start = (await list_offsets(client.cluster, subscription.topic, {0: EARLIEST}))[0][0]
-    await fetch(client.cluster, FetchPosition(subscription.topic, 0, start), max_bytes=1)
+    await fetch(client.cluster, TopicPartition(subscription.topic, 0), start, max_bytes=1)
     await groups.committed(client.cluster, subscription.group, [TopicPartition(subscription.topic, 0)])
     found = await groups.describe(client.cluster, subscription.group)
     if found.members:
@@ -230,7 +230,7 @@ async def _ensure_dead_letter(client: Client, topic: str) -> None:
         await wait_until_known(client.cluster, topic)
 
 
-def _check_room(manager: Manager, subscription: Subscription) -> None:
+def _check_room(manager: Manager, subscription: PushSubscription) -> None:
     known = manager.store.subscriptions.values()
     if any(each.group == subscription.group for each in known):
         raise _taken(subscription.group)

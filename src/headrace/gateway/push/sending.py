@@ -9,13 +9,13 @@ from typing import Final, NamedTuple, Protocol
 
 import httptools
 
-from .addresses import AddressRules, Callback, Refused, parse_callback
+from .addresses import AddressRefused, AddressRules, Callback, parse_callback
 
 _LARGEST_ANSWER: Final = 64 * 1024
 _CHUNK: Final = 16 * 1024
 
 
-class Result(NamedTuple):
+class CallbackResult(NamedTuple):
     """What a callback said; `status` is 0 when it said nothing."""
 
     status: int
@@ -30,7 +30,7 @@ class Result(NamedTuple):
 class Post(Protocol):
     """Posts a body to a URL; never raises for what the other side does."""
 
-    async def __call__(self, url: str, headers: Mapping[str, str], body: bytes, timeout: float) -> Result: ...
+    async def __call__(self, url: str, headers: Mapping[str, str], body: bytes, timeout: float) -> CallbackResult: ...
 
 
 class _Connection(NamedTuple):
@@ -38,7 +38,7 @@ class _Connection(NamedTuple):
     writer: asyncio.StreamWriter
 
 
-class Sender:
+class CallbackSender:
     """Posts for one worker, over one connection that is kept as long as the other side keeps it."""
 
     def __init__(self, rules: AddressRules, tls: ssl.SSLContext | None = None) -> None:
@@ -46,22 +46,22 @@ class Sender:
         self._tls = tls
         self._kept: tuple[Callback, _Connection] | None = None
 
-    async def __call__(self, url: str, headers: Mapping[str, str], body: bytes, timeout: float) -> Result:
+    async def __call__(self, url: str, headers: Mapping[str, str], body: bytes, timeout: float) -> CallbackResult:
         try:
             callback = parse_callback(url)
             async with asyncio.timeout(timeout):
                 return await self._post(callback, encode_head(callback, headers, len(body)) + body)
-        except Refused as error:
-            return Result(0, str(error))
+        except AddressRefused as error:
+            return CallbackResult(0, str(error))
         except TimeoutError:
             self.close()
-            return Result(0, f"no answer within {timeout:g} s")
+            return CallbackResult(0, f"no answer within {timeout:g} s")
         except (OSError, ssl.SSLError, EOFError) as error:
             self.close()
-            return Result(0, f"{type(error).__name__}: {error}"[:300])
+            return CallbackResult(0, f"{type(error).__name__}: {error}"[:300])
         except httptools.HttpParserError as error:
             self.close()
-            return Result(0, f"the answer is not HTTP: {error}")
+            return CallbackResult(0, f"the answer is not HTTP: {error}")
         except BaseException:
             self.close()
             raise
@@ -72,7 +72,7 @@ class Sender:
             self._kept[1].writer.close()
             self._kept = None
 
-    async def _post(self, callback: Callback, request: bytes) -> Result:
+    async def _post(self, callback: Callback, request: bytes) -> CallbackResult:
         kept, self._kept = self._kept, None
         if kept is not None and kept[0][:3] == callback[:3]:
             try:
@@ -97,7 +97,7 @@ class Sender:
         )
         return _Connection(reader, writer)
 
-    async def _ask(self, callback: Callback, connection: _Connection, request: bytes) -> Result:
+    async def _ask(self, callback: Callback, connection: _Connection, request: bytes) -> CallbackResult:
         try:
             connection.writer.write(request)
             await connection.writer.drain()
@@ -110,7 +110,7 @@ class Sender:
             self._kept = callback, connection
         else:
             connection.writer.close()
-        return Result(answer.status, answer.reason, answer.retry_after)
+        return CallbackResult(answer.status, answer.reason, answer.retry_after)
 
 
 @cache

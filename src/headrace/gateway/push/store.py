@@ -22,7 +22,7 @@ from headrace.protocol.topic_partition import TopicPartition
 
 from ..publishing import now_ms
 from ..topic_routes import wait_until_known
-from .model import DeliveryProgress, Subscription
+from .model import DeliveryProgress, PushSubscription
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +39,7 @@ class Store:
     """What the topic says. `on_change` is called with the id of what changed."""
 
     def __init__(self, client: Callable[[], Client], on_change: Callable[[str], None]) -> None:
-        self.subscriptions: dict[str, Subscription] = {}
+        self.subscriptions: dict[str, PushSubscription] = {}
         self.progress: dict[str, DeliveryProgress] = {}
         self._client = client
         self._on_change = on_change
@@ -93,7 +93,7 @@ class Store:
         if value is None:
             self.subscriptions.pop(name, None)
         else:
-            found = Subscription.decode(value)
+            found = PushSubscription.decode(value)
             if any(each.group == found.group and each.id != name for each in self.subscriptions.values()):
                 return
             self.subscriptions[name] = found
@@ -119,17 +119,17 @@ class Store:
         except TimeoutError:
             raise Unavailable("subscriptions cannot be read") from None
 
-    async def put(self, subscription: Subscription) -> None:
+    async def put(self, subscription: PushSubscription) -> None:
         """Write a subscription, and wait until it has been read."""
         await self._write(_SUBSCRIPTION + subscription.id.encode(), subscription.encode())
 
     async def remove(self, name: str) -> None:
-        """Forget a subscription and how it did."""
+        """Delete a subscription and its progress."""
         await self._write(_PROGRESS + name.encode(), None)
         await self._write(_SUBSCRIPTION + name.encode(), None)
 
     async def note(self, name: str, progress: DeliveryProgress) -> None:
-        """Write down how a subscription does; nobody waits for it."""
+        """Write a subscription's progress, without waiting for it."""
         record = Record(0, now_ms(), _PROGRESS + name.encode(), progress.encode())
         await self._client().producer.send(TOPIC, 0, (record,))
 

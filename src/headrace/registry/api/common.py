@@ -27,7 +27,7 @@ Row = tuple[str, str, str, Handler, dict[str, Query], Any]
 class _Flag(Boolean):
     """`true` in any letter case; anything else is false, as Java reads it."""
 
-    def parse(self, text: str, where: str) -> bool:  # noqa: ARG002 - as every shape
+    def parse(self, text: str, path: str) -> bool:  # noqa: ARG002 - as every shape
         return text.lower() == "true"
 
 

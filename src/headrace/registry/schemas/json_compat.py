@@ -15,7 +15,7 @@ from headrace.protocol.patterns import PatternError, pattern
 
 from ..errors import InvalidSchemaError
 from .json_schema import Documents, JsonModel, SchemaLocation, inside
-from .json_shape import Shape, shape_of
+from .json_shape import JsonShape, shape_of
 from .model import Difference
 
 MOST_COMPARISONS: Final = 100_000
@@ -68,7 +68,7 @@ class Comparison:
     def compatible(self, original: SchemaLocation, update: SchemaLocation) -> bool:
         return not self.compare(original, update, "")
 
-    def _once(self, before: Shape, after: Shape, path: str) -> list[Difference]:
+    def _once(self, before: JsonShape, after: JsonShape, path: str) -> list[Difference]:
         pair = (_label(before), _label(after))
         if self._known.get(pair):
             return []
@@ -86,7 +86,7 @@ class Comparison:
         self._rests_on = min(outer, self._rests_on if self._rests_on < depth else 1 << 30)
         return found
 
-    def _compare_shapes(self, before: Shape, after: Shape, path: str) -> list[Difference]:
+    def _compare_shapes(self, before: JsonShape, after: JsonShape, path: str) -> list[Difference]:
         if before.is_combined != after.is_combined and self._one_part_does(before, after):
             return []
         if before.is_combined and after.is_combined:
@@ -96,14 +96,14 @@ class Comparison:
         compare = _BY_KIND.get(before.kind)
         return list(compare(self, before, after, path)) if compare else []
 
-    def _one_part_does(self, before: Shape, after: Shape) -> bool:
+    def _one_part_does(self, before: JsonShape, after: JsonShape) -> bool:
         if after.is_combined:
             alone = len(after.parts) == 1 or after.kind != "allOf"
-            return alone and any(self.compatible(before.place, part) for part in after.parts)
+            return alone and any(self.compatible(before.location, part) for part in after.parts)
         alone = len(before.parts) == 1 or before.kind == "allOf"
-        return alone and any(self.compatible(part, after.place) for part in before.parts)
+        return alone and any(self.compatible(part, after.location) for part in before.parts)
 
-    def _combined(self, before: Shape, after: Shape, path: str) -> list[Difference]:
+    def _combined(self, before: JsonShape, after: JsonShape, path: str) -> list[Difference]:
         if not _criteria_allow(before, after):
             return [Difference(kind="COMBINED_TYPE_CHANGED", path=path)]
         olds, news = _distinct(before.parts), _distinct(after.parts)
@@ -118,19 +118,19 @@ class Comparison:
         return found
 
 
-def _label(shape: Shape) -> str:
+def _label(shape: JsonShape) -> str:
     """The same for shapes that say the same in the same document."""
-    value = json.dumps(shape.place.value, sort_keys=True)
-    return f"{shape.kind}|{shape.place.base}|{value}"
+    value = json.dumps(shape.location.value, sort_keys=True)
+    return f"{shape.kind}|{shape.location.base}|{value}"
 
 
-def _always_fits(before: Shape, after: Shape) -> bool:
+def _always_fits(before: JsonShape, after: JsonShape) -> bool:
     if before.kind == "false" or after.kind == "empty":
         return True
     return before.keywords.get("connect.type") == after.keywords.get("connect.type") == "bytes"
 
 
-def _criteria_allow(before: Shape, after: Shape) -> bool:
+def _criteria_allow(before: JsonShape, after: JsonShape) -> bool:
     if before.kind == after.kind or after.kind == "anyOf":
         return True
     was_one, is_one = len(before.parts) == 1, len(after.parts) == 1
@@ -157,7 +157,7 @@ def _matching(edges: Sequence[Sequence[int]]) -> int:
     return sum(place(left, set()) for left in range(len(edges)))
 
 
-def _limits(before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+def _limits(before: JsonShape, after: JsonShape, path: str) -> Iterator[Difference]:
     for keyword in _LIMITS[before.kind]:
         old, new = _number(before, keyword), _number(after, keyword)
         if new is None or old == new:
@@ -172,21 +172,21 @@ def _limits(before: Shape, after: Shape, path: str) -> Iterator[Difference]:
             yield Difference(kind=f"{name}_INCREASED", path=where)
 
 
-def _number(shape: Shape, keyword: str) -> Decimal | None:
+def _number(shape: JsonShape, keyword: str) -> Decimal | None:
     value = shape.keywords.get(keyword)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return Decimal(str(value))
 
 
-def _strings(_: Comparison, before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+def _strings(_: Comparison, before: JsonShape, after: JsonShape, path: str) -> Iterator[Difference]:
     yield from _limits(before, after, path)
     old, new = before.keywords.get("pattern"), after.keywords.get("pattern")
     if new is not None and old != new:
         yield Difference(kind="PATTERN_ADDED" if old is None else "PATTERN_CHANGED", path=_under(path, "pattern"))
 
 
-def _numbers(_: Comparison, before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+def _numbers(_: Comparison, before: JsonShape, after: JsonShape, path: str) -> Iterator[Difference]:
     yield from _limits(before, after, path)
     old, new = _number(before, "multipleOf"), _number(after, "multipleOf")
     if new is not None and old != new:
@@ -201,7 +201,7 @@ def _numbers(_: Comparison, before: Shape, after: Shape, path: str) -> Iterator[
         yield Difference(kind="TYPE_NARROWED", path=path)
 
 
-def _enums(_: Comparison, before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+def _enums(_: Comparison, before: JsonShape, after: JsonShape, path: str) -> Iterator[Difference]:
     old = {json.dumps(value, sort_keys=True) for value in before.keywords["enum"]}
     new = {json.dumps(value, sort_keys=True) for value in after.keywords["enum"]}
     if not old <= new:
@@ -209,18 +209,18 @@ def _enums(_: Comparison, before: Shape, after: Shape, path: str) -> Iterator[Di
         yield Difference(kind=kind, path=_under(path, "enum"))
 
 
-def _constants(_: Comparison, before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+def _constants(_: Comparison, before: JsonShape, after: JsonShape, path: str) -> Iterator[Difference]:
     if json.dumps(before.keywords["const"], sort_keys=True) != json.dumps(after.keywords["const"], sort_keys=True):
         yield Difference(kind="ENUM_ARRAY_CHANGED", path=_under(path, "const"))
 
 
-def _negations(comparison: Comparison, before: Shape, after: Shape, path: str) -> Iterator[Difference]:
-    old, new = inside(before.place, before.keywords["not"]), inside(after.place, after.keywords["not"])
+def _negations(comparison: Comparison, before: JsonShape, after: JsonShape, path: str) -> Iterator[Difference]:
+    old, new = inside(before.location, before.keywords["not"]), inside(after.location, after.keywords["not"])
     if not comparison.flipped().compatible(new, old):
         yield Difference(kind="NOT_TYPE_EXTENDED", path=_under(path, "not"))
 
 
-def _objects(comparison: Comparison, before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+def _objects(comparison: Comparison, before: JsonShape, after: JsonShape, path: str) -> Iterator[Difference]:
     yield from _required(before, after, path)
     yield from _properties(comparison, before, after, path)
     yield from _dependencies(comparison, before, after, path)
@@ -233,7 +233,7 @@ def _under(path: str, *names: str) -> str:
     return "/".join([path.rstrip("/"), *names])
 
 
-def _map(shape: Shape, keyword: str) -> Mapping[str, Any]:
+def _map(shape: JsonShape, keyword: str) -> Mapping[str, Any]:
     value = shape.keywords.get(keyword)
     return value if isinstance(value, dict) else {}
 
@@ -242,7 +242,7 @@ def _has_default(schema: Any) -> bool:
     return isinstance(schema, dict) and "default" in schema
 
 
-def _required(before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+def _required(before: JsonShape, after: JsonShape, path: str) -> Iterator[Difference]:
     olds, news = _map(before, "properties"), _map(after, "properties")
     was, now = set(before.keywords.get("required", ())), set(after.keywords.get("required", ()))
     for name in olds:
@@ -250,7 +250,7 @@ def _required(before: Shape, after: Shape, path: str) -> Iterator[Difference]:
             yield Difference(kind="REQUIRED_ATTRIBUTE_ADDED", path=_under(path, "required", name))
 
 
-def _properties(comparison: Comparison, before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+def _properties(comparison: Comparison, before: JsonShape, after: JsonShape, path: str) -> Iterator[Difference]:
     olds, news = _map(before, "properties"), _map(after, "properties")
     for name in [*olds, *(name for name in news if name not in olds)]:
         where = _under(path, "properties", name)
@@ -259,27 +259,38 @@ def _properties(comparison: Comparison, before: Shape, after: Shape, path: str) 
         elif name not in olds:
             yield from _property_added(comparison, before, after, name, where)
         else:
-            yield from comparison.compare(inside(before.place, olds[name]), inside(after.place, news[name]), where)
+            yield from comparison.compare(
+                inside(before.location, olds[name]), inside(after.location, news[name]), where
+            )
 
 
 def _property_removed(
-    comparison: Comparison, before: Shape, after: Shape, name: str, path: str
+    comparison: Comparison, before: JsonShape, after: JsonShape, name: str, path: str
 ) -> Iterator[Difference]:
     if _is_open(after, "additionalProperties", "unevaluatedProperties"):
         return
-    old = inside(before.place, _map(before, "properties")[name])
+    old = inside(before.location, _map(before, "properties")[name])
     cover = _cover(after, name)
     if cover is not None:
-        found = comparison.compare(old, cover, path)
-        yield from found
-        if found:
-            yield Difference(kind="PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", path=path)
+        yield from _covered(comparison, old, cover, "PROPERTY_REMOVED", path)
     elif old.value is not False:
         yield Difference(kind="PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL", path=path)
 
 
-def _property_added(comparison: Comparison, before: Shape, after: Shape, name: str, path: str) -> Iterator[Difference]:
-    new = inside(after.place, _map(after, "properties")[name])
+def _covered(
+    comparison: Comparison, before: SchemaLocation, after: SchemaLocation, change: str, path: str
+) -> Iterator[Difference]:
+    """What is different where the schema of further properties or items stands in for one that came or went."""
+    found = comparison.compare(before, after, path)
+    yield from found
+    if found:
+        yield Difference(kind=f"{change}_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", path=path)
+
+
+def _property_added(
+    comparison: Comparison, before: JsonShape, after: JsonShape, name: str, path: str
+) -> Iterator[Difference]:
+    new = inside(after.location, _map(after, "properties")[name])
     must = name in after.keywords.get("required", ())
     has_default = _has_default(new.value)
     if _is_open(before, "additionalProperties", "unevaluatedProperties"):
@@ -290,10 +301,7 @@ def _property_added(comparison: Comparison, before: Shape, after: Shape, name: s
         return
     cover = _cover(before, name)
     if cover is not None:
-        found = comparison.compare(cover, new, path)
-        yield from found
-        if found:
-            yield Difference(kind="PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", path=path)
+        yield from _covered(comparison, cover, new, "PROPERTY_ADDED", path)
     if must and not has_default:
         yield Difference(kind="REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL", path=path)
 
@@ -304,27 +312,27 @@ def _says_nothing(value: Any) -> bool:
     return value is True or (isinstance(value, dict) and not (value.keys() - annotations))
 
 
-def _is_open(shape: Shape, additional: str, unevaluated: str) -> bool:
+def _is_open(shape: JsonShape, additional: str, unevaluated: str) -> bool:
     if shape.keywords.get(additional, True) is not True or shape.keywords.get("patternProperties"):
         return False
     return _says_nothing(shape.keywords.get(unevaluated, True))
 
 
-def _cover(shape: Shape, name: str) -> SchemaLocation | None:
+def _cover(shape: JsonShape, name: str) -> SchemaLocation | None:
     """The schema that a property nobody named must fit; None where every such property is refused."""
     for expression, schema in _map(shape, "patternProperties").items():
         if _matches(expression, name):
-            return inside(shape.place, schema)
+            return inside(shape.location, schema)
     return _rest(shape, "additionalProperties", "unevaluatedProperties")
 
 
-def _rest(shape: Shape, additional: str, unevaluated: str) -> SchemaLocation | None:
+def _rest(shape: JsonShape, additional: str, unevaluated: str) -> SchemaLocation | None:
     schema = shape.keywords.get(additional, True)
     if isinstance(schema, dict):
-        return inside(shape.place, schema)
+        return inside(shape.location, schema)
     other = shape.keywords.get(unevaluated)
     if schema is True and isinstance(other, dict) and not _says_nothing(other):
-        return inside(shape.place, other)
+        return inside(shape.location, other)
     return None
 
 
@@ -336,7 +344,7 @@ def _matches(expression: str, name: str) -> bool:
         return False
 
 
-def _dependencies(comparison: Comparison, before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+def _dependencies(comparison: Comparison, before: JsonShape, after: JsonShape, path: str) -> Iterator[Difference]:
     for name, new in _dependents(after, list).items():
         where = _under(path, "dependencies", name)
         old = _dependents(before, list).get(name)
@@ -351,16 +359,16 @@ def _dependencies(comparison: Comparison, before: Shape, after: Shape, path: str
         if old is None:
             yield Difference(kind="DEPENDENCY_SCHEMA_ADDED", path=where)
         else:
-            yield from comparison.compare(inside(before.place, old), inside(after.place, new), where)
+            yield from comparison.compare(inside(before.location, old), inside(after.location, new), where)
 
 
-def _dependents(shape: Shape, kind: type | tuple[type, ...]) -> dict[str, Any]:
+def _dependents(shape: JsonShape, kind: type | tuple[type, ...]) -> dict[str, Any]:
     keywords = ("dependencies", "dependentRequired", "dependentSchemas")
     return {n: v for keyword in keywords for n, v in _map(shape, keyword).items() if isinstance(v, kind)}
 
 
 def _additional(
-    comparison: Comparison, before: Shape, after: Shape, path: str, keyword: str, name: str
+    comparison: Comparison, before: JsonShape, after: JsonShape, path: str, keyword: str, name: str
 ) -> Iterator[Difference]:
     old, new = before.keywords.get(keyword, True), after.keywords.get(keyword, True)
     where = _under(path, keyword)
@@ -371,10 +379,12 @@ def _additional(
         if not isinstance(old, dict):
             yield Difference(kind=f"{name}_NARROWED", path=where)
         else:
-            yield from comparison.compare(inside(before.place, old), inside(after.place, new), where)
+            yield from comparison.compare(inside(before.location, old), inside(after.location, new), where)
 
 
-def _unevaluated(comparison: Comparison, before: Shape, after: Shape, path: str, keyword: str) -> Iterator[Difference]:
+def _unevaluated(
+    comparison: Comparison, before: JsonShape, after: JsonShape, path: str, keyword: str
+) -> Iterator[Difference]:
     name = re.sub(r"([A-Z])", r"_\1", keyword).upper()
     old, new = before.keywords.get(keyword), after.keywords.get(keyword)
     where = _under(path, keyword)
@@ -385,10 +395,10 @@ def _unevaluated(comparison: Comparison, before: Shape, after: Shape, path: str,
     elif old is None or (_says_nothing(old) and not _says_nothing(new)):
         yield Difference(kind=f"{name}_NARROWED", path=where)
     elif not _says_nothing(new):
-        yield from comparison.compare(inside(before.place, old), inside(after.place, new), where)
+        yield from comparison.compare(inside(before.location, old), inside(after.location, new), where)
 
 
-def _arrays(comparison: Comparison, before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+def _arrays(comparison: Comparison, before: JsonShape, after: JsonShape, path: str) -> Iterator[Difference]:
     yield from comparison.compare(_every_item(before), _every_item(after), _under(path, "items"))
     yield from _items_by_position(comparison, before, after, path)
     yield from _additional_items(comparison, before, after, path)
@@ -398,39 +408,39 @@ def _arrays(comparison: Comparison, before: Shape, after: Shape, path: str) -> I
         yield Difference(kind="UNIQUE_ITEMS_ADDED", path=_under(path, "uniqueItems"))
 
 
-def _every_item(shape: Shape) -> SchemaLocation | None:
+def _every_item(shape: JsonShape) -> SchemaLocation | None:
     items = shape.keywords.get("items")
     if isinstance(items, (dict, bool)) and "prefixItems" not in shape.keywords:
-        return inside(shape.place, items)
+        return inside(shape.location, items)
     return None
 
 
-def _positions(shape: Shape) -> list[SchemaLocation]:
+def _positions(shape: JsonShape) -> list[SchemaLocation]:
     items = shape.keywords.get("prefixItems", shape.keywords.get("items"))
-    return [inside(shape.place, item) for item in items] if isinstance(items, list) else []
+    return [inside(shape.location, item) for item in items] if isinstance(items, list) else []
 
 
-def _further(shape: Shape) -> Any:
+def _further(shape: JsonShape) -> Any:
     """What holds for items beyond those described one by one."""
     keyword = "items" if "prefixItems" in shape.keywords else "additionalItems"
     return shape.keywords.get(keyword, True)
 
 
-def _further_cover(shape: Shape) -> SchemaLocation | None:
+def _further_cover(shape: JsonShape) -> SchemaLocation | None:
     further = _further(shape)
     if isinstance(further, dict):
-        return inside(shape.place, further)
+        return inside(shape.location, further)
     other = shape.keywords.get("unevaluatedItems")
     if further is True and isinstance(other, dict) and not _says_nothing(other):
-        return inside(shape.place, other)
+        return inside(shape.location, other)
     return None
 
 
-def _takes_any_further(shape: Shape) -> bool:
+def _takes_any_further(shape: JsonShape) -> bool:
     return _further(shape) is True and _says_nothing(shape.keywords.get("unevaluatedItems", True))
 
 
-def _items_by_position(comparison: Comparison, before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+def _items_by_position(comparison: Comparison, before: JsonShape, after: JsonShape, path: str) -> Iterator[Difference]:
     olds, news = _positions(before), _positions(after)
     for i, (old, new) in enumerate(zip(olds, news, strict=False)):
         yield from comparison.compare(old, new, _under(path, "items", str(i)))
@@ -440,33 +450,27 @@ def _items_by_position(comparison: Comparison, before: Shape, after: Shape, path
         yield from _item_added(comparison, before, new, _under(path, "items", str(i)))
 
 
-def _item_removed(comparison: Comparison, old: SchemaLocation, after: Shape, path: str) -> Iterator[Difference]:
+def _item_removed(comparison: Comparison, old: SchemaLocation, after: JsonShape, path: str) -> Iterator[Difference]:
     if _takes_any_further(after):
         return
     cover = _further_cover(after)
     if cover is not None:
-        found = comparison.compare(old, cover, path)
-        yield from found
-        if found:
-            yield Difference(kind="ITEM_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", path=path)
+        yield from _covered(comparison, old, cover, "ITEM_REMOVED", path)
     elif old.value is not False:
         yield Difference(kind="ITEM_REMOVED_FROM_CLOSED_CONTENT_MODEL", path=path)
 
 
-def _item_added(comparison: Comparison, before: Shape, new: SchemaLocation, path: str) -> Iterator[Difference]:
+def _item_added(comparison: Comparison, before: JsonShape, new: SchemaLocation, path: str) -> Iterator[Difference]:
     if _takes_any_further(before):
         if not _says_nothing(new.value):
             yield Difference(kind="ITEM_ADDED_TO_OPEN_CONTENT_MODEL", path=path)
         return
     cover = _further_cover(before)
     if cover is not None:
-        found = comparison.compare(cover, new, path)
-        yield from found
-        if found:
-            yield Difference(kind="ITEM_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", path=path)
+        yield from _covered(comparison, cover, new, "ITEM_ADDED", path)
 
 
-def _additional_items(comparison: Comparison, before: Shape, after: Shape, path: str) -> Iterator[Difference]:
+def _additional_items(comparison: Comparison, before: JsonShape, after: JsonShape, path: str) -> Iterator[Difference]:
     old, new = _further(before), _further(after)
     where = _under(path, "additionalItems")
     if (old is False) != (new is False):
@@ -476,10 +480,10 @@ def _additional_items(comparison: Comparison, before: Shape, after: Shape, path:
         if not isinstance(old, dict):
             yield Difference(kind="ADDITIONAL_ITEMS_NARROWED", path=where)
         else:
-            yield from comparison.compare(inside(before.place, old), inside(after.place, new), where)
+            yield from comparison.compare(inside(before.location, old), inside(after.location, new), where)
 
 
-_Compare = Callable[[Comparison, Shape, Shape, str], Iterable[Difference]]
+_Compare = Callable[[Comparison, JsonShape, JsonShape, str], Iterable[Difference]]
 _BY_KIND: Final[Mapping[str, _Compare]] = {
     "string": _strings,
     "number": _numbers,

@@ -47,13 +47,13 @@ class Documents:
         draft = _draft(value)
         root = SchemaLocation(value=value, base=_base(name, value), draft=draft)
         self._places.setdefault(name, root)
-        for place in _walk(root):
-            self._note(place)
+        for location in _walk(root):
+            self._note(location)
         return root
 
-    def resolve(self, place: SchemaLocation, reference: str) -> SchemaLocation:
+    def resolve(self, location: SchemaLocation, reference: str) -> SchemaLocation:
         """What a `$ref` stands for; InvalidSchemaError if nothing does."""
-        for address in (urljoin(place.base, reference), reference):
+        for address in (urljoin(location.base, reference), reference):
             document, fragment = urldefrag(address)
             found = self._places.get(address) or self._places.get(f"{document}#{fragment}")
             if found is not None:
@@ -63,17 +63,17 @@ class Documents:
                 return _descend(root, fragment, reference)
         raise InvalidSchemaError(f"unresolved $ref {reference!r}")
 
-    def _note(self, place: SchemaLocation) -> None:
-        if not isinstance(place.value, dict):
+    def _note(self, location: SchemaLocation) -> None:
+        if not isinstance(location.value, dict):
             return
-        self._places.setdefault(place.base, place)
+        self._places.setdefault(location.base, location)
         for keyword in ("$anchor", "$dynamicAnchor"):
-            anchor = place.value.get(keyword)
+            anchor = location.value.get(keyword)
             if isinstance(anchor, str):
-                self._places.setdefault(f"{place.base}#{anchor}", place)
-        own = place.value.get("$id", place.value.get("id"))
+                self._places.setdefault(f"{location.base}#{anchor}", location)
+        own = location.value.get("$id", location.value.get("id"))
         if isinstance(own, str) and own.startswith("#"):
-            self._places.setdefault(f"{place.base}{own}", place)
+            self._places.setdefault(f"{location.base}{own}", location)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +95,8 @@ class JsonSchema:
             documents.add(dependency.name, load(dependency.text))
         if new:
             _check(value, root.draft)
-            for place in _walk(root):
-                _check_reference(documents, place)
+            for location in _walk(root):
+                _check_reference(documents, location)
         canonical = dump(value)
         return Parsed(
             type=self.name, text=canonical, identity=canonical, model=JsonModel(root=root, documents=documents)
@@ -134,9 +134,9 @@ def is_newer(draft: str) -> bool:
     return any(year in draft for year in _NEWER)
 
 
-def inside(place: SchemaLocation, value: Any) -> SchemaLocation:
+def inside(location: SchemaLocation, value: Any) -> SchemaLocation:
     """A schema that stands in another."""
-    return SchemaLocation(value=value, base=_base(place.base, value), draft=place.draft)
+    return SchemaLocation(value=value, base=_base(location.base, value), draft=location.draft)
 
 
 def _draft(value: Any) -> str:
@@ -154,10 +154,10 @@ def _base(base: str, value: Any) -> str:
 def _walk(root: SchemaLocation) -> Iterator[SchemaLocation]:
     waiting = [root]
     while waiting:
-        place = waiting.pop()
-        yield place
-        if isinstance(place.value, dict):
-            waiting += [inside(place, value) for value in _subschemas(place.value)]
+        location = waiting.pop()
+        yield location
+        if isinstance(location.value, dict):
+            waiting += [inside(location, value) for value in _subschemas(location.value)]
 
 
 def _subschemas(value: Mapping[str, Any]) -> Iterator[Any]:
@@ -175,23 +175,23 @@ def _subschemas(value: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _descend(root: SchemaLocation, pointer: str, reference: str) -> SchemaLocation:
-    place = root
+    location = root
     for part in pointer.split("/")[1:]:
         key = unquote(part).replace("~1", "/").replace("~0", "~")
-        value = place.value
+        value = location.value
         if isinstance(value, dict) and key in value:
-            place = inside(place, value[key])
+            location = inside(location, value[key])
         elif isinstance(value, list) and key.isdigit() and int(key) < len(value):
-            place = inside(place, value[int(key)])
+            location = inside(location, value[int(key)])
         else:
             raise InvalidSchemaError(f"unresolved $ref {reference!r}")
-    return place
+    return location
 
 
-def _check_reference(documents: Documents, place: SchemaLocation) -> None:
-    reference = place.value.get("$ref") if isinstance(place.value, dict) else None
-    if isinstance(reference, str) and urldefrag(reference)[0].rstrip("#") != place.draft:
-        documents.resolve(place, reference)
+def _check_reference(documents: Documents, location: SchemaLocation) -> None:
+    reference = location.value.get("$ref") if isinstance(location.value, dict) else None
+    if isinstance(reference, str) and urldefrag(reference)[0].rstrip("#") != location.draft:
+        documents.resolve(location, reference)
 
 
 def _check(value: Any, draft: str) -> None:

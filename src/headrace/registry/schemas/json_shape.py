@@ -42,18 +42,18 @@ CRITERIA: Final = ("allOf", "anyOf", "oneOf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class JsonShape:
     """One kind of statement. `kind` is a JSON type (integers are numbers), or empty, false, enum, const, not,
     conditional, or one of allOf, anyOf and oneOf with their `parts`."""
 
     kind: str
-    place: SchemaLocation
+    location: SchemaLocation
     parts: tuple[SchemaLocation, ...] = ()
     is_integer: bool = False
 
     @property
     def keywords(self) -> Mapping[str, Any]:
-        value = self.place.value
+        value = self.location.value
         return value if isinstance(value, dict) else {}
 
     @property
@@ -61,32 +61,34 @@ class Shape:
         return self.kind in CRITERIA
 
 
-def shape_of(place: SchemaLocation, documents: Documents) -> Shape:
+def shape_of(location: SchemaLocation, documents: Documents) -> JsonShape:
     """What a schema says, with references followed."""
     seen: set[int] = set()
-    while isinstance(place.value, dict) and "$ref" in place.value and id(place.value) not in seen:
-        seen.add(id(place.value))
-        beside = {k: v for k, v in place.value.items() if k != "$ref"}
-        target = documents.resolve(place, place.value["$ref"])
-        if is_newer(place.draft) and _statements(SchemaLocation(value=beside, base=place.base, draft=place.draft)):
-            rest = SchemaLocation(value=beside, base=place.base, draft=place.draft)
-            return Shape(kind="allOf", place=place, parts=(target, rest))
-        place = target
-    return _sorted(place)
+    while isinstance(location.value, dict) and "$ref" in location.value and id(location.value) not in seen:
+        seen.add(id(location.value))
+        beside = {k: v for k, v in location.value.items() if k != "$ref"}
+        target = documents.resolve(location, location.value["$ref"])
+        if is_newer(location.draft) and _statements(
+            SchemaLocation(value=beside, base=location.base, draft=location.draft)
+        ):
+            rest = SchemaLocation(value=beside, base=location.base, draft=location.draft)
+            return JsonShape(kind="allOf", location=location, parts=(target, rest))
+        location = target
+    return _sorted(location)
 
 
-def _sorted(place: SchemaLocation) -> Shape:
-    if isinstance(place.value, bool):
-        return Shape(kind="empty" if place.value else "false", place=place)
-    statements = _statements(place)
+def _sorted(location: SchemaLocation) -> JsonShape:
+    if isinstance(location.value, bool):
+        return JsonShape(kind="empty" if location.value else "false", location=location)
+    statements = _statements(location)
     if not statements:
-        return Shape(kind="empty", place=place)
+        return JsonShape(kind="empty", location=location)
     if len(statements) == 1:
         return statements[0]
-    return Shape(kind="allOf", place=place, parts=tuple(_alone(statement) for statement in statements))
+    return JsonShape(kind="allOf", location=location, parts=tuple(_alone(statement) for statement in statements))
 
 
-def _alone(shape: Shape) -> SchemaLocation:
+def _alone(shape: JsonShape) -> SchemaLocation:
     """A statement as a schema of its own, with only the keywords that belong to it."""
     value = shape.keywords
     if shape.kind in ("enum", "const", "not", *CRITERIA):
@@ -96,42 +98,42 @@ def _alone(shape: Shape) -> SchemaLocation:
     else:
         others = {"enum", "const", "not", "if", "then", "else", *CRITERIA}
         kept = {k: v for k, v in value.items() if k not in others}
-    return SchemaLocation(value=kept, base=shape.place.base, draft=shape.place.draft)
+    return SchemaLocation(value=kept, base=shape.location.base, draft=shape.location.draft)
 
 
-def _statements(place: SchemaLocation) -> list[Shape]:
-    value = place.value
-    found = [Shape(kind=kind, place=place) for kind in ("enum", "const", "not") if kind in value]
+def _statements(location: SchemaLocation) -> list[JsonShape]:
+    value = location.value
+    found = [JsonShape(kind=kind, location=location) for kind in ("enum", "const", "not") if kind in value]
     if "if" in value and ("then" in value or "else" in value):
-        found.append(Shape(kind="conditional", place=place))
+        found.append(JsonShape(kind="conditional", location=location))
     for criterion in CRITERIA:
         if criterion in value:
-            parts = tuple(inside(place, part) for part in value[criterion])
-            found.append(Shape(kind=criterion, place=place, parts=parts))
-    typed = _typed(place)
+            parts = tuple(inside(location, part) for part in value[criterion])
+            found.append(JsonShape(kind=criterion, location=location, parts=parts))
+    typed = _typed(location)
     return [*found, typed] if typed is not None else found
 
 
-def _typed(place: SchemaLocation) -> Shape | None:
-    kind = place.value.get("type")
+def _typed(location: SchemaLocation) -> JsonShape | None:
+    kind = location.value.get("type")
     if isinstance(kind, list):
         if len(kind) == 1:
-            return _of_type(place, kind[0])
-        rest = {k: v for k, v in place.value.items() if k in _STRING | _NUMBER | _ARRAY | _OBJECT}
-        parts = tuple(inside(place, {"type": each, **_relevant(each, rest)}) for each in kind)
-        return Shape(kind="anyOf", place=place, parts=parts)
+            return _of_type(location, kind[0])
+        rest = {k: v for k, v in location.value.items() if k in _STRING | _NUMBER | _ARRAY | _OBJECT}
+        parts = tuple(inside(location, {"type": each, **_relevant(each, rest)}) for each in kind)
+        return JsonShape(kind="anyOf", location=location, parts=parts)
     if isinstance(kind, str):
-        return _of_type(place, kind)
+        return _of_type(location, kind)
     for sniffed, keywords in _SNIFFED:
-        if keywords & place.value.keys():
-            return Shape(kind=sniffed, place=place)
+        if keywords & location.value.keys():
+            return JsonShape(kind=sniffed, location=location)
     return None
 
 
-def _of_type(place: SchemaLocation, kind: str) -> Shape:
+def _of_type(location: SchemaLocation, kind: str) -> JsonShape:
     if kind == "integer":
-        return Shape(kind="number", place=place, is_integer=True)
-    return Shape(kind=kind, place=place)
+        return JsonShape(kind="number", location=location, is_integer=True)
+    return JsonShape(kind=kind, location=location)
 
 
 def _relevant(kind: str, keywords: Mapping[str, Any]) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def builtin(path: str) -> Any | None:
 
 def reachable(file: Any, dependencies: Mapping[str, Any]) -> list[Any]:
     """The files a file imports, also by way of others, each before those that import it."""
-    found: dict[str, Any] = {}
+    types: dict[str, Any] = {}
 
     def visit(importer: Any, trail: tuple[str, ...]) -> None:
         for path in importer.dependency:
@@ -88,12 +88,12 @@ def reachable(file: Any, dependencies: Mapping[str, Any]) -> list[Any]:
                 raise InvalidSchemaError(f"the import {path!r} is not among the references")
             if path in trail:
                 raise InvalidSchemaError(f"{path!r} imports itself")
-            if path not in found:
+            if path not in types:
                 visit(imported, (*trail, path))
-                found[path] = imported
+                types[path] = imported
 
     visit(file, ())
-    return list(found.values())
+    return list(types.values())
 
 
 def collect(files: Sequence[Any]) -> dict[str, Known]:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from headrace.cluster.active_controller import ActiveController
 from headrace.cluster.image import ClusterImage, Topic
-from headrace.cluster.metadata_writer import DEFAULT, TopicSpec
+from headrace.cluster.metadata_writer import DEFAULT, Quorum, QuorumReplica, TopicSpec
 from headrace.cluster.producer_ids import ProducerIds
 from headrace.cluster.store import MetadataStore, StoreError
 from headrace.config import Change
@@ -38,7 +38,7 @@ class ClusterController:
         self._member = member
         self._image = image
         self._peers = peers
-        self._producer_ids = ProducerIds(store)
+        self._producer_ids = ProducerIds(store, image.cluster_id)
 
     async def _ruling(self) -> ActiveController:
         """The controller that this broker is, once it has taken over."""
@@ -97,6 +97,27 @@ class ClusterController:
             group_id, changes, replace_all=replace_all, validate_only=validate_only
         )
         return await self._known(active, configs)
+
+    async def alter_client_metrics(
+        self, name: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+    ) -> Mapping[str, str]:
+        active = await self._ruling()
+        configs = await active.writer.alter_client_metrics(
+            name, changes, replace_all=replace_all, validate_only=validate_only
+        )
+        return await self._known(active, configs)
+
+    async def describe_quorum(self) -> Quorum:
+        """Brokers follow the controller's feed; those that live and are not in it yet have come nowhere."""
+        active = await self._ruling()
+        feed = active.feed
+        replicas = {}
+        for broker in active.image.brokers:
+            progress = feed.progress(broker)
+            replicas[broker] = QuorumReplica(-1, None, None) if progress is None else QuorumReplica(*progress)
+        leader = active.image.controller_id
+        replicas[leader] = QuorumReplica(feed.version, None, 0.0)
+        return Quorum(leader, feed.epoch, feed.version, replicas)
 
     async def elect(self, name: str, index: int) -> None:
         active = await self._ruling()

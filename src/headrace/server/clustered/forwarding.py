@@ -19,6 +19,7 @@ from headrace.protocol.peer import InternalApi, Message
 
 from ..context import Context, RequestInfo
 from ..dispatch import Answer, Handler, Work, decode_in_turns, encoded_answer
+from ..handlers.configs import is_for_loggers
 
 CONTROLLER_APIS: Final = frozenset(
     {
@@ -30,6 +31,7 @@ CONTROLLER_APIS: Final = frozenset(
         ApiKey.ELECT_LEADERS,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS,
         ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        ApiKey.DESCRIBE_QUORUM,
     }
 )
 WAIT_SECONDS: Final = 5.0
@@ -57,8 +59,10 @@ class Forwarder:
         self._peers = peers
         self._wait_seconds = wait_seconds
 
-    def takes(self, api_key: int) -> bool:
-        """Whether requests of this API are the controller's."""
+    def takes(self, api_key: int, entity: Any) -> bool:
+        """Whether a request is the controller's: all of these APIs, but not those for a broker's own loggers."""
+        if api_key == ApiKey.INCREMENTAL_ALTER_CONFIGS and is_for_loggers(entity):
+            return False
         return api_key in CONTROLLER_APIS
 
     async def answer(self, info: RequestInfo, entity: Any, body: bytes, run_here: Work) -> Answer:

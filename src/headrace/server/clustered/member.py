@@ -15,6 +15,7 @@ import structlog
 from headrace.cluster.active_controller import POLL_SECONDS, ActiveController
 from headrace.cluster.alter_partition import AlteredPartition, AlterPartitionResult
 from headrace.cluster.election import LogEnd
+from headrace.cluster.feature_level import UnsupportedLevel
 from headrace.cluster.feed import Feed, FeedPosition
 from headrace.cluster.fenced import FencedStore
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
@@ -36,6 +37,7 @@ from headrace.cluster.topics import decode_state, encode_state
 from headrace.config import BrokerConfig
 from headrace.net.peers import Purpose
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.levels import FIRST
 from headrace.protocol.peer import InternalApi, Message
 from headrace.replication.isr import IsrChange
 from headrace.replication.replica_manager import ReplicaManager
@@ -74,8 +76,10 @@ class MemberParts:
 class ClusterMember:
     """This broker as a member of a cluster. A `cluster.membership.Member` and a `cluster.subscriber.Listener`."""
 
-    def __init__(self, parts: MemberParts, registration: Registration) -> None:
+    def __init__(self, parts: MemberParts, registration: Registration, level: int = FIRST) -> None:
         self._parts = parts
+        self.level = level
+        """The cluster's feature level, as it was heard last."""
         self._registration = registration
         self._id = registration.node.id
         self.epoch = -1
@@ -123,6 +127,15 @@ class ClusterMember:
         as when only the links between them are cut.
         """
         return self.is_apart or asyncio.get_running_loop().time() - self._heard_at > STALE_SECONDS
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether this broker has a registration, and knows its cluster."""
+        return self.epoch >= 0 and not self.is_apart and self.is_ready.is_set()
+
+    def store_silence(self) -> float:
+        """The seconds since anything was heard of the metadata store."""
+        return self._parts.store.silence()
 
     def find(self, broker: int) -> BrokerNode | None:
         """Where a broker is. The controller is known before the feed tells of anyone."""
@@ -200,7 +213,7 @@ class ClusterMember:
         self.is_apart = self._is_accounted_for = False
         self._subscriber.forget_place()
         self._parts.registered()
-        log.info("registered in the cluster", broker=self._id, epoch=epoch)
+        log.info("broker registered", broker=self._id, epoch=epoch)
 
     def step_down(self) -> None:
         self.is_apart = True
@@ -214,7 +227,10 @@ class ClusterMember:
     def controller_is(self, broker: int | None, epoch: int) -> None:
         if (broker, epoch) == self._controller:
             return
-        log.info("the controller is", broker=broker, epoch=epoch)
+        if broker is not None:
+            log.info("controller elected", broker=broker, epoch=epoch)
+        elif self._controller[0] is not None:
+            log.info("controller unknown", was=self._controller[0])
         self._controller = (broker, epoch)
         self._parts.image.controller_id = -1 if broker is None else broker
         self._parts.image.version += 1
@@ -289,6 +305,7 @@ class ClusterMember:
                 await asyncio.sleep(RETRY_SECONDS)  # of a controller that has had a successor
                 continue
             self._heard_at = asyncio.get_running_loop().time()
+            self._heed_level(answer.get("level", self.level))
             if self._subscriber.is_current and not self._is_accounted_for:
                 self._is_accounted_for = True
                 self._parts.identification.note_lineage(answer["lineage"])
@@ -296,6 +313,26 @@ class ClusterMember:
                 self.is_ready.set()
             if self._left_out:
                 raise RuntimeError(f"{len(self._left_out)} topic(s) could not be taken up, as {min(self._left_out)}")
+
+    def _heed_level(self, level: int) -> None:
+        """A controller of before there were levels tells none."""
+        if level not in self._registration.levels:
+            raise UnsupportedLevel(level, self._registration.levels)
+        if level != self.level:
+            log.info("feature level raised" if level > self.level else "feature level set back", level=level)
+            self.level = level
+
+    async def update_level(self, to: int | None, *, dry_run: bool) -> Mapping[str, Any]:
+        """Have the controller raise the cluster's feature level; what became, or would become, of it."""
+        ruling = self._ruling_here()
+        if ruling is not None:
+            return (await ruling.update_level(to, dry_run=dry_run)).to_json()
+        return await self._tell_controller(InternalApi.UPDATE_LEVEL, {"to": to, "dry_run": dry_run})
+
+    async def serve_update_level(self, message: Message, broker: int) -> Message:  # noqa: ARG002 - for whoever it is
+        """A `PeerHandler`."""
+        values = message.values
+        return Message((await self._ruling().update_level(values["to"], dry_run=values["dry_run"])).to_json())
 
     def _is_other_history(self, lineage: str) -> bool:
         """Whether others have found the store set back since this broker, which need not have noticed, last heard."""

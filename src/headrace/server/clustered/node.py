@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import structlog
 
+from headrace import __version__
+from headrace.cluster.feature_level import UnsupportedLevel
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
 from headrace.cluster.membership import IdInUse
 from headrace.cluster.registration import SECRET, Registration
@@ -15,6 +17,8 @@ from headrace.config import BrokerConfig
 from headrace.coordinator.transactions.verifier import Verifier
 from headrace.net.peers import Purpose
 from headrace.net.tasks import Fatal, Tasks
+from headrace.protocol.errors import ProtocolViolation
+from headrace.protocol.levels import level_of
 from headrace.protocol.peer import InternalApi
 from headrace.replication.fetcher import Fetchers, Terms
 from headrace.replication.isr import IsrKeeper
@@ -70,6 +74,7 @@ class Clustered:
         node: BrokerNode,
         identification: Identification,
         secret: bytes,
+        level: int,
         topic_removed: Callable[[Topic], None],
         on_fatal: Fatal,
     ) -> None:
@@ -79,7 +84,12 @@ class Clustered:
         self._replicas = replicas
         self._node = node
         self._me = PeerIdentity(
-            broker_id=self._node.id, cluster_id=image.cluster_id, secret=secret, epoch=lambda: self.member.epoch
+            broker_id=self._node.id,
+            cluster_id=image.cluster_id,
+            secret=secret,
+            epoch=lambda: self.member.epoch,
+            levels=world.levels,
+            level=lambda: self.member.level,
         )
         self.peers = LinkedPeers(me=self._me, network=world.network, find=self._find, rng=world.rng)
         parts = MemberParts(
@@ -94,9 +104,13 @@ class Clustered:
             identification=identification,
         )
         registration = Registration(
-            node=node, directory=identification.directory, place=identification.place(node.host, node.port)
+            node=node,
+            directory=identification.directory,
+            place=identification.place(node.host, node.port),
+            levels=world.levels,
+            version=__version__,
         )
-        self.member = ClusterMember(parts, registration)
+        self.member = ClusterMember(parts, registration, level)
         self.control = ClusterController(self.member, image, self.peers, store)
         self._tasks = Tasks(on_fatal)
         self._belonging: list[asyncio.Task[None]] = []
@@ -166,8 +180,10 @@ class Clustered:
             raise next(_failures(self._belonging), StoreError("the broker is no longer in its cluster"))
 
     def _is_fatal(self, error: Exception) -> bool:
-        """A start that fails says so; later only another broker of this number ends this one."""
-        return isinstance(error, IdInUse) or not self.member.is_ready.is_set()
+        """A start that fails says so; later another broker of this number ends this one, and a cluster whose formats it
+        does not know.
+        """
+        return isinstance(error, IdInUse | UnsupportedLevel) or not self.member.is_ready.is_set()
 
     async def leave(self) -> None:
         """Let others lead, then be gone from the cluster, also as its controller; still serving."""
@@ -220,17 +236,22 @@ class PeerService:
             InternalApi.BUSY: self._member.serve_busy,
             InternalApi.REPORT_LOGS: self._member.serve_report_logs,
             InternalApi.LOG_ENDS: self._member.serve_log_ends,
+            InternalApi.UPDATE_LEVEL: self._member.serve_update_level,
             InternalApi.VERIFY: lambda message, _: verifier.serve(message),
             InternalApi.FORWARD: Forwarded(self._me.broker_id, context, HANDLERS),
         }
         self._gate = PeerGate(self._me, self._rng, handlers, authenticator)
         return self.serve
 
-    def serve(self, connection: Connection, api_key: int, correlation_id: int, body: memoryview) -> Parts | None:
+    def serve(
+        self, connection: Connection, api_key: int, version: int, correlation_id: int, body: memoryview
+    ) -> Parts | None:
         if api_key == InternalApi.REPLICATE and connection.peer_broker is not None:
+            if level_of(version) not in self._me.levels:
+                raise ProtocolViolation(f"replication in feature level {level_of(version)}, which is not spoken here")
             return self._replicate(connection, correlation_id, body)
         assert self._gate is not None
-        return self._gate.serve(connection, api_key, correlation_id, body)
+        return self._gate.serve(connection, api_key, version, correlation_id, body)
 
     def wake_followers(self) -> None:
         """Answer followers that wait: the broker stops."""

@@ -1,6 +1,7 @@
 """Links to the other brokers of the cluster: made when somebody asks, known by a handshake, made again when lost.
 
 A broker is found where the image says it is; when it has moved, or does not answer in time, its link is given up.
+What is said between brokers is said in the cluster's feature level, or in the highest that the other end speaks.
 After a failure the next attempt waits: 50 ms, then twice as long each time, up to a second. Who asks meanwhile waits
 with it, for no longer than its own deadline.
 """
@@ -21,6 +22,7 @@ from headrace.protocol.decode import decode_response
 from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import CodedError, ProtocolViolation
 from headrace.protocol.exchange import matching_body, next_correlation_id, request_head
+from headrace.protocol.levels import BEFORE_LEVELS, FIRST, SUPPORTED, LevelRange, version_of
 from headrace.protocol.peer import VERSION, InternalApi, Message, checked, decode_message, encode_message
 from headrace.security.hello import NONCE_BYTES, Greeting, Role
 
@@ -40,6 +42,10 @@ MOST_LINKS: Final = {
 log = structlog.get_logger(__name__)
 
 Find = Callable[[int], BrokerNode | None]
+Encode = Callable[[int], Sequence[Buffer]]
+"""The body of a request in a feature level."""
+_OF_LEVEL: Final = -1
+"""Stands for the version that follows from the feature level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +57,10 @@ class PeerIdentity:
     secret: bytes
     epoch: Callable[[], int]
     """The epoch of its registration as it is now."""
+    levels: LevelRange = SUPPORTED
+    """The feature levels that it speaks."""
+    level: Callable[[], int] = lambda: FIRST
+    """The cluster's, as far as is known here."""
 
 
 class LinkedPeers:
@@ -93,7 +103,7 @@ class LinkedPeers:
         timeout: float = REQUEST_SECONDS,
     ) -> memoryview:
         """See `Peers`."""
-        return await self._exchange(broker_id, purpose, (api_key, version), body, timeout)
+        return await self._exchange(broker_id, purpose, (api_key, version), lambda _: body, timeout)
 
     async def tell(
         self,
@@ -117,7 +127,8 @@ class LinkedPeers:
         timeout: float = REQUEST_SECONDS,
     ) -> Message:
         """See `Peers`."""
-        answer = await self._exchange(broker_id, purpose, (api, VERSION), encode_message(message), timeout)
+        body = encode_message(message)  # the same in all levels so far
+        answer = await self._exchange(broker_id, purpose, (api, _OF_LEVEL), lambda _: body, timeout)
         try:
             return checked(decode_message(answer))
         except ProtocolViolation as error:
@@ -127,7 +138,7 @@ class LinkedPeers:
         self, broker_id: int, api: InternalApi, body: Buffer, *, purpose: Purpose, timeout: float
     ) -> memoryview:
         """The body of the answer to a request between brokers whose body is not a `Message`."""
-        return await self._exchange(broker_id, purpose, (api, VERSION), [body], timeout)
+        return await self._exchange(broker_id, purpose, (api, _OF_LEVEL), lambda _: [body], timeout)
 
     def drop(self, broker_id: int) -> None:
         """Give up the links to a broker, as when it is gone; who waits for its answers learns that none will come."""
@@ -146,7 +157,7 @@ class LinkedPeers:
         self._lanes.clear()
 
     async def _exchange(
-        self, broker_id: int, purpose: Purpose, api: tuple[int, int], body: Sequence[Buffer], timeout: float
+        self, broker_id: int, purpose: Purpose, api: tuple[int, int], encode: Encode, timeout: float
     ) -> memoryview:
         if self._is_closed:
             raise PeerUnreachable(broker_id, "this broker stops", was_sent=False)
@@ -156,7 +167,7 @@ class LinkedPeers:
         try:
             async with asyncio.timeout(timeout):
                 link = await lane.ready()
-                return await lane.ask(link, api, body)
+                return await lane.ask(link, api, encode)
         except TimeoutError:
             reason = f"no answer within {timeout:g} s"
         except (LinkClosed, ProtocolViolation) as error:
@@ -189,6 +200,8 @@ class _Lane:
         self._find = find
         self._rng = rng
         self._link: Link | None = None
+        self._spoken = BEFORE_LEVELS
+        """The feature levels of the broker at the other end."""
         self._address: Address | None = None
         self._connecting: asyncio.Task[str | None] | None = None
         self._failures = 0
@@ -212,10 +225,13 @@ class _Lane:
             if failure is not None:
                 raise PeerUnreachable(self._broker_id, failure, was_sent=False)
 
-    async def ask(self, link: Link, api: tuple[int, int], body: Sequence[Buffer]) -> memoryview:
+    async def ask(self, link: Link, api: tuple[int, int], encode: Encode) -> memoryview:
         """The answer without its head; `ProtocolViolation` when it answers something else."""
         self._correlation_id = correlation_id = next_correlation_id(self._correlation_id)
-        return await _ask(link, api, correlation_id, body)
+        level = min(self._me.level(), self._spoken.max)
+        key, version = api
+        api = (key, version_of(level) if version == _OF_LEVEL else version)
+        return await _ask(link, api, correlation_id, encode(level))
 
     def close(self) -> None:
         if self._connecting is not None:
@@ -257,7 +273,7 @@ class _Lane:
         link = await self._network.connect(*address, CONNECT_SECONDS)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                await greet(link, self._me, self._broker_id, self._rng)
+                self._spoken = await greet(link, self._me, self._broker_id, self._rng)
         except CodedError as error:
             log.warning("not taken for a broker of the cluster", broker=self._broker_id, reason=error.message)
             link.close()
@@ -268,14 +284,17 @@ class _Lane:
         return link
 
 
-async def greet(link: Link, me: PeerIdentity, broker_id: int, rng: Random) -> None:
-    """Show the broker at the other end who we are, and see that it is the one we want.
+async def greet(link: Link, me: PeerIdentity, broker_id: int, rng: Random) -> LevelRange:
+    """Show the broker at the other end who we are, and see that it is the one we want: the feature levels it speaks.
 
     Raises `CodedError` when it refuses us, `ProtocolViolation` when we refuse it.
     """
     nonce, epoch = rng.randbytes(NONCE_BYTES).hex(), me.epoch()
     opening = {"cluster": me.cluster_id, "from": me.broker_id, "to": broker_id, "epoch": epoch, "nonce": nonce}
-    answer = await _hello(link, opening)
+    answer = await _hello(link, {**opening, "levels": me.levels})
+    spoken = spoken_levels(answer)
+    if spoken.max < me.level():
+        raise ProtocolViolation(f"it speaks feature level {spoken}, and the cluster's is {me.level()}")
     greeting = Greeting(
         cluster_id=me.cluster_id,
         asker=me.broker_id,
@@ -288,6 +307,15 @@ async def greet(link: Link, me: PeerIdentity, broker_id: int, rng: Random) -> No
     if not greeting.is_proved(me.secret, Role.ANSWERER, _text(answer, "proof")):
         raise ProtocolViolation("it does not know the cluster's secret")
     await _hello(link, {"proof": greeting.proof(me.secret, Role.ASKER)})
+    return spoken
+
+
+def spoken_levels(greeting: Mapping[str, Any]) -> LevelRange:
+    """The feature levels that a greeting names; `ProtocolViolation` where that is nonsense."""
+    try:
+        return LevelRange.read(greeting.get("levels"))
+    except ValueError as error:
+        raise ProtocolViolation(str(error)) from None
 
 
 async def _hello(link: Link, values: Mapping[str, Any]) -> Mapping[str, Any]:

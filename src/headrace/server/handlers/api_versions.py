@@ -5,8 +5,8 @@ Tells a client which APIs the broker serves, from `protocol.api.SUPPORTED`. Serv
 - A version that is not served is answered in the layout of v0, with UNSUPPORTED_VERSION and the range of this one
   API, so that the client can ask again: `unsupported_api_versions`.
 - v3 names the client's software; a malformed name or version is INVALID_REQUEST.
-- The cluster's feature `transaction.version` is at level 2 (KIP-890): clients that know it give each transaction an
-  epoch of its own. Its lowest level is 0, so that it is named as supported from v4 on only; it is in force for all.
+- v3 also names the cluster's features (`cluster.features`), each at the one level that is supported. Clients that know
+  `transaction.version` 2 (KIP-890) give each transaction an epoch of its own.
 - Left out: v5, which checks cluster and node ids; no client needs it.
 """
 
@@ -14,19 +14,21 @@ import re
 from functools import cache
 from typing import Any, Final
 
+from headrace.cluster.features import FEATURES
 from headrace.protocol.api import SUPPORTED, ApiKey
 from headrace.protocol.encode import encode_response
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.replication.transactions import EPOCH_BUMPING
 
 from ..context import Context, RequestInfo
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _FIRST_WITH_SOFTWARE: Final = 3
-_FIRST_WITH_LOWEST_ZERO: Final = 4
-_SUPPORTED_FEATURES: Final = ({"name": "transaction.version", "min_version": 0, "max_version": EPOCH_BUMPING},)
-_FINALIZED_FEATURES: Final = (
-    {"name": "transaction.version", "max_version_level": EPOCH_BUMPING, "min_version_level": EPOCH_BUMPING},
+_SUPPORTED_FEATURES: Final = tuple(
+    {"name": feature.name, "min_version": feature.level, "max_version": feature.level} for feature in FEATURES
+)
+_FINALIZED_FEATURES: Final = tuple(
+    {"name": feature.name, "max_version_level": feature.level, "min_version_level": feature.level}
+    for feature in FEATURES
 )
 
 
@@ -38,7 +40,7 @@ async def handle_api_versions(ctx: Context, request: Any, info: RequestInfo) -> 
         "error_code": ErrorCode.none,
         "api_keys": _api_keys(),
         "throttle_time": 0,
-        "supported_features": _SUPPORTED_FEATURES if info.version >= _FIRST_WITH_LOWEST_ZERO else (),
+        "supported_features": _SUPPORTED_FEATURES,
         "finalized_features_epoch": 0,
         "finalized_features": _FINALIZED_FEATURES,
     }

@@ -1,16 +1,21 @@
 """DescribeConfigs, versions 1-4, AlterConfigs, versions 0-2, IncrementalAlterConfigs, versions 0-1, and
 ListConfigResources, versions 0-1.
 
-Topics, brokers and groups have settings. Those of a broker are asked of that broker itself (the answer holds what is in
-force there) and changed through it, whoever is the controller; the empty broker id stands for what is set for all.
+Topics, brokers, groups and subscriptions to the metrics of clients have settings, and the loggers of a broker levels.
+Those of a broker are asked of that broker itself (the answer holds what is in force there) and changed through it,
+whoever is the controller; the empty broker id stands for what is set for all.
 
 - DescribeConfigs: an absent or empty list of names asks for all settings. Values say where they come from, with all
   other places that hold one where synonyms are asked for; v3 adds types and documentation. Passwords are null.
 - AlterConfigs replaces all: a setting that is not named loses its value. IncrementalAlterConfigs changes only what it
   names: set, delete, and append to or subtract from a list.
-- ListConfigResources v0 lists client metrics only, of which there are none.
+- Settings of Kafka that have no effect here can be set and are shown; their documentation says so.
+- Levels of loggers (BROKER_LOGGER) change in the broker that is asked, at once; see `handlers.loggers`. In a cluster
+  they are to be asked for in a request of their own, as Kafka's clients do: others are carried out by the controller.
+- ListConfigResources v0 lists client metrics only.
 - A group's settings can be set before it exists; they must be within the bounds that the broker has for them.
-- Left out: broker loggers and client metrics have no settings here (INVALID_REQUEST).
+- Left out: subscriptions to the metrics of clients are kept, described and listed, but clients are not asked for them
+  (GetTelemetrySubscriptions and PushTelemetry are not served; clients that are told so do without).
 """
 
 from collections import Counter
@@ -26,7 +31,14 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from ..context import Context, RequestInfo
-from .describe import describe_broker_configs, describe_given, describe_group_configs, describe_topic_configs
+from .describe import (
+    describe_broker_configs,
+    describe_client_metrics,
+    describe_given,
+    describe_group_configs,
+    describe_topic_configs,
+)
+from .loggers import alter_loggers, describe_loggers
 
 
 class ResourceType(IntEnum):
@@ -84,6 +96,12 @@ class _Describing:
             _check_group(name)
             given = ctx.image.group_configs.get(name, {})
             return self._once(kind, given, lambda: describe_group_configs(ctx.config, given, **how))
+        if kind == ResourceType.BROKER_LOGGER:
+            _check_logging_broker(ctx.config.node_id, name)
+            return describe_loggers(ctx.log_levels, documentation=how["documentation"])
+        if kind == ResourceType.CLIENT_METRICS:
+            _check_subscription(name)
+            return describe_client_metrics(ctx.image.client_metrics.get(name, {}), **how)
         raise _unsupported(kind)
 
     def _once(
@@ -144,8 +162,26 @@ async def _alter(ctx: Context, asked: int, resource: Any, *, replace_all: bool, 
     elif resource.resource_type == ResourceType.GROUP:
         _check_group(name)
         await ctx.controller.alter_group_configs(name, changes, replace_all=replace_all, validate_only=validate_only)
+    elif resource.resource_type == ResourceType.CLIENT_METRICS:
+        _check_subscription(name)
+        await ctx.controller.alter_client_metrics(name, changes, replace_all=replace_all, validate_only=validate_only)
+    elif resource.resource_type == ResourceType.BROKER_LOGGER:
+        _check_logging_broker(asked, name)
+        if replace_all:
+            raise CodedError(
+                ErrorCode.invalid_request, "Levels of loggers can only be changed by IncrementalAlterConfigs"
+            )
+        if asked != ctx.config.node_id:
+            raise CodedError(ErrorCode.invalid_request, "Ask for levels of loggers in a request that has nothing else")
+        alter_loggers(ctx.log_levels, changes, validate_only=validate_only)
     else:
         raise _unsupported(resource.resource_type)
+
+
+def is_for_loggers(request: Any) -> bool:
+    """Whether an alter request is about loggers of the broker that is asked alone, and so none of the controller's."""
+    resources = request.resources or ()
+    return bool(resources) and all(each.resource_type == ResourceType.BROKER_LOGGER for each in resources)
 
 
 def _change(config: Any) -> Change:
@@ -170,12 +206,22 @@ def _check_group(name: str) -> None:
         raise CodedError(ErrorCode.invalid_request, "Default group resources are not allowed; name a group")
 
 
+def _check_logging_broker(asked: int, name: str) -> None:
+    if name != str(asked):
+        raise CodedError(
+            ErrorCode.invalid_request,
+            f"Unexpected broker id, expected {asked} but received {shown(name)}; ask that broker itself",
+        )
+
+
+def _check_subscription(name: str) -> None:
+    if not name:
+        raise CodedError(ErrorCode.invalid_request, "Client metrics subscription name must not be empty")
+
+
 def _unsupported(number: int) -> CodedError:
-    known = {member.value: member.name for member in ResourceType}
-    return CodedError(
-        ErrorCode.invalid_request,
-        f"Resource type {known.get(number, number)} has no settings here; topics (2), brokers (4) and groups (32) have",
-    )
+    known = ", ".join(f"{member.name} ({member.value})" for member in ResourceType)
+    return CodedError(ErrorCode.invalid_request, f"Resource type {number} has no settings; {known} have")
 
 
 def _answer(resource: Any, error: CodedError | None) -> dict[str, Any]:
@@ -201,6 +247,11 @@ async def handle_list_config_resources(ctx: Context, request: Any, info: Request
         found.extend({"resource_name": t.name, "resource_type": ResourceType.TOPIC} for t in ctx.image.topics())
     if ResourceType.BROKER in wanted:
         found.extend({"resource_name": str(b), "resource_type": ResourceType.BROKER} for b in ctx.image.brokers)
+    if ResourceType.BROKER_LOGGER in wanted:
+        found.extend({"resource_name": str(b), "resource_type": ResourceType.BROKER_LOGGER} for b in ctx.image.brokers)
+    if ResourceType.CLIENT_METRICS in wanted:
+        names = (name for name, configs in ctx.image.client_metrics.items() if configs)
+        found.extend({"resource_name": name, "resource_type": ResourceType.CLIENT_METRICS} for name in names)
     if ResourceType.GROUP in wanted:
         groups = (name for name, configs in ctx.image.group_configs.items() if configs)
         found.extend({"resource_name": name, "resource_type": ResourceType.GROUP} for name in groups)

@@ -6,6 +6,7 @@ from typing import Any
 from headrace.cluster.image import Topic
 from headrace.config import (
     BROKER_SETTINGS,
+    CLIENT_METRICS_SETTINGS,
     OWN_GROUP_SETTINGS,
     TOPIC_SETTINGS,
     BrokerConfig,
@@ -40,7 +41,7 @@ def describe_topic_configs(
 def describe_broker_configs(
     config: BrokerConfig, *, synonyms: bool = False, documentation: bool = False
 ) -> list[dict[str, Any]]:
-    """Every setting of this broker with the value in force."""
+    """Every setting of this broker with the value in force; obsolete ones only where they are set."""
     return [
         _describe(
             setting,
@@ -51,6 +52,7 @@ def describe_broker_configs(
             read_only=not setting.dynamic,
         )
         for name, setting in BROKER_SETTINGS.items()
+        if not setting.obsolete or any(found.source is not Source.DEFAULT for found in config.trace(name))
     ]
 
 
@@ -69,6 +71,29 @@ def describe_group_configs(
         )
         for name, setting in OWN_GROUP_SETTINGS.items()
     ]
+
+
+def describe_client_metrics(
+    given: Mapping[str, str], *, synonyms: bool = False, documentation: bool = False
+) -> list[dict[str, Any]]:
+    """Every setting of a subscription to the metrics of clients."""
+    return [
+        _describe(
+            setting,
+            setting.parse(given.get(name, setting.default or "")),
+            _trace_client_metrics(setting, given),
+            synonyms=synonyms,
+            documentation=documentation,
+            read_only=False,
+        )
+        for name, setting in CLIENT_METRICS_SETTINGS.items()
+    ]
+
+
+def _trace_client_metrics(setting: Setting, given: Mapping[str, str]) -> list[FoundValue]:
+    name = setting.name
+    own = [FoundValue(name, given[name], Source.DYNAMIC_CLIENT_METRICS)] if name in given else []
+    return [*own, FoundValue(name, setting.default or "", Source.DEFAULT)]
 
 
 def _from_broker(config: BrokerConfig, setting: Setting) -> Value:

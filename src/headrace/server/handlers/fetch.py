@@ -216,8 +216,13 @@ class FetchHandler:
             )
         except CodedError as error:
             return FetchedPartition(interest.partition, error.code.value)
-        if answer.records is not None and answer.records.length > max_bytes and not is_first:
+        records = answer.records
+        if records is None:
+            return answer
+        if records.length > max_bytes and not is_first:
             return answer._replace(records=None)
+        partition.bytes_out += records.length
+        partition.messages_out += records.next_offset - interest.offset
         return answer
 
     def _sent_elsewhere(
@@ -289,7 +294,7 @@ class Fetch:
         reads, amount = self._handler.read(view.interests, self._max_bytes, self._terms)
         if self._is_enough(amount.size, reads):
             return self._respond_with(reads)
-        self._wait([self._handler.partition(read.interest) for read in reads], self._connection.open_slot())
+        self._wait(self._given_back(reads), self._connection.open_slot())
         return None
 
     async def start_in_turns(self, view: View, slot: Slot) -> None:
@@ -301,7 +306,18 @@ class Fetch:
             if not self._connection.is_closed:
                 slot.answer(answer)
         elif not self._connection.is_closed:
-            self._wait([self._handler.partition(read.interest) for read in reads], slot)
+            self._wait(self._given_back(reads), slot)
+
+    def _given_back(self, reads: list[Read]) -> list[Partition]:
+        """The partitions that were read, with what they gave not counted: it is too little to be sent now."""
+        partitions = []
+        for interest, answer in reads:
+            partition = self._handler.partition(interest)
+            partitions.append(partition)
+            if answer.records is not None:
+                partition.bytes_out -= answer.records.length
+                partition.messages_out -= answer.records.next_offset - interest.offset
+        return partitions
 
     def _is_enough(self, size: int, reads: list[Read]) -> bool:
         if size >= self._min_bytes or self._max_wait <= 0 or not reads:

@@ -108,6 +108,7 @@ class _Commit:
         """The response, with a code for what was to be kept and was not."""
         flexible = self._version >= _FIRST_FLEXIBLE_COMMIT
         pack = _CODE_AND_TAGS.pack if flexible else _CODE.pack
+        refused = refusal.value
         out = bytearray(4 if self._version >= _FIRST_COMMIT_WITH_THROTTLE else 0)
         write_count(out, len(self._codes), flexible)
         for topic, codes in self._codes:
@@ -116,7 +117,7 @@ class _Commit:
             else:
                 write_topic(out, topic.name, None, by_id=False, flexible=flexible)
             write_count(out, len(codes), flexible)
-            out += b"".join([pack(index, code or refusal.value) for index, code in codes])
+            out += b"".join([pack(index, code or refused) for index, code in codes])
             if flexible:
                 out.append(0)
             await self._turn(1 + len(codes) // 10)

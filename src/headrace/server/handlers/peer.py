@@ -1,8 +1,9 @@
 """Hello, and what else only brokers of one cluster ask each other: the API keys from 20000 on.
 
 A connection becomes a broker's by the handshake of `headrace.security.hello`, on any listener, once, and before
-anything else is known of it. Who fails is told so and the connection closed. Until then every other key from 20000 on
-closes the connection: no client has one. Requests of brokers run side by side; answers keep their order.
+anything else is known of it. Who fails is told so and the connection closed. Until then every other key from 20000 on,
+but for that of `handlers.health`, closes the connection: no client has one. Requests of brokers run side by side;
+answers keep their order.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,11 +16,12 @@ import structlog
 
 from headrace.net.tasks import Tasks
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
+from headrace.protocol.levels import level_of
 from headrace.protocol.peer import InternalApi, Message, decode_message, encode_message, failure
 from headrace.security.hello import NONCE_BYTES, Greeting, Role
 
 from ..authentication import Authenticator
-from ..clustered.peers import PeerIdentity
+from ..clustered.peers import PeerIdentity, spoken_levels
 from ..connection import Connection, Parts, Slot
 
 LONGEST_HELLO: Final = 4096
@@ -54,17 +56,20 @@ class PeerGate:
         """What was said on connections whose other end has not proved yet who it is."""
         self._running = Tasks()
 
-    def serve(self, connection: Connection, api_key: int, correlation_id: int, body: memoryview) -> Parts | None:
+    def serve(
+        self, connection: Connection, api_key: int, version: int, correlation_id: int, body: memoryview
+    ) -> Parts | None:
         """Answer one request with such a key: now, or later through a slot of the connection."""
         if api_key == InternalApi.HELLO:
-            return _framed(correlation_id, self._hello(connection, body))
+            return framed_message(correlation_id, self._hello(connection, body))
         if connection.peer_broker is None:
             raise ProtocolViolation(f"API {api_key} from somebody who is no broker of this cluster")
-        message = decode_message(body)
         handler = self._handlers.get(api_key)
-        if handler is None:
-            refusal = CodedError(ErrorCode.unsupported_version, f"this broker does not know API {api_key}")
-            return _framed(correlation_id, failure(refusal))
+        if handler is None or level_of(version) not in self._me.levels:
+            unknown = f"API {api_key}" if handler is None else f"feature level {level_of(version)}"
+            refusal = CodedError(ErrorCode.unsupported_version, f"this broker does not know {unknown}")
+            return framed_message(correlation_id, failure(refusal))
+        message = decode_message(body)
         kept = Message(message.values, bytes(message.attachment))
         slot = connection.open_slot()
         self._running.spawn(self._run(handler, kept, connection.peer_broker, slot, correlation_id))
@@ -85,7 +90,7 @@ class PeerGate:
             log.exception("request of a broker failed", broker=broker_id)
             answer = failure(CodedError(ErrorCode.unknown_server_error))
         if not slot.connection.is_closed:
-            slot.answer(_framed(correlation_id, answer))
+            slot.answer(framed_message(correlation_id, answer))
 
     def _hello(self, connection: Connection, body: memoryview) -> Message:
         if len(body) > LONGEST_HELLO:
@@ -110,6 +115,9 @@ class PeerGate:
             raise ProtocolViolation("a greeting that is not whole")
         if asker == me.broker_id:
             raise _refused(f"broker {asker} is this one: each broker needs an id of its own")
+        spoken = spoken_levels(values)
+        if spoken.max < me.level():
+            raise _refused(f"broker {asker} speaks feature level {spoken}, and the cluster's is {me.level()}")
         greeting = Greeting(
             cluster_id=me.cluster_id,
             asker=asker,
@@ -121,7 +129,8 @@ class PeerGate:
         )
         self._greetings[connection] = greeting
         proof = greeting.proof(me.secret, Role.ANSWERER)
-        return Message({"epoch": greeting.answerer_epoch, "nonce": greeting.answerer_nonce, "proof": proof})
+        answer = {"epoch": greeting.answerer_epoch, "nonce": greeting.answerer_nonce, "proof": proof}
+        return Message({**answer, "levels": me.levels})
 
     def _prove(self, connection: Connection, greeting: Greeting, values: Mapping[str, Any]) -> Message:
         if not greeting.is_proved(self._me.secret, Role.ASKER, str(values.get("proof"))):
@@ -138,7 +147,8 @@ def _refused(message: str) -> CodedError:
     return CodedError(ErrorCode.cluster_authorization_failed, message)
 
 
-def _framed(correlation_id: int, message: Message) -> Parts:
+def framed_message(correlation_id: int, message: Message) -> Parts:
+    """A whole answer of one of the APIs from 20000 on."""
     body = encode_message(message)
     size = sum(map(len, body))
     parts: Parts = [_HEAD.pack(4 + size, correlation_id)]

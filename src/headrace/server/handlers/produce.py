@@ -19,6 +19,7 @@ order of the request. One partition's error never stops the others.
 """
 
 from asyncio import Task, get_running_loop, sleep
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from math import inf
@@ -39,6 +40,7 @@ from headrace.protocol.produce import (
     TopicRecords,
     one_answer,
     parse_request,
+    well,
     write_response,
 )
 from headrace.protocol.validation import SlowBatch
@@ -46,7 +48,7 @@ from headrace.replication.intake import admit
 from headrace.replication.partition import Partition
 from headrace.replication.purgatory import Committed
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.storage.log import Appended
+from headrace.storage.log import Appended, Origin
 
 from ..connection import Connection, Parts, Slot
 from ..dispatch import Request, response_head
@@ -63,6 +65,7 @@ _STEP: Final = 200
 _READ_AT_ONCE: Final = 2_000
 """Records whose schemas are looked for while others wait: some 10 ms."""
 _ACKS: Final = (-1, 0, 1)
+_CLIENT: Final = Origin.CLIENT  # an attribute of an enumeration takes as long as a call
 
 log = structlog.get_logger(__name__)
 
@@ -72,9 +75,10 @@ Answered = tuple[TopicRecords, list[PartitionAnswer]]
 class Pending:
     """A produce request under way: its answers so far, and how many partitions are not committed yet."""
 
-    __slots__ = ("_request", "_slot", "_topics", "_waiting")
+    __slots__ = ("_errors", "_request", "_slot", "_topics", "_waiting")
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, errors: Counter[int]) -> None:
+        self._errors = errors
         self._request = (request.version, request.correlation_id)
         self._slot: Slot | None = None
         self._topics: list[Answered] = []
@@ -97,6 +101,7 @@ class Pending:
 
         def committed(error: CodedError | None) -> None:
             if error is not None:
+                self._errors[error.code.value] += 1
                 answers[at] = PartitionAnswer(answers[at].partition, error.code.value, message=error.message)
             self._waiting -= 1
             if not self._waiting and self._slot is not None and not self._slot.connection.is_closed:
@@ -146,6 +151,8 @@ class ProduceHandler:
         self._replicas = replicas
         self._schemas = schemas
         self._clock = replicas.clock
+        self.errors: Counter[int] = Counter()
+        """Partitions of requests that were refused, by the code of the error."""
         self._tasks: set[Task[None]] = set()
         """The requests that wait for the transaction coordinator, or for a thread."""
 
@@ -164,7 +171,7 @@ class ProduceHandler:
             self._run_alone(request, lambda slot: self._append_in_turns(request, produce, slot))
             return None
         slow: list[Slow] = []
-        pending = Pending(request)
+        pending = Pending(request, self.errors)
         for topic in topics:
             pending.add(topic, self._append_topic(topic, produce, request, pending, slow))
         if slow:
@@ -192,7 +199,7 @@ class ProduceHandler:
 
     async def _append_in_turns(self, request: Request, produce: ProduceRequest, slot: Slot) -> None:
         """Append to many partitions, with turns for others in between. A connection that is held keeps its frame."""
-        pending, slow, done = Pending(request), list[Slow](), 0
+        pending, slow, done = Pending(request, self.errors), list[Slow](), 0
         try:
             for topic in produce.topics:
                 answers: list[PartitionAnswer] = []
@@ -214,7 +221,7 @@ class ProduceHandler:
     ) -> None:
         assert produce.transactional_id is not None
         assert self._replicas.verifier is not None
-        pending, slow = Pending(request), list[Slow]()
+        pending, slow = Pending(request, self.errors), list[Slow]()
         try:
             verified = await ask(self._replicas.verifier, produce.transactional_id, found, request.version)
             for topic in produce.topics:
@@ -266,7 +273,7 @@ class ProduceHandler:
             appended, answer = self._append(partition, admitted.batch, produce, request.version, verified, admitted)
         except CodedError as error:
             note_refusal(request.connection.refusals, topic, index, records, error.code)
-            slow.answers[slow.at] = failed(index, error)
+            slow.answers[slow.at] = self._failed(index, error)
             return
         slow.answers[slow.at] = answer
         self._expect(partition, appended, produce, pending, slow.answers, slow.at)
@@ -283,9 +290,9 @@ class ProduceHandler:
             appended, answer = self._append(partition, records, produce, version)
         except CodedError as error:
             note_refusal(refusals, topic, index, records, error.code)
-            return [response(version, correlation_id, [(topic, [failed(index, error)])])]
+            return [response(version, correlation_id, [(topic, [self._failed(index, error)])])]
         except SlowBatch:
-            pending, answers = Pending(request), list[PartitionAnswer]()
+            pending, answers = Pending(request, self.errors), list[PartitionAnswer]()
             pending.add(topic, answers)
             slow = [_put_off(topic, index, records, answers)]
             self._run_alone(request, lambda slot: self._append_rest(request, produce, pending, slow, slot))
@@ -299,7 +306,7 @@ class ProduceHandler:
             if error is None:
                 slot.answer([one_response(version, correlation_id, topic, answer)])
             else:
-                slot.answer([response(version, correlation_id, [(topic, [failed(index, error)])])])
+                slot.answer([response(version, correlation_id, [(topic, [self._failed(index, error)])])])
 
         partition.wait(end, acks, committed, self._deadline(partition, timeout_ms))
         return None
@@ -326,7 +333,7 @@ class ProduceHandler:
                 appended, answer = self._append(partition, records, produce, version, verified)
             except CodedError as error:
                 note_refusal(refusals, topic, index, records, error.code)
-                answers.append(failed(index, error))
+                answers.append(self._failed(index, error))
                 continue
             except SlowBatch:
                 slow.append(_put_off(topic, index, records, answers))
@@ -348,6 +355,10 @@ class ProduceHandler:
         end, acks = appended.last_offset + 1, produce.acks
         if acks and not partition.is_acknowledged(end, acks):
             partition.wait(end, acks, pending.expect(answers, at), self._deadline(partition, produce.timeout_ms))
+
+    def _failed(self, index: int, error: CodedError) -> PartitionAnswer:
+        self.errors[error.code.value] += 1
+        return failed(index, error)
 
     def _find(self, topic: TopicRecords, index: int, acks: int, version: int) -> Partition:
         if acks not in _ACKS:
@@ -401,10 +412,10 @@ class ProduceHandler:
                 is_admitted=is_admitted,
             )
         else:
-            appended = partition.append(records, header, now_ms=now_ms, version=version, is_admitted=is_admitted)
+            appended = partition.append(records, header, _CLIENT, now_ms, version, is_admitted=is_admitted)
         append_time = now_ms if partition.rules.append_time else -1
         start = partition.log.log_start_offset
-        return appended, PartitionAnswer(partition.index, 0, appended.base_offset, append_time, start)
+        return appended, well(partition.index, appended.base_offset, append_time, start)
 
     def _check_schemas(
         self, partition: Partition, batch: memoryview, header: BatchHeader, admitted: Admitted | None

@@ -12,7 +12,7 @@ from headrace.kernels.intrinsics import copy
 from headrace.kernels.jit import jit
 
 from .column_buffers import BASE, COUNT, ROOM, SECOND_BASE, ColumnBuffers
-from .layout import ROOT_SCOPE, Form, Layout, Node
+from .layout import ROOT_SCOPE, ColumnLayout, ColumnNode, Form
 from .payload import read_only
 from .times import utc_of_local
 
@@ -22,7 +22,9 @@ class Assembler:
     buffer do not go together: the texts of defaults take its place.
     """
 
-    def __init__(self, layout: Layout, buffers: ColumnBuffers, data: Any, side: Any = None, zone: str = "UTC") -> None:
+    def __init__(
+        self, layout: ColumnLayout, buffers: ColumnBuffers, data: Any, side: Any = None, zone: str = "UTC"
+    ) -> None:
         self._layout = layout
         self._buffers = buffers
         self._data = data
@@ -42,7 +44,7 @@ class Assembler:
                 self._fill_in(node, texts)
             self._side = read_only(bytes(texts))
 
-    def _fill_in(self, node: Node, texts: bytearray) -> None:
+    def _fill_in(self, node: ColumnNode, texts: bytearray) -> None:
         absent = self._valid(node) == 0
         if node.parent is not None:
             absent &= self._valid(node.parent) != 0
@@ -54,42 +56,42 @@ class Assembler:
         else:
             self._first(node)[absent] = node.default
 
-    def _count(self, node: Node) -> int:
+    def _count(self, node: ColumnNode) -> int:
         return int(self._buffers.scopes[node.scope, ROOM if node.scope == ROOT_SCOPE else COUNT])
 
-    def _valid(self, node: Node) -> Any:
+    def _valid(self, node: ColumnNode) -> Any:
         start = self._buffers.nodes[node.index, BASE]
         return self._buffers.valid[start : start + self._count(node)]
 
-    def _first(self, node: Node) -> Any:
+    def _first(self, node: ColumnNode) -> Any:
         start = self._buffers.nodes[node.index, BASE]
         return self._buffers.first[start : start + self._count(node)]
 
-    def _second(self, node: Node) -> Any:
+    def _second(self, node: ColumnNode) -> Any:
         start = self._buffers.nodes[node.index, SECOND_BASE]
         return self._buffers.second[start : start + self._count(node)]
 
-    def _array(self, node: Node) -> pa.Array:
+    def _array(self, node: ColumnNode) -> pa.Array:
         return _READERS[node.form](self, node)
 
-    def _bitmap(self, node: Node) -> pa.Buffer | None:
+    def _bitmap(self, node: ColumnNode) -> pa.Buffer | None:
         valid = self._valid(node)
         return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
-    def _nothing(self, node: Node) -> pa.Array:
+    def _nothing(self, node: ColumnNode) -> pa.Array:
         return pa.nulls(self._count(node), node.type)
 
-    def _number(self, node: Node) -> pa.Array:
+    def _number(self, node: ColumnNode) -> pa.Array:
         return self._fixed(node, _stored(self._first(node), node.type))
 
-    def _fixed(self, node: Node, stored: Any) -> pa.Array:
+    def _fixed(self, node: ColumnNode, stored: Any) -> pa.Array:
         return pa.Array.from_buffers(node.type, self._count(node), [self._bitmap(node), pa.py_buffer(stored)])
 
-    def _float_bits(self, node: Node) -> pa.Array:
+    def _float_bits(self, node: ColumnNode) -> pa.Array:
         bits = self._first(node)
         return self._fixed(node, bits.astype(np.uint32) if node.type == pa.float32() else bits)
 
-    def _bytes(self, node: Node) -> pa.Array:
+    def _bytes(self, node: ColumnNode) -> pa.Array:
         return self._texts(node.type, self._first(node), self._second(node), self._valid(node), self._bitmap(node))
 
     def _texts(
@@ -101,7 +103,7 @@ class Assembler:
         _gather(self._data, self._side, starts, valid, offsets, held)
         return pa.Array.from_buffers(arrow_type, len(valid), [bitmap, pa.py_buffer(offsets), pa.py_buffer(held)])
 
-    def _numeral(self, node: Node) -> pa.Array:
+    def _numeral(self, node: ColumnNode) -> pa.Array:
         bits, sizes, valid = self._first(node), self._second(node), self._valid(node)
         unread = np.flatnonzero(valid & (sizes != 0))
         if len(unread):
@@ -110,7 +112,7 @@ class Assembler:
             bits[unread] = numbers.view(f"uint{node.type.bit_width}")
         return self._float_bits(node)
 
-    def _symbol(self, node: Node) -> pa.Array:
+    def _symbol(self, node: ColumnNode) -> pa.Array:
         numbers, known = self._first(node), list(range(len(node.names)))
         if len(numbers) and not (node.names_are_dense and 0 <= numbers.min() <= numbers.max() < len(known)):
             found, numbers = np.unique(numbers, return_inverse=True)
@@ -118,29 +120,29 @@ class Assembler:
         names = pa.array([node.name_of(number) for number in known], pa.string())
         return names.take(pa.array(numbers, mask=self._valid(node) == 0))
 
-    def _decimal(self, node: Node) -> pa.Array:
+    def _decimal(self, node: ColumnNode) -> pa.Array:
         return self._fixed(node, np.stack([self._first(node), self._second(node)], axis=1).reshape(-1))
 
-    def _local_time(self, node: Node) -> pa.Array:
+    def _local_time(self, node: ColumnNode) -> pa.Array:
         local = self._second(node) != 0
         micros = self._first(node)
         if self._zone != "UTC" and local.any():
             micros = np.where(local, utc_of_local(micros, local, self._zone), micros)
         return self._fixed(node, micros)
 
-    def _struct(self, node: Node) -> pa.Array:
+    def _struct(self, node: ColumnNode) -> pa.Array:
         children = [self._array(child) for child in node.children]
         return pa.Array.from_buffers(node.type, self._count(node), [self._bitmap(node)], children=children)
 
-    def _list(self, node: Node) -> pa.Array:
+    def _list(self, node: ColumnNode) -> pa.Array:
         return self._of_entries(node, self._array(node.children[0]))
 
-    def _map(self, node: Node) -> pa.Array:
+    def _map(self, node: ColumnNode) -> pa.Array:
         entries = [self._array(child) for child in node.children]
         entry_type = pa.struct([node.type.key_field, node.type.item_field])
         return self._of_entries(node, pa.Array.from_buffers(entry_type, len(entries[0]), [None], children=entries))
 
-    def _of_entries(self, node: Node, entries: pa.Array) -> pa.Array:
+    def _of_entries(self, node: ColumnNode, entries: pa.Array) -> pa.Array:
         counts = self._first(node)
         offsets = np.zeros(len(counts) + 1, np.int32)
         np.cumsum(counts, out=offsets[1:])
@@ -148,7 +150,7 @@ class Assembler:
         return pa.Array.from_buffers(node.type, len(counts), buffers, children=[entries])
 
 
-_READERS: Final[dict[Form, Callable[[Assembler, Node], pa.Array]]] = {
+_READERS: Final[dict[Form, Callable[[Assembler, ColumnNode], pa.Array]]] = {
     Form.NOTHING: Assembler._nothing,
     Form.NUMBER: Assembler._number,
     Form.FLOAT_BITS: Assembler._float_bits,

@@ -18,7 +18,7 @@ from headrace.registry.schemas.model import Dependency
 from . import layout
 from .arrow_types import arrow_type
 from .errors import OptionError
-from .layout import ROOT_SCOPE, Form, Layout
+from .layout import ROOT_SCOPE, ColumnLayout, Form
 
 _MOST_DIGITS: Final = 38
 _PRIMITIVES: Final[dict[str, tuple[t.DataType, Form]]] = {
@@ -62,7 +62,7 @@ class AvroColumn:
     """
 
     schema: Node
-    column: layout.Node
+    column: layout.ColumnNode
     spark_type: t.DataType
     parts: "list[AvroColumn]" = field(default_factory=list)
     has_members: bool = False
@@ -97,7 +97,7 @@ def takes_no_bytes(node: Node, names: Names, inside: tuple[str, ...] = ()) -> bo
     return node.kind == "null" or (isinstance(node, Fixed) and node.size == 0)
 
 
-def columns_of(model: AvroModel) -> tuple[Layout, AvroColumn]:
+def columns_of(model: AvroModel) -> tuple[ColumnLayout, AvroColumn]:
     """The columns of a schema, whose top level must be a record; OptionError where it cannot become columns."""
     if not isinstance(resolved(model.root, model.names), Record):
         raise OptionError("schema: the Avro schema must be a record at its top level")
@@ -107,11 +107,11 @@ def columns_of(model: AvroModel) -> tuple[Layout, AvroColumn]:
 
 class _Columns:
     def __init__(self, names: Names) -> None:
-        self.layout = Layout()
+        self.layout = ColumnLayout()
         self._names = names
         self._inside: list[str] = []
 
-    def place(self, schema: Node, scope: int, parent: layout.Node | None, path: str) -> AvroColumn:
+    def place(self, schema: Node, scope: int, parent: layout.ColumnNode | None, path: str) -> AvroColumn:
         schema = resolved(schema, self._names)
         if isinstance(schema, Union):
             return self._union(schema, scope, parent, path)
@@ -122,14 +122,14 @@ class _Columns:
         return self._scalar(schema, *_scalar_type(schema, path), scope, parent)
 
     def _scalar(
-        self, schema: Node, spark_type: t.DataType, form: Form, scope: int, parent: layout.Node | None
+        self, schema: Node, spark_type: t.DataType, form: Form, scope: int, parent: layout.ColumnNode | None
     ) -> AvroColumn:
         column = self.layout.add(form, scope, arrow_type(spark_type), parent)
         if isinstance(schema, Enum):
             column.name_them(dict(enumerate(schema.symbols)))
         return AvroColumn(schema, column, spark_type)
 
-    def _record(self, schema: Record, scope: int, parent: layout.Node | None, path: str) -> AvroColumn:
+    def _record(self, schema: Record, scope: int, parent: layout.ColumnNode | None, path: str) -> AvroColumn:
         name = schema.name
         if name in self._inside:
             raise OptionError(f"schema: {path} is a {name} inside a {name}; recursive records cannot become columns")
@@ -140,7 +140,7 @@ class _Columns:
         fields = [t.StructField(one.name, part.spark_type) for one, part in zip(schema.fields, parts, strict=True)]
         return _whole(schema, column, t.StructType(fields), parts)
 
-    def _items(self, schema: Items, scope: int, parent: layout.Node | None, path: str) -> AvroColumn:
+    def _items(self, schema: Items, scope: int, parent: layout.ColumnNode | None, path: str) -> AvroColumn:
         is_map = schema.kind == "map"
         column = self.layout.add(Form.MAP if is_map else Form.LIST, scope, parent=parent)
         if is_map:
@@ -151,7 +151,7 @@ class _Columns:
         whole = t.MapType(t.StringType(), item.spark_type) if is_map else t.ArrayType(item.spark_type)
         return _whole(schema, column, whole, [item])
 
-    def _union(self, schema: Union, scope: int, parent: layout.Node | None, path: str) -> AvroColumn:
+    def _union(self, schema: Union, scope: int, parent: layout.ColumnNode | None, path: str) -> AvroColumn:
         branches = [resolved(branch, self._names) for branch in schema.branches]
         rest = [branch for branch in branches if branch.kind != "null"]
         wide = _WIDENED.get(frozenset(branch.kind for branch in rest)) if len(rest) == 2 else None
@@ -167,7 +167,7 @@ class _Columns:
         return AvroColumn(schema, shared.column, shared.spark_type, parts)
 
     def _members(
-        self, schema: Union, branches: list[Node], scope: int, parent: layout.Node | None, path: str
+        self, schema: Union, branches: list[Node], scope: int, parent: layout.ColumnNode | None, path: str
     ) -> AvroColumn:
         column = self.layout.add(Form.STRUCT, scope, parent=parent)
         parts: list[AvroColumn] = []
@@ -185,7 +185,7 @@ class _Columns:
         return place
 
 
-def _whole(schema: Node, column: layout.Node, spark_type: t.DataType, parts: list[AvroColumn]) -> AvroColumn:
+def _whole(schema: Node, column: layout.ColumnNode, spark_type: t.DataType, parts: list[AvroColumn]) -> AvroColumn:
     column.children += [part.column for part in parts]
     column.type = arrow_type(spark_type)
     return AvroColumn(schema, column, spark_type, parts)

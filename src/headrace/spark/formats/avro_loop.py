@@ -8,6 +8,7 @@ import numpy as np
 from headrace.kernels.bounds import pointer
 from headrace.kernels.intrinsics import long
 from headrace.kernels.jit import called, inlined, jit
+from headrace.kernels.varint_loops import read_uvarint, unzigzag
 
 from .avro_plan import (
     ARRAY,
@@ -44,7 +45,7 @@ from .column_buffers import ColumnBuffers, Slots, drop_row, mark, open_element, 
 from .decimals import fits, halves
 from .payload import Payload
 from .payload_pointers import pointers_of
-from .wire import is_utf8, little_endian, varint, zigzag
+from .wire import is_utf8, little_endian
 
 CUT_SHORT, OUT_OF_RANGE, NOT_UTF8, NO_SUCH_BRANCH, LEFT_OVER, NO_ROOM, TOO_DEEP = range(-1, -8, -1)
 """Faults, which stand where a position would."""
@@ -134,8 +135,8 @@ def _constant(pos: int, code: int, argument: int, other: int, slots: Slots, node
 @inlined
 def _branch(data: Any, pos: int, end: int, tables: Any, table: int, count: int) -> tuple[int, int]:
     """The step that a union goes on with."""
-    bits, pos = varint(data, pos, end)
-    branch = zigzag(bits)
+    bits, pos = read_uvarint(data, pos, end)
+    branch = unzigzag(bits)
     if pos < 0:
         return 0, CUT_SHORT
     if branch < 0 or branch >= count:
@@ -166,11 +167,11 @@ def _element(
 
 @inlined
 def _block(data: Any, pos: int, end: int) -> tuple[int, int]:
-    bits, pos = varint(data, pos, end)
-    count = zigzag(bits)
+    bits, pos = read_uvarint(data, pos, end)
+    count = unzigzag(bits)
     if pos >= 0 and count < 0:  # a negative count has the block's size in bytes behind it, for those who skip
         count = -count
-        _, pos = varint(data, pos, end)
+        _, pos = read_uvarint(data, pos, end)
     if count < 0:
         return 0, OUT_OF_RANGE
     return count, pos
@@ -181,14 +182,14 @@ def _scalar(
     data: Any, pos: int, end: int, code: int, argument: int, other: int, tables: Any, slots: Slots, node: int
 ) -> int:
     if code == STRING or code == BYTES or code == DECIMAL or code == PASS_SPAN:
-        bits, pos = varint(data, pos, end)
-        size = zigzag(bits)
+        bits, pos = read_uvarint(data, pos, end)
+        size = unzigzag(bits)
         if pos < 0 or size < 0 or size > end - pos:
             return CUT_SHORT
         return _span(data, pos, size, code, other, slots, node)
     if code == INT or code == LONG or code == MILLIS:
-        bits, pos = varint(data, pos, end)
-        number = zigzag(bits)
+        bits, pos = read_uvarint(data, pos, end)
+        number = unzigzag(bits)
         put(slots, node, number * 1000 if code == MILLIS else number)
         return pos if pos < 0 or _in_range(number, code) else OUT_OF_RANGE
     if code == ENUM or code == PASS_VARINT or code == LONG_AS_FLOAT or code == LONG_AS_DOUBLE:
@@ -214,8 +215,8 @@ def _converted(
     data: Any, pos: int, end: int, code: int, symbols: int, table: int, tables: Any, slots: Slots, node: int
 ) -> int:
     """A number that stands for another one."""
-    bits, pos = varint(data, pos, end)
-    number = zigzag(bits)
+    bits, pos = read_uvarint(data, pos, end)
+    number = unzigzag(bits)
     if pos < 0:
         return CUT_SHORT
     if code == ENUM:

@@ -22,8 +22,7 @@ from headrace.registry.schemas.avro import AvroModel, Enum, Field, Fixed, Items,
 from headrace.registry.schemas.avro_compat import PROMOTIONS
 
 from .avro_columns import AvroColumn, columns_of, is_default_of, logical_type, resolved, takes_no_bytes
-from .layout import Form, Layout
-from .layout import Node as Column
+from .layout import ColumnLayout, ColumnNode, Form
 
 BOOLEAN, INT, LONG, MILLIS, FLOAT, FLOAT_AS_DOUBLE, DOUBLE, BYTES, STRING, FIXED, ENUM, DECIMAL = range(12)
 FIXED_DECIMAL, LONG_AS_FLOAT, LONG_AS_DOUBLE, PASS_VARINT, PASS_SPAN, PASS_FIXED, END = range(12, 19)
@@ -56,7 +55,7 @@ class AvroPlan(NamedTuple):
     """What the loop needs to know of a pair of schemas."""
 
     spark_type: t.DataType
-    layout: Layout
+    layout: ColumnLayout
     steps: Any
     tables: Any
     texts: bytes
@@ -110,7 +109,7 @@ class _Program:
         self._reader = reader.names
         self._writer = writer.names
 
-    def emit(self, code: int, column: Column | None = None, first: int = 0, second: int = 0) -> int:
+    def emit(self, code: int, column: ColumnNode | None = None, first: int = 0, second: int = 0) -> int:
         self.steps.append([code, column.index if column else 0, first, second])
         return len(self.steps) - 1
 
@@ -121,23 +120,23 @@ class _Program:
         self.reasons.append(reason)
         return UNRESOLVED - (len(self.reasons) - 1)
 
-    def value(self, writer: Node, place: AvroColumn, path: str) -> None:
+    def value(self, writer: Node, reader_column: AvroColumn, path: str) -> None:
         """The steps for a value of the writer's that goes to a place of the reader's."""
         writer = resolved(writer, self._writer)
         try:
             if isinstance(writer, Union):
-                self._switch(writer, lambda branch: self.value(branch, place, path))
-            elif isinstance(place.schema, Union):
-                branch = self._branch(writer, place)
-                if place.has_members and branch.schema.kind != "null":
-                    self.emit(RECORD, place.column)
+                self._switch(writer, lambda branch: self.value(branch, reader_column, path))
+            elif isinstance(reader_column.schema, Union):
+                branch = self._branch(writer, reader_column)
+                if reader_column.has_members and branch.schema.kind != "null":
+                    self.emit(RECORD, reader_column.column)
                 self.value(writer, branch, path)
-            elif isinstance(writer, Record) and isinstance(place.schema, Record):
-                self._record(writer, place, path)
-            elif isinstance(writer, Items) and writer.kind == place.schema.kind:
-                self._items(writer, place, path)
+            elif isinstance(writer, Record) and isinstance(reader_column.schema, Record):
+                self._record(writer, reader_column, path)
+            elif isinstance(writer, Items) and writer.kind == reader_column.schema.kind:
+                self._items(writer, reader_column, path)
             else:
-                self._scalar(writer, place)
+                self._scalar(writer, reader_column)
         except _Unresolvable as error:
             self._fail(f"{path}: {error}")
 
@@ -153,19 +152,19 @@ class _Program:
         for jump in jumps:
             self.steps[jump][2] = len(self.steps)
 
-    def _branch(self, writer: Node, place: AvroColumn) -> AvroColumn:
+    def _branch(self, writer: Node, reader_column: AvroColumn) -> AvroColumn:
         """The branch of the reader's union that takes a value: of the same name, else of the same type, else the first
         that it can be promoted to.
         """
         for matches in (_is_same, _is_alike, _is_promoted):
-            for branch in place.parts:
+            for branch in reader_column.parts:
                 if matches(branch.schema, writer):
                     return branch
         raise _Unresolvable(f"the reader's union has no branch for {_shown(writer)}")
 
-    def _record(self, writer: Record, place: AvroColumn, path: str) -> None:
-        match = self._matched(writer, place)
-        self.emit(RECORD, place.column)
+    def _record(self, writer: Record, reader_column: AvroColumn, path: str) -> None:
+        match = self._matched(writer, reader_column)
+        self.emit(RECORD, reader_column.column)
         for one in writer.fields:
             target = match.targets.get(one.name)
             if target is None:
@@ -177,15 +176,17 @@ class _Program:
                 raise _Unresolvable(f"the default of the reader's field {reader_field.name} is not of its type")
             self._constant(reader_field.default, part)
 
-    def _matched(self, writer: Record, place: AvroColumn) -> _Match:
-        reader = place.schema
+    def _matched(self, writer: Record, reader_column: AvroColumn) -> _Match:
+        reader = reader_column.schema
         assert isinstance(reader, Record)
         if not _is_alike(reader, writer):
             raise _Unresolvable(
                 f"the writer's record is {writer.name}, the reader's {reader.name} and has no such alias"
             )
         written = {one.name for one in writer.fields}
-        own = dict(zip((one.name for one in reader.fields), zip(reader.fields, place.parts, strict=True), strict=True))
+        own = dict(
+            zip((one.name for one in reader.fields), zip(reader.fields, reader_column.parts, strict=True), strict=True)
+        )
         renamed = {alias: one.name for one in reader.fields if one.name not in written for alias in one.aliases}
         targets: dict[str, tuple[Field, AvroColumn]] = {}
         taken: set[str] = set()
@@ -200,10 +201,10 @@ class _Program:
                 raise _Unresolvable(f"the writer has no field {one.name}, and the reader's has no default")
         return _Match(targets, absent)
 
-    def _items(self, writer: Items, place: AvroColumn, path: str) -> None:
+    def _items(self, writer: Items, reader_column: AvroColumn, path: str) -> None:
         if takes_no_bytes(writer.of, self._writer) and writer.kind == "array":
             raise _Unresolvable("the writer's items take no bytes, so nothing bounds how many there are")
-        column, (item,) = place.column, place.parts
+        column, (item,) = reader_column.column, reader_column.parts
 
         def element() -> None:
             if writer.kind == "map":
@@ -212,7 +213,7 @@ class _Program:
 
         self._loop(column, column.inner_scope, element)
 
-    def _loop(self, column: Column | None, scope: int, element: Any) -> None:
+    def _loop(self, column: ColumnNode | None, scope: int, element: Any) -> None:
         self._depth += 1
         self.deepest = max(self.deepest, self._depth)
         start = self.emit(ARRAY, column, scope)
@@ -221,8 +222,8 @@ class _Program:
         self.steps[start][3] = len(self.steps)
         self._depth -= 1
 
-    def _scalar(self, writer: Node, place: AvroColumn) -> None:
-        reader, column = place.schema, place.column
+    def _scalar(self, writer: Node, reader_column: AvroColumn) -> None:
+        reader, column = reader_column.schema, reader_column.column
         if not (_is_alike(reader, writer) or _is_promoted(reader, writer)):
             raise _Unresolvable(f"the writer's {_shown(writer)} cannot be read as {_shown(reader)}")
         _check_meaning(reader, writer)
@@ -235,20 +236,20 @@ class _Program:
         elif column.form is Form.DECIMAL:
             is_fixed = isinstance(writer, Fixed)
             size = writer.size if isinstance(writer, Fixed) else 0
-            digits = getattr(place.spark_type, "precision", 0)
+            digits = getattr(reader_column.spark_type, "precision", 0)
             self.emit(FIXED_DECIMAL if is_fixed else DECIMAL, column, size, digits)
         elif isinstance(writer, Fixed):
             self.emit(FIXED, column, writer.size)
         elif column.form is Form.BYTES:
-            self.emit(STRING if isinstance(place.spark_type, t.StringType) else BYTES, column)
+            self.emit(STRING if isinstance(reader_column.spark_type, t.StringType) else BYTES, column)
         elif column.form is Form.FLOAT_BITS:
-            codes = _TO_FLOAT if isinstance(place.spark_type, t.FloatType) else _TO_DOUBLE
+            codes = _TO_FLOAT if isinstance(reader_column.spark_type, t.FloatType) else _TO_DOUBLE
             self.emit(codes[writer.kind], column)
         elif column.form is Form.NUMBER:
-            in_millis = isinstance(place.spark_type, _MOMENTS) and _is_in_millis(reader, writer)
+            in_millis = isinstance(reader_column.spark_type, _MOMENTS) and _is_in_millis(reader, writer)
             self.emit(MILLIS if in_millis else _NUMBERS[writer.kind], column)
 
-    def _enum(self, writer: Enum, reader: Enum, column: Column) -> None:
+    def _enum(self, writer: Enum, reader: Enum, column: ColumnNode) -> None:
         table = len(self.tables)
         numbers = {symbol: number for number, symbol in enumerate(reader.symbols)}
         default = None if reader.default is None else numbers[reader.default]
@@ -302,51 +303,51 @@ class _Program:
 
         self._loop(None, NOT_OPENED, element)
 
-    def _constant(self, value: Any, place: AvroColumn) -> None:
+    def _constant(self, value: Any, reader_column: AvroColumn) -> None:
         """The steps that put a default."""
-        schema, column = place.schema, place.column
+        schema, column = reader_column.schema, reader_column.column
         if isinstance(schema, Union):
-            self._constant_branch(value, place)
+            self._constant_branch(value, reader_column)
         elif isinstance(schema, Record):
             self.emit(RECORD, column)
-            for one, part in zip(schema.fields, place.parts, strict=True):
+            for one, part in zip(schema.fields, reader_column.parts, strict=True):
                 self._constant(value.get(one.name, one.default), part)
         elif isinstance(schema, Items):
-            self._constant_items(value, place)
+            self._constant_items(value, reader_column)
         elif schema.kind != "null":
-            self._constant_scalar(value, place)
+            self._constant_scalar(value, reader_column)
 
-    def _constant_branch(self, value: Any, place: AvroColumn) -> None:
-        branch = next(part for part in place.parts if is_default_of(value, part.schema, self._reader))
-        if place.has_members and branch.schema.kind != "null":
-            self.emit(RECORD, place.column)
+    def _constant_branch(self, value: Any, reader_column: AvroColumn) -> None:
+        branch = next(part for part in reader_column.parts if is_default_of(value, part.schema, self._reader))
+        if reader_column.has_members and branch.schema.kind != "null":
+            self.emit(RECORD, reader_column.column)
         self._constant(value, branch)
 
-    def _constant_items(self, value: Any, place: AvroColumn) -> None:
-        column, (item,) = place.column, place.parts
+    def _constant_items(self, value: Any, reader_column: AvroColumn) -> None:
+        column, (item,) = reader_column.column, reader_column.parts
         self.emit(RECORD, column)
         for entry in value:
             self.emit(ELEMENT, column, column.inner_scope)
-            if place.schema.kind == "map":
+            if reader_column.schema.kind == "map":
                 self._constant_text(column.children[0], entry.encode())
-            self._constant(value[entry] if place.schema.kind == "map" else entry, item)
+            self._constant(value[entry] if reader_column.schema.kind == "map" else entry, item)
 
-    def _constant_scalar(self, value: Any, place: AvroColumn) -> None:
-        schema, column = place.schema, place.column
+    def _constant_scalar(self, value: Any, reader_column: AvroColumn) -> None:
+        schema, column = reader_column.schema, reader_column.column
         if isinstance(schema, Enum):
             self.emit(CONSTANT, column, schema.symbols.index(value))
         elif column.form is Form.DECIMAL:
-            self.emit(WIDE_CONSTANT, column, *_halves(value.encode("latin-1"), place.spark_type))
+            self.emit(WIDE_CONSTANT, column, *_halves(value.encode("latin-1"), reader_column.spark_type))
         elif column.form is Form.BYTES:
             self._constant_text(column, value.encode() if schema.kind == "string" else value.encode("latin-1"))
         elif column.form is Form.FLOAT_BITS:
-            is_float = isinstance(place.spark_type, t.FloatType)
+            is_float = isinstance(reader_column.spark_type, t.FloatType)
             self.emit(CONSTANT, column, _bits(float(value), is_float, schema.kind == "float"))
         else:
-            in_millis = isinstance(place.spark_type, _MOMENTS) and _is_in_millis(schema, schema)
+            in_millis = isinstance(reader_column.spark_type, _MOMENTS) and _is_in_millis(schema, schema)
             self.emit(CONSTANT, column, _micros(int(value)) if in_millis else int(value))
 
-    def _constant_text(self, column: Column, text: bytes) -> None:
+    def _constant_text(self, column: ColumnNode, text: bytes) -> None:
         self.emit(WIDE_CONSTANT, column, -1 - len(self.texts), len(text))
         self.texts += text
 

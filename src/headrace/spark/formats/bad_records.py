@@ -2,18 +2,19 @@
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from headrace.client.columnar.cluster import shared_cluster
 from headrace.client.columnar.model import HEADERS, UnknownTopic
 from headrace.client.columnar.settings import ALIASES, SETTINGS, WITHOUT_EFFECT
-from headrace.client.columnar.writer import Writer
 
 from .errors import OptionError
+
+if TYPE_CHECKING:
+    from headrace.client.columnar.writer import Writer
 
 BAD: Final = "bad"
 BAD_TYPE: Final = t.StructType(
@@ -34,7 +35,7 @@ DeadLetters = Callable[[pa.RecordBatch], None]
 """Writes rows of `key`, `value` and `headers`; when it returns, they are safe."""
 
 _TRANSACTIONAL = "transactional.id"
-_writers: dict[tuple[int, str, frozenset[tuple[str, str]]], Writer] = {}
+_writers: dict[tuple[int, str, frozenset[tuple[str, str]]], "Writer"] = {}
 
 
 def bad_column(batch: pa.RecordBatch, errors: Mapping[int, str]) -> pa.Array:
@@ -83,6 +84,10 @@ def dead_letter_writer(topic: str, client: Mapping[str, str]) -> DeadLetters:
     known = {*SETTINGS, *ALIASES, *WITHOUT_EFFECT} - {_TRANSACTIONAL}
     settings = {name: value for name, value in client.items() if name in known}
     key = (os.getpid(), topic, frozenset(settings.items()))
+
+    # Spark imports the source to find its columns, and most queries have no dead letters: none of them needs a client.
+    from headrace.client.columnar.cluster import shared_cluster
+    from headrace.client.columnar.writer import Writer
 
     def write(rows: pa.RecordBatch) -> None:
         writer = _writers.pop(key, None) or Writer(shared_cluster(settings), acks="all", idempotent=True)

@@ -20,7 +20,7 @@ import numpy as np
 from headrace.kernels.bounds import pointer
 from headrace.kernels.jit import called, inlined
 
-from .layout import ROOT_SCOPE, Layout
+from .layout import ROOT_SCOPE, ColumnLayout
 
 BASE, SECOND_BASE, SCOPE, NODE_WIDTH = range(4)
 """Columns of `nodes`, and how many there are."""
@@ -43,7 +43,7 @@ class ColumnBuffers(NamedTuple):
     members: Any
 
 
-def new_buffers(layout: Layout, rows: int, per_row: Any = None) -> ColumnBuffers:
+def new_buffers(layout: ColumnLayout, rows: int, per_row: Any = None) -> ColumnBuffers:
     """Empty buffers for so many rows; `per_row` tells how many entries per row each scope is likely to need."""
     room = np.full(layout.scopes, max(_LEAST_ROOM, rows * _ROOM_PER_ROW), np.int64)
     if per_row is not None:
@@ -52,7 +52,7 @@ def new_buffers(layout: Layout, rows: int, per_row: Any = None) -> ColumnBuffers
     return _laid_out(layout, room)
 
 
-def _laid_out(layout: Layout, room: Any) -> ColumnBuffers:
+def _laid_out(layout: ColumnLayout, room: Any) -> ColumnBuffers:
     base, total = _places(layout, room, np.ones(len(layout.nodes), np.bool_))
     second_base, second_total = _places(layout, room, layout.wide)
     nothing = np.zeros(layout.scopes, np.int64)
@@ -67,13 +67,13 @@ def _laid_out(layout: Layout, room: Any) -> ColumnBuffers:
     )
 
 
-def _places(layout: Layout, room: Any, wanted: Any) -> tuple[Any, int]:
+def _places(layout: ColumnLayout, room: Any, wanted: Any) -> tuple[Any, int]:
     sizes = np.where(wanted, room[layout.scope_of], 0)
     ends = np.cumsum(sizes)
     return ends - sizes, int(ends[-1])
 
 
-def grown(buffers: ColumnBuffers, layout: Layout) -> ColumnBuffers:
+def grown(buffers: ColumnBuffers, layout: ColumnLayout) -> ColumnBuffers:
     """The buffers with twice the room in the scope that was full."""
     room = buffers.scopes[:, ROOM] * np.where(buffers.scopes[:, WANTING] != 0, 2, 1)
     larger = _laid_out(layout, room)

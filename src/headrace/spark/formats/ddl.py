@@ -110,19 +110,19 @@ class _Reader:
 
     def fields(self, closing: str) -> t.StructType:
         """Fields up to the closing mark, or the end."""
-        found: list[t.StructField] = []
+        fields: list[t.StructField] = []
         if closing and self._take(closing):
-            return t.StructType(found)
+            return t.StructType(fields)
         while True:
-            found.append(self._field())
+            fields.append(self._field())
             if not self._take(","):
                 break
         self._expect(closing) if closing else self.expect_end()
-        names = [field.name for field in found]
+        names = [field.name for field in fields]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise OptionError(f"schema: the field '{twice[0]}' is there twice")
-        return t.StructType(found)
+        return t.StructType(fields)
 
     def _field(self) -> t.StructField:
         kind, name = self._peek()

@@ -117,7 +117,6 @@ class ValueDecoder:
         if self._given_writer is not None:
             self._given_writer(letters)
             return
-
         dead_letter_writer(self._options.dead_letter_topic, self._options.client)(letters)
 
 

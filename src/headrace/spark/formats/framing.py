@@ -7,10 +7,10 @@ import pyarrow as pa
 
 from headrace.kernels.bounds import pointer
 from headrace.kernels.jit import inlined, jit
+from headrace.kernels.varint_loops import read_uvarint, unzigzag
 
 from .payload import Payload
 from .text import gathered
-from .wire import varint, zigzag
 
 HEAD: Final = 5
 """A zero byte, and the schema's id in four bytes."""
@@ -94,12 +94,12 @@ def _pass_indexes(data: Any, starts: Any, ends: Any, present: Any) -> None:
 
 @inlined
 def _after_indexes(data: Any, pos: int, end: int) -> int:
-    bits, pos = varint(data, pos, end)
-    count = zigzag(bits)
+    bits, pos = read_uvarint(data, pos, end)
+    count = unzigzag(bits)
     if pos < 0 or count < 0 or count > end - pos:
         return -1
     for _ in range(count):
-        _, pos = varint(data, pos, end)
+        _, pos = read_uvarint(data, pos, end)
         if pos < 0:
             return -1
     return pos

@@ -11,7 +11,7 @@ from .arrow_types import all_nullable
 from .assemble import with_rows_replaced
 from .ddl import parse_schema
 from .json_plan import JsonPlan, plan_of
-from .json_rows import Rows
+from .json_rows import JsonRows
 from .payload import Decoded, Payload
 
 
@@ -37,8 +37,8 @@ class JsonCodec:
         return plan_of(self.spark_type)
 
     @cached_property
-    def _rows(self) -> Rows:
-        return Rows(self.spark_type, self._zone)
+    def _rows(self) -> JsonRows:
+        return JsonRows(self.spark_type, self._zone)
 
     def decode(self, payload: Payload) -> Decoded:
         """The documents of a payload as a struct array."""

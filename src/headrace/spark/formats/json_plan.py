@@ -8,7 +8,7 @@ from pyspark.sql import types as t
 
 from .arrow_types import arrow_type
 from .errors import OptionError
-from .layout import ROOT_SCOPE, Form, Layout, Node
+from .layout import ROOT_SCOPE, ColumnLayout, ColumnNode, Form
 
 BOOLEAN, INTEGER, FLOAT, DOUBLE, DECIMAL, STRING, BINARY, DATE, TIMESTAMP, TIMESTAMP_NTZ = range(10)
 STRUCT, LIST, MAP = range(10, 13)
@@ -25,7 +25,7 @@ NAME_START, NAME_SIZE, NAME_NODE, NAME_WORDS, NAME_WIDTH = range(5)
 class JsonPlan(NamedTuple):
     """What the loop needs to know of a struct."""
 
-    layout: Layout
+    layout: ColumnLayout
     places: Any
     names: Any
     letters: Any
@@ -65,12 +65,12 @@ def plan_of(spark_type: t.StructType) -> JsonPlan:
 
 class _Planner:
     def __init__(self) -> None:
-        self.layout = Layout()
+        self.layout = ColumnLayout()
         self.places: list[list[int]] = []
         self.names: list[list[int]] = []
         self.letters = bytearray(), bytearray(), bytearray()
 
-    def place(self, spark_type: t.DataType, scope: int, path: str) -> Node:
+    def place(self, spark_type: t.DataType, scope: int, path: str) -> ColumnNode:
         """The node of a type, and its row."""
         if isinstance(spark_type, t.StructType):
             return self._struct(spark_type, scope, path)
@@ -89,16 +89,16 @@ class _Planner:
         form, kind, size = _simple(spark_type, path)
         return self._add(form, scope, spark_type, [kind, size, 0, 0])
 
-    def _add(self, form: Form, scope: int, spark_type: t.DataType, row: list[int]) -> Node:
+    def _add(self, form: Form, scope: int, spark_type: t.DataType, row: list[int]) -> ColumnNode:
         self.places.append(row)
         return self.layout.add(form, scope, arrow_type(spark_type))
 
-    def _entries(self, node: Node, parts: list[tuple[t.DataType, str]]) -> None:
+    def _entries(self, node: ColumnNode, parts: list[tuple[t.DataType, str]]) -> None:
         node.children = [self.place(spark_type, node.inner_scope, path) for spark_type, path in parts]
         row = self.places[node.index]
         row[FIRST], row[SECOND], row[THIRD] = node.inner_scope, node.children[-1].index, node.children[0].index
 
-    def _struct(self, spark_type: t.StructType, scope: int, path: str) -> Node:
+    def _struct(self, spark_type: t.StructType, scope: int, path: str) -> ColumnNode:
         node = self._add(Form.STRUCT, scope, spark_type, [STRUCT, len(self.names), 0, 0])
         rows = [self._name(field.name) for field in spark_type.fields]
         start = len(self.names)

@@ -54,7 +54,7 @@ class Document(dict[str, Any]):
         self.pairs = pairs
 
 
-class Rows:
+class JsonRows:
     """Reads records of one struct."""
 
     def __init__(self, spark_type: t.StructType, zone: str) -> None:

@@ -38,18 +38,18 @@ _WIDE: Final = frozenset({Form.BYTES, Form.NUMERAL, Form.DECIMAL, Form.LOCAL_TIM
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class ColumnNode:
     """One place of a schema. `children` are a struct's fields, a list's element, or a map's key and value."""
 
     index: int
     scope: int
     form: Form
     type: Any
-    children: "list[Node]" = field(default_factory=list)
+    children: "list[ColumnNode]" = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     names_are_dense: bool = False
     unknown_name: str = ""
-    parent: "Node | None" = None
+    parent: "ColumnNode | None" = None
     default: int | bytes | None = None
     """What an absent value of a struct that is there is read as; None for null."""
     inner_scope: int = -1
@@ -64,16 +64,18 @@ class Node:
         return self.names.get(number, f"{self.unknown_name}{number}")
 
 
-class Layout:
+class ColumnLayout:
     """The nodes of a schema, added from the root down; a node's Arrow type may be set later, when its children are."""
 
     def __init__(self) -> None:
-        self.nodes: list[Node] = []
+        self.nodes: list[ColumnNode] = []
         self.scopes = 1
 
-    def add(self, form: Form, scope: int, arrow_type: pa.DataType | None = None, parent: Node | None = None) -> Node:
+    def add(
+        self, form: Form, scope: int, arrow_type: pa.DataType | None = None, parent: ColumnNode | None = None
+    ) -> ColumnNode:
         """A new node; a list or a map opens a scope for its entries."""
-        node = Node(len(self.nodes), scope, form, arrow_type, parent=parent)
+        node = ColumnNode(len(self.nodes), scope, form, arrow_type, parent=parent)
         if form in (Form.LIST, Form.MAP):
             node.inner_scope = self.scopes
             self.scopes += 1
@@ -81,7 +83,7 @@ class Layout:
         return node
 
     @property
-    def root(self) -> Node:
+    def root(self) -> ColumnNode:
         """The node of whole values."""
         return self.nodes[0]
 

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from headrace.kernels.bounds import pointer
 from headrace.kernels.intrinsics import long, word
 from headrace.kernels.jit import called, inlined, jit
+from headrace.kernels.varint_loops import read_uvarint, unzigzag
 
 from .column_buffers import (
     ColumnBuffers,
@@ -53,7 +54,7 @@ from .protobuf_plan import (
     UINT64_WIDE,
     WIDTH,
 )
-from .wire import is_utf8, little_endian, varint, zigzag
+from .wire import is_utf8, little_endian
 
 ODD: Final = -1
 NO_ROOM: Final = -2
@@ -122,7 +123,7 @@ def _message(data: Any, pos: int, end: int, tables: Tables, slots: Slots, stack:
             depth -= 1
             continue
         start = pos
-        tag, pos = varint(data, pos, end)
+        tag, pos = read_uvarint(data, pos, end)
         if pos < 0 or pos - start > _LONGEST or tag <= _NO_TAG or tag > _LAST_TAG:
             return ODD
         wire = tag & 7
@@ -166,7 +167,7 @@ def _complete(tables: Tables, message: int, slots: Slots) -> bool:
 @called
 def _skip(data: Any, pos: int, end: int, wire: int) -> int:
     if wire == _VARINT:
-        _, pos = varint(data, pos, end)
+        _, pos = read_uvarint(data, pos, end)
         return pos
     size = 8 if wire == _EIGHT_BYTES else 4
     if wire == _SPAN:
@@ -179,7 +180,7 @@ def _skip(data: Any, pos: int, end: int, wire: int) -> int:
 @inlined
 def _size(data: Any, pos: int, end: int) -> tuple[int, int]:
     """The size of what begins behind it, and where that is; ODD in its place if it does not end before `end`."""
-    size, begin = varint(data, pos, end)
+    size, begin = read_uvarint(data, pos, end)
     if begin < 0 or begin - pos > _LONGEST or size < 0 or size > end - begin:
         return 0, ODD
     return size, begin
@@ -261,7 +262,7 @@ def _scalar(data: Any, pos: int, end: int, code: int, tables: Tables, field: int
     if code >= STRING:
         pos = _span(data, pos, end, code, slots, node)
     elif code < FIXED32:
-        bits, pos = varint(data, pos, end)
+        bits, pos = read_uvarint(data, pos, end)
         number = _number(bits, code)
         put(slots, node, number)
         if code == UINT64_WIDE:
@@ -294,9 +295,9 @@ def _number(bits: int, code: int) -> Any:
     if code == BOOL:
         return long(bits != 0)
     if code == SINT64:
-        return zigzag(bits)
+        return unzigzag(bits)
     if code == SINT32:
-        return long(word(zigzag(bits & _LOW_HALF)))
+        return long(word(unzigzag(bits & _LOW_HALF)))
     return bits & _LOW_HALF if code == UINT32 else bits
 
 
@@ -328,10 +329,10 @@ def _micros(data: Any, pos: int, end: int) -> tuple[int, bool]:
     """Seconds and nanoseconds as microseconds, as Java counts them: towards zero."""
     seconds, nanos = 0, 0
     while pos < end:
-        tag, pos = varint(data, pos, end)
+        tag, pos = read_uvarint(data, pos, end)
         if pos < 0 or (tag != (1 << 3) and tag != (2 << 3)):
             return 0, False
-        bits, pos = varint(data, pos, end)
+        bits, pos = read_uvarint(data, pos, end)
         if pos < 0:
             return 0, False
         if tag == 1 << 3:

@@ -20,7 +20,7 @@ from pyspark.sql import types as t
 
 from .arrow_types import arrow_type
 from .errors import OptionError
-from .layout import ROOT_SCOPE, Form, Layout, Node
+from .layout import ROOT_SCOPE, ColumnLayout, ColumnNode, Form
 from .options import FormatOptions
 
 BOOL, INT32, UINT32, INT64, UINT64_WIDE, SINT32, SINT64, CLOSED_ENUM = range(8)
@@ -40,7 +40,7 @@ class ProtobufPlan(NamedTuple):
     """What the loop needs to know of a message type."""
 
     spark_type: t.DataType
-    layout: Layout
+    layout: ColumnLayout
     fields: Any
     messages: Any
     """Where the fields of each message start among `fields`, and where they end."""
@@ -202,7 +202,7 @@ def _names_below(message: Any, prefix: str) -> list[str]:
 
 class _Planner:
     def __init__(self, options: FormatOptions) -> None:
-        self.layout = Layout()
+        self.layout = ColumnLayout()
         self.messages: list[list[list[int]]] = []
         self.numbers: list[int] = []
         self.refused: list[Refused] = []
@@ -211,8 +211,8 @@ class _Planner:
         self._trail: list[int] = []
 
     def struct(
-        self, descriptor: Descriptor, writer: Descriptor, scope: int, parent: Node | None, path: str
-    ) -> tuple[Node, t.StructType]:
+        self, descriptor: Descriptor, writer: Descriptor, scope: int, parent: ColumnNode | None, path: str
+    ) -> tuple[ColumnNode, t.StructType]:
         """The node of a message, and its fields' rows in the tables."""
         node = self.layout.add(Form.STRUCT, scope, parent=parent)
         _, fields = self._message(descriptor, writer, scope, node, path, node.children)
@@ -225,9 +225,9 @@ class _Planner:
         descriptor: Descriptor,
         writer: Descriptor,
         scope: int,
-        parent: Node | None,
+        parent: ColumnNode | None,
         path: str,
-        children: list[Node],
+        children: list[ColumnNode],
     ) -> tuple[int, list[t.StructField]]:
         name = descriptor.full_name
         if name in self._inside:
@@ -252,8 +252,8 @@ class _Planner:
         return place, fields
 
     def _field(
-        self, field: FieldDescriptor, written: FieldDescriptor | None, scope: int, parent: Node | None, path: str
-    ) -> tuple[Node, t.DataType, list[int]]:
+        self, field: FieldDescriptor, written: FieldDescriptor | None, scope: int, parent: ColumnNode | None, path: str
+    ) -> tuple[ColumnNode, t.DataType, list[int]]:
         explicit = field.has_presence or is_repeated(field) or _is_map_entry(field.containing_type)
         row = [field.number, MESSAGE, -1, -1, -1, 0, _oneof(field), int(is_required(field)), int(explicit)]
         reason = _objection(field, written)
@@ -274,14 +274,14 @@ class _Planner:
         return node, spark_type, row
 
     def _list(
-        self, field: FieldDescriptor, written: FieldDescriptor, whole: Node, path: str, row: list[int]
+        self, field: FieldDescriptor, written: FieldDescriptor, whole: ColumnNode, path: str, row: list[int]
     ) -> t.DataType:
         element, spark_type = self._value(field, written, whole.inner_scope, None, f"{path}[]", row)
         whole.children.append(element)
         return t.ArrayType(spark_type)
 
     def _map(
-        self, field: FieldDescriptor, written: FieldDescriptor, whole: Node, path: str, row: list[int]
+        self, field: FieldDescriptor, written: FieldDescriptor, whole: ColumnNode, path: str, row: list[int]
     ) -> t.DataType:
         entry, scope = written.message_type, whole.inner_scope
         row[INNER], fields = self._message(field.message_type, entry, scope, None, path, whole.children)
@@ -294,10 +294,10 @@ class _Planner:
         field: FieldDescriptor,
         written: FieldDescriptor,
         scope: int,
-        parent: Node | None,
+        parent: ColumnNode | None,
         path: str,
         row: list[int],
-    ) -> tuple[Node, t.DataType]:
+    ) -> tuple[ColumnNode, t.DataType]:
         if field.type == FieldDescriptor.TYPE_GROUP:
             raise OptionError(f"messageName: {path} is a group, which cannot be decoded")
         time_type = _time_type(field)
@@ -325,7 +325,7 @@ class _Planner:
         upcast = _UPCAST.get(field.type) if self._options.upcast_unsigned else None
         return upcast or _SCALARS[field.type]
 
-    def _enum(self, enum: Any, node: Node, row: list[int]) -> None:
+    def _enum(self, enum: Any, node: ColumnNode, row: list[int]) -> None:
         names = {number: enum.values_by_number[number].name for number in enum.values_by_number}
         node.name_them(names, f"UNKNOWN_ENUM_VALUE_{enum.name}_")
         row[INNER] = len(self.numbers)

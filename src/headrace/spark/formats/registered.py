@@ -17,8 +17,8 @@ from pyspark.sql import types as t
 
 from headrace.client.registry import NotRegistered, RegisteredSchema, SchemaRegistry, shared_registry
 from headrace.registry.errors import InvalidSchemaError
+from headrace.registry.references import dependencies
 from headrace.registry.schemas.model import Dependency
-from headrace.schema_log.names import beside
 
 from .arrow_types import arrow_type
 from .errors import OptionError
@@ -31,7 +31,7 @@ SCHEMA_TYPES: Final = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}
 _MOST_KEPT: Final = 1000
 
 
-class Reader(Protocol):
+class ValueReader(Protocol):
     """Decodes to the columns of the reader's schema."""
 
     @property
@@ -49,26 +49,6 @@ class Unreadable(Exception):
     """Why nothing that was written with a schema can be read."""
 
 
-def dependencies(registry: SchemaRegistry, schema: RegisteredSchema, subject: str) -> list[Dependency]:
-    """What a schema refers to, also by way of others, each before those that refer to it; in the context of the subject
-    unless another is named.
-    """
-    found: dict[str, Dependency] = {}
-    visiting: set[tuple[str, int]] = set()
-
-    def visit(one: RegisteredSchema, parent: str) -> None:
-        for reference in one.references:
-            place = (beside(parent, reference.subject), reference.version)
-            if reference.name not in found and place not in visiting:
-                visiting.add(place)
-                target = registry.version(*place)
-                visit(target, place[0])
-                found[reference.name] = Dependency(name=reference.name, text=target.text)
-
-    visit(schema, subject)
-    return list(found.values())
-
-
 class RegisteredCodec:
     """Decodes framed values; the reader's schema is that of the options."""
 
@@ -84,7 +64,7 @@ class RegisteredCodec:
         return shared_registry(self._options.registry)
 
     @cached_property
-    def _reader(self) -> Reader:
+    def _reader(self) -> ValueReader:
         return _plain_codec(self._options)
 
     def check(self) -> None:
@@ -101,7 +81,7 @@ class RegisteredCodec:
         from .framing import NO_HEAD, confluent
 
         framed = confluent(payload, has_indexes=self._options.format == "protobuf")
-        codecs: dict[int, Reader] = {}
+        codecs: dict[int, ValueReader] = {}
         members: dict[int, list[int]] = {}
         errors = framed.errors
         for number, head in enumerate(framed.heads):
@@ -117,7 +97,7 @@ class RegisteredCodec:
         groups = [(codec, np.flatnonzero(np.isin(framed.which, members[key]))) for key, codec in codecs.items()]
         return self._merged(framed.payload, groups, errors)
 
-    def _merged(self, payload: Payload, groups: list[tuple[Reader, Any]], errors: dict[int, str]) -> Decoded:
+    def _merged(self, payload: Payload, groups: list[tuple[ValueReader, Any]], errors: dict[int, str]) -> Decoded:
         pieces = [pa.nulls(1, arrow_type(self.spark_type))]
         places = np.zeros(payload.rows, np.int64)
         begin = 1
@@ -129,7 +109,7 @@ class RegisteredCodec:
             begin += len(rows)
         return Decoded(pa.concat_arrays(pieces).take(pa.array(places)), errors)
 
-    def _codec(self, head: Any) -> Reader:
+    def _codec(self, head: Any) -> ValueReader:
         """What decodes values with this head; Unreadable if nothing can."""
         key = (self._options.registry, self._options.reader_key, head)
         codec = _codecs.get(key)
@@ -140,7 +120,7 @@ class RegisteredCodec:
             _codecs[key] = codec
         return codec
 
-    def _compiled(self, head: Any) -> Reader:
+    def _compiled(self, head: Any) -> ValueReader:
         registry, schema_id = self._registry, head.schema_id
         schema = registry.schema(schema_id, self._options.context)
         if schema is None:
@@ -156,7 +136,9 @@ class RegisteredCodec:
             raise Unreadable(f"the schema id {schema_id} cannot be used: {error}") from error
         return codec
 
-    def _writers_codec(self, schema: RegisteredSchema, needed: list[Dependency], indexes: tuple[int, ...]) -> Reader:
+    def _writers_codec(
+        self, schema: RegisteredSchema, needed: list[Dependency], indexes: tuple[int, ...]
+    ) -> ValueReader:
         if self._options.format == "avro":
             from .avro import AvroCodec
             from .avro_columns import model_of
@@ -170,10 +152,10 @@ class RegisteredCodec:
         return self._reader
 
 
-_codecs: dict[tuple[Any, ...], Reader] = {}
+_codecs: dict[tuple[Any, ...], ValueReader] = {}
 
 
-def _plain_codec(options: FormatOptions) -> Reader:
+def _plain_codec(options: FormatOptions) -> ValueReader:
     from .decoder import codec_of
 
     return codec_of(options)

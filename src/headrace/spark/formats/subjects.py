@@ -5,10 +5,11 @@ from dataclasses import replace
 
 from headrace.client.registry import NotRegistered, RegisteredSchema, SchemaRegistry, shared_registry
 from headrace.registry.errors import InvalidSchemaError
+from headrace.registry.references import dependencies
 
 from .errors import OptionError
 from .options import FormatOptions
-from .registered import SCHEMA_TYPES, dependencies
+from .registered import SCHEMA_TYPES
 
 
 def with_subjects_schema(options: FormatOptions) -> FormatOptions:

@@ -1,5 +1,5 @@
 # ruff: noqa: SIM110 - loops, not generators, are what compiles well
-"""What Avro and Protobuf have in common on the wire. A position of -1 means bytes that are not what they should be."""
+"""What Avro and Protobuf have in common on the wire beside varints: little-endian numbers and UTF-8."""
 
 from typing import Any, Final
 
@@ -8,31 +8,7 @@ import numpy as np
 from headrace.kernels.intrinsics import long
 from headrace.kernels.jit import called, inlined
 
-_LONGEST_VARINT: Final = 10
-_LAST_SHIFT: Final = 63
 _ASCII_END: Final = 0x80
-
-
-@inlined
-def varint(data: Any, pos: int, end: int) -> tuple[int, int]:
-    """The 64 bits at `pos`, and where they end."""
-    bits = 0
-    last = min(end, pos + _LONGEST_VARINT)
-    shift = 0
-    while pos < last:
-        byte = long(data[pos])
-        pos += 1
-        bits |= (byte & 127) << shift
-        if byte < _ASCII_END:
-            return bits, pos if shift < _LAST_SHIFT or byte <= 1 else -1
-        shift += 7
-    return 0, -1
-
-
-@inlined
-def zigzag(bits: int) -> int:
-    """The signed number that was folded into these bits."""
-    return ((bits >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(bits & 1)
 
 
 @inlined

@@ -51,10 +51,10 @@ class Pipeline:
     def step(self, **settings: Any) -> Any: ...
     def step(self, function: Function | None = None, **settings: Any) -> Any:
         """Declare a step that is the decorated function; its parameters name the tables it gets."""
-        place = _caller()
+        position = _caller()
 
         def declare(function: Function) -> Function:
-            self._add("steps", function.__name__, {"python": function, **settings}, place)
+            self._add("steps", function.__name__, {"python": function, **settings}, position)
             return function
 
         return declare if function is None else declare(function)
@@ -67,10 +67,10 @@ class Pipeline:
         """The checked pipeline; InvalidPipeline with every mistake found."""
         return read_declaration(DocumentNode(self._tree(), self._place), file)
 
-    def _add(self, part: str, name: str, settings: dict[str, Any], place: DocumentPosition) -> None:
+    def _add(self, part: str, name: str, settings: dict[str, Any], position: DocumentPosition) -> None:
         if name in dict(self._parts[part]):
-            raise InvalidPipeline([f"{place}: {part.removesuffix('s')} '{name}' is declared a second time"])
-        self._parts[part].append((name, DocumentNode(_nodes(settings, place), place)))
+            raise InvalidPipeline([f"{position}: {part.removesuffix('s')} '{name}' is declared a second time"])
+        self._parts[part].append((name, DocumentNode(_nodes(settings, position), position)))
 
     def _tree(self) -> dict[str, DocumentNode]:
         return {
@@ -79,8 +79,8 @@ class Pipeline:
         }
 
 
-def _nodes(settings: dict[str, Any], place: DocumentPosition) -> dict[str, DocumentNode]:
-    return {_spelled(name): _node(value, place) for name, value in settings.items()}
+def _nodes(settings: dict[str, Any], position: DocumentPosition) -> dict[str, DocumentNode]:
+    return {_spelled(name): _node(value, position) for name, value in settings.items()}
 
 
 def _spelled(name: str) -> str:
@@ -88,12 +88,12 @@ def _spelled(name: str) -> str:
     return name.removesuffix("_")
 
 
-def _node(value: Any, place: DocumentPosition) -> DocumentNode:
+def _node(value: Any, position: DocumentPosition) -> DocumentNode:
     if isinstance(value, dict):
-        return DocumentNode({str(name): _node(item, place) for name, item in value.items()}, place)
+        return DocumentNode({str(name): _node(item, position) for name, item in value.items()}, position)
     if isinstance(value, (list, tuple)):
-        return DocumentNode([_node(item, place) for item in value], place)
-    return DocumentNode(value, place)
+        return DocumentNode([_node(item, position) for item in value], position)
+    return DocumentNode(value, position)
 
 
 def _caller() -> DocumentPosition:

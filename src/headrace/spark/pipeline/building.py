@@ -15,7 +15,7 @@ from .document import DocumentPosition
 from .failures import cause_of
 from .model import Call, Declaration, Dedup, Sink, Source, Sql, Step, ToFiles, ToTopic, Watermark
 from .queries import SinkGraph
-from .vocabulary import METADATA, without_dead_letters
+from .vocabulary import METADATA, TOMBSTONE, without_dead_letters
 
 BOOTSTRAP: Final = "kafka.bootstrap.servers"
 ROWS_OUT: Final = "headrace_out_"
@@ -96,7 +96,7 @@ def build(spark: Any, declaration: Declaration, graph: SinkGraph, bootstrap: str
     for one in needed:
         if isinstance(one, Step) and any(_find(built.tables, name) is None for name in one.inputs):
             continue  # What it reads is wrong, which is told of that.
-        with _noted(built, one.place, one.name):
+        with _noted(built, one.position, one.name):
             if isinstance(one, Source):
                 made = _source(spark, one, source_settings(one, bootstrap, groups[one.name]))
                 table = made.rows
@@ -108,7 +108,7 @@ def build(spark: Any, declaration: Declaration, graph: SinkGraph, bootstrap: str
             built.tables[one.name].createOrReplaceTempView(one.name)
     for sink in graph.sinks:
         if sink.table in built.tables:
-            with _noted(built, sink.place, sink.name):
+            with _noted(built, sink.position, sink.name):
                 rows = built.outlets.get(sink.table, built.tables[sink.table])
                 _require_writable(rows, sink)
                 built.outlets[sink.table] = _counted(rows, ROWS_OUT + sink.name)
@@ -117,7 +117,7 @@ def build(spark: Any, declaration: Declaration, graph: SinkGraph, bootstrap: str
 
 
 def _require_writable(rows: Any, sink: Sink) -> None:
-    """Let everybody who has a say in what a sink can write have it before the query starts."""
+    """Check that a sink can write its rows before the query starts."""
     match sink.output:
         case ToTopic() as output:
             is_encoded = "format" in output.options
@@ -180,8 +180,8 @@ def _source(spark: Any, source: Source, settings: Mapping[str, str]) -> SourceTa
     kept = kept_columns(source, read.schema)
     rows = _with_counts(read, source.name)
     if not source.dead_letter_topic:
-        return SourceTable(rows=rows.select(*kept))
-    good = rows.where(f"`{_BAD}` IS NULL").select(*(name for name in kept if name != _BAD))
+        return SourceTable(rows=rows.selectExpr(*kept))
+    good = rows.where(f"`{_BAD}` IS NULL").selectExpr(*(name for name in kept if name != _BAD))
     return SourceTable(rows=good, letters=rows.where(f"`{_BAD}` IS NOT NULL").selectExpr(*_LETTER))
 
 
@@ -198,7 +198,7 @@ _LETTER: Final = (
 
 
 def kept_columns(source: Source, row: Any) -> list[str]:
-    """The columns of a source's table: the fields of its value, or the value, and what is asked for of the record.
+    """What a source's table has: the fields of its value, or the value, and what is asked for of the record.
 
     A field hides a record's column of the same name.
     """
@@ -213,6 +213,8 @@ def kept_columns(source: Source, row: Any) -> list[str]:
     kept = [name for name in kinds if name in (*wanted, _BAD) and name.lower() not in hidden]
     if not with_fields:
         kept = [name for name in kinds if name == "value" or name in kept]
+    if TOMBSTONE in wanted and source.metadata is not None and TOMBSTONE not in hidden:
+        kept.append(f"value IS NULL{f' AND `{_BAD}` IS NULL' if _BAD in kinds else ''} AS {TOMBSTONE}")
     return [*(f"value.`{name}`" for name in fields), *kept]
 
 
@@ -281,13 +283,13 @@ def _counted(rows: Any, name: str) -> Any:
 
 
 @contextmanager
-def _noted(built: BuiltGraph, place: DocumentPosition, name: str) -> Iterator[None]:
+def _noted(built: BuiltGraph, position: DocumentPosition, name: str) -> Iterator[None]:
     """Errors of Spark and of users' functions within the block are noted with the name and the place of a table."""
     try:
         yield
     except Exception as error:
         cause = cause_of(error)
-        built.problems.append((place, f"'{name}': {cause}{_hint(cause)}", error))
+        built.problems.append((position, f"'{name}': {cause}{_hint(cause)}", error))
 
 
 def _hint(cause: str) -> str:

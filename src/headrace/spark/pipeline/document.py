@@ -29,7 +29,7 @@ class DocumentNode:
     """A value (scalar, callable, list of nodes or mapping of names to nodes) and where it was written."""
 
     value: Any
-    place: DocumentPosition
+    position: DocumentPosition
 
 
 class InvalidPipeline(Exception):
@@ -46,14 +46,14 @@ class Problems:
 
     found: list[tuple[DocumentPosition, str]] = field(default_factory=list)
 
-    def add(self, place: DocumentPosition, message: str) -> None:
-        self.found.append((place, message))
+    def add(self, position: DocumentPosition, message: str) -> None:
+        self.found.append((position, message))
 
     def raise_any(self) -> None:
         """InvalidPipeline with all of them in the order of the file, if there are any."""
         if self.found:
             ordered = sorted(self.found, key=lambda one: (one[0].file, one[0].line))
-            raise InvalidPipeline([f"{place}: {message}" for place, message in ordered])
+            raise InvalidPipeline([f"{position}: {message}" for position, message in ordered])
 
 
 class Section:
@@ -61,17 +61,17 @@ class Section:
 
     def __init__(self, node: DocumentNode, what: str, problems: Problems) -> None:
         self.what = what
-        self.place = node.place
+        self.position = node.position
         self.problems = problems
         self._nodes: Mapping[str, DocumentNode] = node.value if isinstance(node.value, dict) else {}
         if not isinstance(node.value, dict):
-            problems.add(node.place, f"{what} must be a mapping of names to values, not {described(node.value)}")
+            problems.add(node.position, f"{what} must be a mapping of names to values, not {described(node.value)}")
 
     def allow(self, known: Collection[str], accepts: Callable[[str], bool] = lambda _name: False) -> None:
         """Note every key that is neither known nor accepted by the function."""
         for name, node in self._nodes.items():
             if name not in known and not accepts(name):
-                self.problems.add(node.place, f"{self.what} has no setting '{shown(name)}'{nearest(name, known)}")
+                self.problems.add(node.position, f"{self.what} has no setting '{shown(name)}'{nearest(name, known)}")
 
     def has(self, key: str) -> bool:
         return key in self._nodes
@@ -81,7 +81,7 @@ class Section:
 
     def place_of(self, key: str) -> DocumentPosition:
         """Where a key stands, or else the section."""
-        return self._nodes[key].place if key in self._nodes else self.place
+        return self._nodes[key].position if key in self._nodes else self.position
 
     def names(self) -> list[str]:
         return list(self._nodes)
@@ -119,7 +119,7 @@ class Section:
     def required(self, key: str, example: str) -> str:
         """A scalar that must be there; the empty text, with a problem noted, if it is not."""
         if key not in self._nodes:
-            self.problems.add(self.place, f"{self.what} needs '{key}', for example `{key}: {example}`")
+            self.problems.add(self.position, f"{self.what} needs '{key}', for example `{key}: {example}`")
             return ""
         return self.text(key) or ""
 

@@ -15,14 +15,16 @@ Queries = dict[str, list[str]]
 """The sinks of each query."""
 
 
-def require_same_queries(paths: PipelinePaths, graphs: Sequence[SinkGraph], found: Collection[str] | None) -> None:
+def require_same_queries(
+    paths: PipelinePaths, graphs: Sequence[SinkGraph], directories: Collection[str] | None
+) -> None:
     """Return if each query goes on from its own checkpoint or starts from none.
 
-    PipelineFailed if a sink was part of another query before. `found` are the directories of queries that there are;
-    None where that cannot be seen from here, and what was noted counts.
+    PipelineFailed if a sink was part of another query before. `directories` are the names of the queries that have
+    one; None where that cannot be seen from here, and what was noted counts.
     """
     noted = _noted(paths).get(paths.checkpoints, {})
-    before = noted if found is None else {name: noted.get(name, name.split("+")) for name in found}
+    before = noted if directories is None else {name: noted.get(name, name.split("+")) for name in directories}
     for graph in graphs:
         stale = stale_queries(graph, before)
         if stale:
@@ -56,8 +58,9 @@ def _noted(paths: PipelinePaths) -> dict[str, Queries]:
 
 def _changed(graph: SinkGraph, stale: Sequence[str], paths: PipelinePaths) -> str:
     directories = ", ".join(paths.checkpoint_of(name) for name in stale)
+    others = "other queries" if len(stale) > 1 else "another query"
     return (
-        f"{graph.place}: {graph.title}: the checkpoint is of {'other queries' if len(stale) > 1 else 'another query'} "
+        f"{graph.position}: {graph.title}: the checkpoint is of {others} "
         f"({directories}). Sinks that share a table are one query, with one position and one state, which cannot be "
         "put together from others: start with another --checkpoint, or remove those directories; then the pipeline "
         "reads from startingOffsets and writes again what it has written. A sink that is to go on where it is stays "

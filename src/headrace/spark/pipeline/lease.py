@@ -127,7 +127,7 @@ def _text(fields: dict[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-class Log(Protocol):
+class LeaseLog(Protocol):
     """What is used of `FencedLog`."""
 
     @property
@@ -154,7 +154,7 @@ class Lease:
 
     def __init__(
         self,
-        log: Log,
+        log: LeaseLog,
         checkpoint: str,
         runner: Runner,
         *,

@@ -27,7 +27,7 @@ class Source:
     """
 
     name: str
-    place: DocumentPosition
+    position: DocumentPosition
     options: Mapping[str, str]
     watermark: Watermark | None = None
     metadata: tuple[str, ...] | None = None
@@ -66,7 +66,7 @@ class Step:
     """A table made of other tables, its `inputs`."""
 
     name: str
-    place: DocumentPosition
+    position: DocumentPosition
     work: Sql | Call | Dedup
     inputs: tuple[str, ...]
     watermark: Watermark | None = None
@@ -133,7 +133,7 @@ class Sink:
     """Where the rows of `table` go."""
 
     name: str
-    place: DocumentPosition
+    position: DocumentPosition
     table: str
     output: Output
     mode: str = "append"

@@ -42,8 +42,8 @@ class SinkGraph:
         return self.sinks[0].trigger
 
     @property
-    def place(self) -> DocumentPosition:
-        return min((sink.place for sink in self.sinks), key=lambda place: (place.file, place.line))
+    def position(self) -> DocumentPosition:
+        return min((sink.position for sink in self.sinks), key=lambda position: (position.file, position.line))
 
     @property
     def title(self) -> str:
@@ -93,7 +93,7 @@ def disagreements(declaration: Declaration, graphs: Sequence[SinkGraph]) -> list
     """
     return [
         (
-            sink.place,
+            sink.position,
             f"sinks '{other.name}' and '{sink.name}' share '{table.name}', which has a watermark, but are queries of "
             f"their own ({_reason(declaration, other, sink)}): late rows may be in one and not in the other",
         )
@@ -106,7 +106,7 @@ def _apart(graphs: Sequence[SinkGraph]) -> Iterator[tuple[Sink, Sink]]:
     for left, right in combinations(graphs, 2):
         for one in left.sinks:
             for other in right.sinks:
-                yield (one, other) if one.place.line >= other.place.line else (other, one)
+                yield (one, other) if one.position.line >= other.position.line else (other, one)
 
 
 def _late(declaration: Declaration, one: Sink, other: Sink) -> Source | Step | None:

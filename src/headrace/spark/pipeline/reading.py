@@ -7,7 +7,7 @@ from typing import Final
 from headrace.config.names import shown
 
 from .document import DocumentNode, Problems, Section
-from .graph import Tables, in_order
+from .graph import PipelineTables, in_order
 from .model import Declaration, Source, Trigger
 from .sinks import read_sink
 from .steps import check_watermarks, read_step
@@ -37,10 +37,10 @@ def read_declaration(tree: DocumentNode, file: Path, problems: Problems | None =
     top.allow(_TOP)
     sources = [_source(name, section, file.parent) for name, section in _named(top, "sources", "source")]
     steps = [read_step(name, section, file.parent) for name, section in _named(top, "steps", "step")]
-    tables = Tables([*sources, *(step for step in steps if step is not None)], problems)
+    tables = PipelineTables([*sources, *(step for step in steps if step is not None)], problems)
     sinks = [read_sink(name, section, tables, file.parent) for name, section in _named(top, "sinks", "sink")]
     if not problems.found and not sinks:
-        problems.add(top.place, "the pipeline has no sinks; add at least one under `sinks:`")
+        problems.add(top.position, "the pipeline has no sinks; add at least one under `sinks:`")
     ordered = in_order(tables, problems)
     check_watermarks(tables, problems)
     declaration = Declaration(
@@ -81,7 +81,7 @@ def _named(top: Section, key: str, kind: str) -> list[tuple[str, Section]]:
         assert node is not None
         if not _TABLE_NAME.fullmatch(name):
             message = f"the name '{shown(name)}' of a {kind} must be letters, digits and '_', not starting with a digit"
-            top.problems.add(node.place, message)
+            top.problems.add(node.position, message)
         found.append((name, Section(node, f"{kind} '{shown(name)}'", top.problems)))
     return found
 
@@ -94,7 +94,7 @@ def _source(name: str, section: Section, directory: Path) -> Source:
     given = [key for key in (*_TOPICS, *SUBSCRIPTIONS) if section.has(key)]
     if len(given) != 1:
         message = f"has {' and '.join(given)}; keep one" if given else "needs a topic, for example `topic: orders`"
-        section.problems.add(section.place, f"{section.what} {message}")
+        section.problems.add(section.position, f"{section.what} {message}")
     for key in given:
         if key in _TOPICS:
             options[_TOPICS[key]] = ",".join(section.texts(key))
@@ -104,7 +104,7 @@ def _source(name: str, section: Section, directory: Path) -> Source:
         is_sound = section.judged_by(wrong_with_source, options)
     return Source(
         name=name,
-        place=section.place,
+        position=section.position,
         options=options,
         watermark=read_watermark(section),
         metadata=metadata,

@@ -2,16 +2,20 @@
 
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from headrace.client.columnar.cluster import Cluster
+from headrace.client.columnar.model import UnknownTopic
 from headrace.client.errors import ClientError
+from headrace.client.probe import require_listener
 
-from .building import BuiltGraph, Problem, build
+from ..sink.task import require_topic_to_write
+from ..source.options import Topics
+from .building import BOOTSTRAP, BuiltGraph, Problem, build
 from .document import InvalidPipeline
 from .file_sink import names_in
 from .functions import modules_beside
@@ -19,12 +23,12 @@ from .history import note_queries, require_same_queries
 from .lease import Lease, held_lease, is_lease_needed
 from .model import Declaration, Restart, Trigger
 from .paths import PipelinePaths, only_runner, paths_of
-from .preflight import absent_topics, require_topics
 from .progress import SinkProgress
 from .queries import SinkGraph, graphs_of
 from .reach import PATIENCE, clients_of, reach_of
-from .running import Running, Setting, start, stop_all, watch
+from .running import Running, RunSetting, start, stop_all, watch
 from .session import SparkTarget, open_session
+from .vocabulary import parsed_source
 
 GRACE_SECONDS: Final = 30.0
 _ONCE: Final = Restart(attempts=3)
@@ -74,7 +78,7 @@ def run(declaration: Declaration, options: RunOptions, view: View) -> list[SinkP
     paths = paths_of(declaration, options.checkpoint)
     if not options.spark.is_connect:
         # Behind Spark Connect it is the server that must reach the brokers, which may be out of reach from here.
-        require_topics(declaration, options.bootstrap)
+        _require_topics(declaration, options.bootstrap)
     with only_runner(paths) as lock, ExitStack() as stack:
         lease = _lease(declaration, paths, options, view, stack)
         view.phase(f"starting Spark ({options.spark})")
@@ -121,7 +125,7 @@ def run_with(
     ship_functions(declaration)
     view.phase("preparing the queries")
     built = build_all(spark, declaration, graphs, options.bootstrap)
-    setting = Setting(
+    setting = RunSetting(
         spark=spark,
         declaration=declaration,
         paths=paths,
@@ -171,7 +175,7 @@ def build_all(
     found = [*known, *(problem for one in built for problem in one.problems)]
     found.sort(key=lambda one: (one[0].file, one[0].line))
     if found:
-        raise InvalidPipeline(dict.fromkeys(f"{place}: {words}" for place, words, _ in found)) from found[0][2]
+        raise InvalidPipeline(dict.fromkeys(f"{position}: {words}" for position, words, _ in found)) from found[0][2]
     return built
 
 
@@ -184,17 +188,17 @@ def ship_functions(declaration: Declaration) -> None:
             register_pickle_by_value(module)
 
 
-def plan(declaration: Declaration, bootstrap: str, place: SparkTarget, phase: Callable[[str], None]) -> dict[str, str]:
+def plan(declaration: Declaration, bootstrap: str, target: SparkTarget, phase: Callable[[str], None]) -> dict[str, str]:
     """What Spark makes of the pipeline without running it: the columns of each table.
 
     InvalidPipeline has every mistake that Spark finds, and every topic to read that is not there; `phase` is told what
     takes seconds, and what could not be looked at.
     """
-    absent = [] if place.is_connect else _absent_topics(declaration, bootstrap, phase)
+    absent = [] if target.is_connect else _absent_topics(declaration, bootstrap, phase)
     with tempfile.TemporaryDirectory(prefix="headrace-plan-") as directory:
         log = Path(directory) / "spark.log"
-        phase(f"starting Spark ({place})")
-        with open_session(place, declaration.name, declaration.spark, log) as spark:
+        phase(f"starting Spark ({target})")
+        with open_session(target, declaration.name, declaration.spark, log) as spark:
             ship_functions(declaration)
             phase("preparing the queries")
             built = build_all(spark, declaration, graphs_of(declaration), bootstrap, absent)
@@ -202,12 +206,39 @@ def plan(declaration: Declaration, bootstrap: str, place: SparkTarget, phase: Ca
 
 
 def _absent_topics(declaration: Declaration, bootstrap: str, phase: Callable[[str], None]) -> list[Problem]:
-    try:
-        return absent_topics(declaration, bootstrap)
-    except ClientError as error:
-        phase(f"whether the topics are there is not checked: {error.message}")
-        return []
+    """Each source whose topics are not all there, found without making any."""
+    absent: list[Problem] = []
+    for source in declaration.sources:
+        try:
+            _require({BOOTSTRAP: bootstrap, **source.options}, dead_letters="")
+        except UnknownTopic as error:
+            absent.append((source.position, f"source '{source.name}': {error.message}", error))
+        except ClientError as error:
+            phase(f"whether the topics are there is not checked: {error.message}")
+            return []
+    return absent
 
 
 def _columns(table: Any) -> str:
     return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in table.schema.fields)
+
+
+def _require_topics(declaration: Declaration, bootstrap: str) -> None:
+    """Return if each topic that is read by name, or that dead letters go to, exists; asked before Spark starts, which
+    takes seconds and hides the answer in its own.
+
+    ClusterUnreachable or UnknownTopic if not: a dead letter topic that is found missing only by the first
+    bad record would stop a pipeline in the middle of the night.
+    """
+    for source in declaration.sources:
+        _require({BOOTSTRAP: bootstrap, **source.options}, source.dead_letter_topic)
+
+
+def _require(options: Mapping[str, str], dead_letters: str) -> None:
+    require_listener(options[BOOTSTRAP])
+    parsed = parsed_source(options)
+    with Cluster(parsed.client) as cluster:
+        if isinstance(parsed.subscription, Topics):
+            cluster.partitions(parsed.subscription.names)
+        if dead_letters:
+            require_topic_to_write(cluster, dead_letters)

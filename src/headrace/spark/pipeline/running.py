@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 from headrace.client.columnar.model import TopicPartition
 
+from ..errors import is_unreachable
 from ..source.offsets import Offsets
 from .building import BuiltGraph
 from .failures import PipelineFailed, cause_of
@@ -20,10 +21,11 @@ from .paths import PipelinePaths
 from .progress import SinkProgress, behind, positions_of
 from .queries import SinkGraph
 from .reach import Outage
-from .restarts import delay_before
 
 POLL_SECONDS: Final = 0.5
 _STARTING: Final = "Initializing "
+_TOO_SLOW: Final = "Python worker failed to connect back"
+"""Spark gives a Python process ten seconds to start, which a busy machine may not have."""
 Report = Callable[[Sequence[SinkProgress]], None]
 
 
@@ -46,7 +48,7 @@ class UnknownBrokers:
     def follow(self, partitions: Iterable[TopicPartition]) -> None: ...
 
 
-class Query(Protocol):
+class StreamingQuery(Protocol):
     """What is used of Spark's StreamingQuery."""
 
     @property
@@ -80,8 +82,8 @@ class Running:
     """A query that was started, and what is known of it."""
 
     graph: SinkGraph
-    query: Query
-    again: Callable[[], Query]
+    query: StreamingQuery
+    again: Callable[[], StreamingQuery]
     """Starts the query anew, from its checkpoint."""
     restart: Restart = field(default_factory=Restart)
     clock: Callable[[], float] = time.time
@@ -202,7 +204,7 @@ def _restarted(sink: SinkProgress) -> SinkProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class RunSetting:
     """What all queries of a run share. `trigger` takes the place of those declared, if it is given."""
 
     spark: Any
@@ -214,14 +216,14 @@ class Setting:
     restart: Restart = field(default_factory=Restart)
 
 
-def start(built: BuiltGraph, setting: Setting) -> Running:
+def start(built: BuiltGraph, setting: RunSetting) -> Running:
     """Start a query and wait until it knows its sources; PipelineFailed says why it cannot be.
 
     Spark gives a Python process of a source ten seconds to answer. A busy machine may take longer, so queries start
     one after the other.
     """
 
-    def again() -> Query:
+    def again() -> StreamingQuery:
         return _start(built, setting)
 
     running = Running(built.graph, again(), again, setting.restart)
@@ -229,7 +231,7 @@ def start(built: BuiltGraph, setting: Setting) -> Running:
     return running
 
 
-def _start(built: BuiltGraph, setting: Setting) -> Query:
+def _start(built: BuiltGraph, setting: RunSetting) -> StreamingQuery:
     graph = built.graph
     try:
         built.show_tables()
@@ -240,13 +242,15 @@ def _start(built: BuiltGraph, setting: Setting) -> Query:
                     require_own_files(setting.spark, outlet.output.path, checkpoint)
         writer = writer_for(built, setting.declaration, setting.bootstrap, checkpoint)
         writer = writer.queryName(graph.name).outputMode(graph.mode).option("checkpointLocation", checkpoint)
-        query: Query = _triggered(writer, setting.trigger or graph.trigger or setting.declaration.trigger).start()
+        query: StreamingQuery = _triggered(
+            writer, setting.trigger or graph.trigger or setting.declaration.trigger
+        ).start()
     except Exception as error:
-        raise PipelineFailed(f"{graph.place}: {graph.title}: {cause_of(error)}") from error
+        raise PipelineFailed(f"{graph.position}: {graph.title}: {cause_of(error)}") from error
     return query
 
 
-def _settle(query: Query) -> None:
+def _settle(query: StreamingQuery) -> None:
     """Wait until a new query has its sources or has failed."""
     while query.isActive and query.status["message"].startswith(_STARTING):
         time.sleep(0.05)
@@ -316,11 +320,11 @@ def stop_all(queries: Sequence[Running], grace: float, clock: Callable[[], float
         _stop(one)
 
 
-def _between_batches(query: Query, batch: int) -> bool:
+def _between_batches(query: StreamingQuery, batch: int) -> bool:
     return not query.isActive or not query.status["isTriggerActive"] or _batch(query) > batch
 
 
-def _batch(query: Query) -> int:
+def _batch(query: StreamingQuery) -> int:
     last = query.lastProgress
     return -1 if last is None else int(last.batchId)
 
@@ -332,3 +336,18 @@ def _stop(one: Running) -> None:
     except Exception as error:
         raise PipelineFailed(f"{one.graph.title}: the query does not stop: {cause_of(error)}") from error
     one.due = None
+
+
+def passes_by_itself(failure: BaseException) -> bool:
+    """Whether nothing is wrong with the query: the cluster was away, or the machine too busy."""
+    told = [failure, failure.__cause__] if failure.__cause__ is not None else [failure]
+    return any(is_unreachable(one) or _TOO_SLOW in str(one) for one in told)
+
+
+def delay_before(restart: Restart, failure: BaseException, failed: int) -> float | None:
+    """The seconds until a query starts again that failed `failed` times since its last batch, or None: never."""
+    if restart.attempts is not None and failed > restart.attempts:
+        return None
+    if restart.on != "any" and not passes_by_itself(failure):
+        return None
+    return float(min(restart.delay * 2.0 ** min(failed - 1, 30), restart.max_delay))

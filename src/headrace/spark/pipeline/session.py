@@ -49,12 +49,12 @@ class SparkTarget:
         return self.remote or self.master
 
 
-def settings_for(place: SparkTarget, name: str, declared: Mapping[str, str], cores: int) -> dict[str, str]:
+def settings_for(target: SparkTarget, name: str, declared: Mapping[str, str], cores: int) -> dict[str, str]:
     """All settings of a session, a user's own before ours."""
-    if place.remote is not None:
+    if target.remote is not None:
         return {**DEFAULTS, **declared}
-    settings = {"spark.app.name": name, "spark.master": place.master, **DEFAULTS, **_ON_THIS_MACHINE}
-    if place.is_local:
+    settings = {"spark.app.name": name, "spark.master": target.master, **DEFAULTS, **_ON_THIS_MACHINE}
+    if target.is_local:
         # Spark's 200 partitions of a shuffle mean 200 tasks and 200 state stores for each batch, whatever its size.
         settings |= {"spark.sql.shuffle.partitions": str(max(cores, 2)), "spark.driver.host": "127.0.0.1"}
     return settings | dict(declared)
@@ -62,12 +62,12 @@ def settings_for(place: SparkTarget, name: str, declared: Mapping[str, str], cor
 
 @contextmanager
 def open_session(
-    place: SparkTarget, name: str, declared: Mapping[str, str], log: Path, lock: int | None = None
+    target: SparkTarget, name: str, declared: Mapping[str, str], log: Path, lock: int | None = None
 ) -> Iterator[Any]:
     """A session with the source registered, stopped at the end; PipelineFailed if there is no Spark to be had."""
     keep_quiet()
-    settings = settings_for(place, name, declared, os.cpu_count() or 1)
-    spark = _connect(place.remote, settings) if place.remote is not None else _launch(settings, log, lock)
+    settings = settings_for(target, name, declared, os.cpu_count() or 1)
+    spark = _connect(target.remote, settings) if target.remote is not None else _launch(settings, log, lock)
     try:
         _register(spark)
         yield spark

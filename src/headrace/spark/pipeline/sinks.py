@@ -1,29 +1,32 @@
 """Reading a sink of a declaration."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from .document import Section
-from .graph import Tables
+from .graph import PipelineTables
 from .model import Output, Sink, ToConsole, ToFiles, ToFunction, ToTopic
 from .values import beside, read_function, read_trigger
-from .vocabulary import ENCODED, file_options, is_client_setting, sink_options, wrong_with_sink
+from .vocabulary import ENCODED, TOMBSTONE, file_options, is_client_setting, sink_options, wrong_with_sink
 
 MODES: Final = ("append", "update", "complete")
 COLUMNS: Final = ("key", "value", "headers", "partition", "timestamp")
+_RECORD: Final = (*COLUMNS, TOMBSTONE)
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KINDS: Final = ("topic", "parquet", "python", "console")
 _COMMON: Final = ("from", "mode", "trigger", *_KINDS)
 
 
-def read_sink(name: str, section: Section, tables: Tables, directory: Path) -> Sink | None:
+def read_sink(name: str, section: Section, tables: PipelineTables, directory: Path) -> Sink | None:
     """The sink, or None with what is wrong noted."""
     kinds = [kind for kind in _KINDS if section.has(kind)]
     if len(kinds) != 1:
         found = f"has {' and '.join(kinds)}; keep one" if kinds else f"needs one of {', '.join(_KINDS)}"
-        section.problems.add(section.place, f"{section.what} {found}")
+        section.problems.add(section.position, f"{section.what} {found}")
         section.allow(
-            [*_COMMON, *COLUMNS, "format", "partitionBy", *sink_options(), *file_options()], is_client_setting
+            [*_COMMON, *_RECORD, "format", "partitionBy", *sink_options(), *file_options()], is_client_setting
         )
         return None
     output = _READERS[kinds[0]](section, directory)
@@ -33,10 +36,12 @@ def read_sink(name: str, section: Section, tables: Tables, directory: Path) -> S
         section.wrong("mode", f"files can only be added to: 'mode' must be append, not {mode}")
     if output is None or table is None:
         return None
-    return Sink(name=name, place=section.place, table=table, output=output, mode=mode, trigger=read_trigger(section))
+    return Sink(
+        name=name, position=section.position, table=table, output=output, mode=mode, trigger=read_trigger(section)
+    )
 
 
-def _table(name: str, section: Section, tables: Tables) -> str | None:
+def _table(name: str, section: Section, tables: PipelineTables) -> str | None:
     """The table to write: `from`, or the one of the sink's own name."""
     wanted = section.text("from") or name
     found = tables.get(wanted)
@@ -45,22 +50,28 @@ def _table(name: str, section: Section, tables: Tables) -> str | None:
     if section.has("from"):
         section.wrong("from", tables.missing(wanted))
     else:
-        section.problems.add(section.place, f"{section.what} needs 'from', the name of the table to write")
+        section.problems.add(section.position, f"{section.what} needs 'from', the name of the table to write")
     return None
 
 
 def _to_topic(section: Section, directory: Path) -> Output:
     before = len(section.problems.found)
-    section.allow([*_COMMON, *COLUMNS, "format", *sink_options()], is_client_setting)
+    section.allow([*_COMMON, *_RECORD, "format", *sink_options()], is_client_setting)
     columns = {column: expression for column in COLUMNS if (expression := section.text(column))}
     chosen = section.choice("format", ("json", *ENCODED), "")
+    deleted = section.text(TOMBSTONE) or ""
+    every = f"struct(* EXCEPT ({deleted}))" if _NAME.fullmatch(deleted) else "struct(*)"
     if chosen == "json":
         if "value" in columns:
             section.wrong("value", "'format: json' makes the value of all columns; leave out 'value' or 'format'")
-        columns["value"] = "to_json(struct(*))"
+        columns["value"] = f"to_json({every})"
     elif chosen:
-        columns.setdefault("value", "struct(*)")
-    options = {**section.options(but=(*_COMMON, *COLUMNS, "format")), "topic": section.required("topic", "revenue")}
+        columns.setdefault("value", every)
+    if deleted and "value" not in columns:
+        section.wrong(TOMBSTONE, "'tombstone' tells which rows have no value, so it needs 'format' or 'value'")
+    elif deleted:
+        columns["value"] = f"CASE WHEN NOT coalesce({deleted}, false) THEN {columns['value']} END"
+    options = {**section.options(but=(*_COMMON, *_RECORD, "format")), "topic": section.required("topic", "revenue")}
     options |= {"schema": beside(options["schema"], directory)} if "schema" in options else {}
     options |= {"format": chosen} if chosen in ENCODED else {}
     if len(section.problems.found) == before:

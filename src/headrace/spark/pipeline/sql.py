@@ -1,7 +1,7 @@
 """Which tables a query reads, found without Spark, so that a declaration is checked before a JVM starts.
 
 Not a parser: it knows where names of tables can stand (after FROM and JOIN, and after the commas between them), and
-the paths that only look so (`EXTRACT(year FROM t)`, `IS DISTINCT FROM`, `LATERAL VIEW`). Spark judges the rest.
+the places that only look so (`EXTRACT(year FROM t)`, `IS DISTINCT FROM`, `LATERAL VIEW`). Spark judges the rest.
 """
 
 import re
@@ -68,7 +68,7 @@ def tables_in(query: str) -> list[str]:
 
 def _references(tokens: list[_Token]) -> list[tuple[int, str]]:
     """The names of tables, and where each stands."""
-    found: list[tuple[int, str]] = []
+    references: list[tuple[int, str]] = []
     levels = [_Level()]
     for position, token in enumerate(tokens):
         before = tokens[position - 1] if position else _END
@@ -81,10 +81,10 @@ def _references(tokens: list[_Token]) -> list[tuple[int, str]]:
         elif _at_table(levels[-1], token):
             levels[-1].expects_table = False
             if token.name is not None and after.text not in (".", "("):
-                found.append((position, token.name))
+                references.append((position, token.name))
         else:
             _advance(levels[-1], token, before)
-    return found
+    return references
 
 
 def _at_table(level: _Level, token: _Token) -> bool:

@@ -9,7 +9,7 @@ from headrace.config.names import nearest, shown
 
 from .document import DocumentNode, Problems, Section
 from .functions import parameters
-from .graph import Tables
+from .graph import PipelineTables
 from .model import Call, Dedup, Source, Sql, Step, Watermark
 from .sql import tables_in
 from .values import is_interval, read_function, read_watermark
@@ -22,14 +22,16 @@ def read_step(name: str, section: Section, directory: Path) -> Step | None:
     kinds = [kind for kind in _KINDS if section.has(kind)]
     if len(kinds) != 1:
         found = f"has {' and '.join(kinds)}; keep one" if kinds else "needs one of 'sql', 'python' and 'dedup'"
-        section.problems.add(section.place, f"{section.what} {found}")
+        section.problems.add(section.position, f"{section.what} {found}")
         return None
     if section.has("with") and kinds != ["python"]:
         section.wrong("with", "'with' gives values to a Python function; this step has none")
     work = _READERS[kinds[0]](section, directory)
     if work is None:
         return None
-    return Step(name=name, place=section.place, work=work, inputs=_inputs(work), watermark=read_watermark(section))
+    return Step(
+        name=name, position=section.position, work=work, inputs=_inputs(work), watermark=read_watermark(section)
+    )
 
 
 def _inputs(work: Sql | Call | Dedup) -> tuple[str, ...]:
@@ -53,18 +55,18 @@ def _dedup(section: Section, _directory: Path) -> Dedup | None:
     table = inner.required("from", "orders")
     keys = tuple(inner.texts("keys"))
     if not keys:
-        inner.problems.add(inner.place, f"{inner.what} needs 'keys', the columns that tell rows apart")
+        inner.problems.add(inner.position, f"{inner.what} needs 'keys', the columns that tell rows apart")
     watermark = _dedup_watermark(inner)
     return Dedup(table=table, keys=keys, watermark=watermark) if table else None
 
 
-def check_watermarks(tables: Tables, problems: Problems) -> None:
+def check_watermarks(tables: PipelineTables, problems: Problems) -> None:
     """Note every `dedup` of a source that has no watermark for it, or two."""
     for table in tables.all():
         if isinstance(table, Step) and isinstance(table.work, Dedup):
             source = tables.get(table.work.table)
             if isinstance(source, Source) and (source.watermark is None) == (table.work.watermark is None):
-                problems.add(table.place, f"step '{table.name}': {_WATERMARKS[source.watermark is None]}")
+                problems.add(table.position, f"step '{table.name}': {_WATERMARKS[source.watermark is None]}")
 
 
 _WATERMARKS: Final = {
@@ -113,7 +115,7 @@ def _check_arguments(section: Section, taken: list[inspect.Parameter], arguments
 
 
 def _plain(node: DocumentNode | None) -> object:
-    """A value without its paths."""
+    """A value without the positions of its parts."""
     if node is None:
         return None
     if isinstance(node.value, list):

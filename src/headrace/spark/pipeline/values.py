@@ -19,8 +19,8 @@ _ENDING: Final = ("availablenow", "once")
 
 def beside(text: str, directory: Path) -> str:
     """The path of a file beside the pipeline's, if there is one of this name; else the text as it is."""
-    place = directory.resolve() / text.strip()
-    return str(place) if "\n" not in text.strip() and len(text) < 255 and place.is_file() else text
+    position = directory.resolve() / text.strip()
+    return str(position) if "\n" not in text.strip() and len(text) < 255 and position.is_file() else text
 
 
 def is_interval(text: str) -> bool:

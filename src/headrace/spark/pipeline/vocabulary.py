@@ -11,8 +11,10 @@ from ..sink.options import OPTIONS as SINK_OPTIONS
 from ..sink.options import parse_sink_options
 from ..source.options import OPTIONS, SourceOptions, parse
 
-METADATA: Final = ("key", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
-"""The columns of a record beside its value."""
+TOMBSTONE: Final = "tombstone"
+"""Whether a record has no value: in a compacted topic, that its key was deleted."""
+METADATA: Final = ("key", "topic", "partition", "offset", "timestamp", "timestampType", "headers", TOMBSTONE)
+"""What there is of a record beside its value."""
 SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 ENCODED: Final = ("avro", "json-schema", "protobuf")
 """Formats of a sink that a schema registry knows the schemas of."""

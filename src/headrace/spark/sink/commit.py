@@ -4,7 +4,7 @@ Each attempt of a task writes in a Kafka transaction of its own and leaves it op
 attempt of every task in its hands, first writes its decision to a journal (a compacted topic, one key per query) and
 then commits those transactions; every other transaction of the query is aborted. What makes this safe:
 
-1. Transactional ids hold query, run and a slot that an attempt has for itself (see `sink_slots`). No two runs, and no
+1. Transactional ids hold query, run and a slot that an attempt has for itself (see `slots`). No two runs, and no
    two attempts, can end each other's transaction by accident; only a driver, carrying out a decision, and the broker's
    timeout end them.
 2. No transaction is committed before the decision that lists it is in the journal.
@@ -104,7 +104,7 @@ class DecisionState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class CommitDecision:
     """The last word on a query: its latest decided batch, the run that wrote it, and the transactions to commit."""
 
     batch: int
@@ -112,7 +112,7 @@ class Decision:
     state: DecisionState
     transactions: tuple[Prepared, ...] = ()
 
-    def ended(self, state: DecisionState) -> "Decision":
+    def ended(self, state: DecisionState) -> "CommitDecision":
         return replace(self, state=state, transactions=())
 
     def fields(self) -> dict[str, Any]:
@@ -125,11 +125,11 @@ class Decision:
         }
 
 
-def decision_of(fields: Mapping[str, Any]) -> Decision:
+def decision_of(fields: Mapping[str, Any]) -> CommitDecision:
     """The decision of a record; `CommitError` when somebody else wrote it."""
     try:
         run = str(fields["run"])
-        return Decision(
+        return CommitDecision(
             batch=int(fields["batch"]),
             run=run,
             state=DecisionState(fields["state"]),
@@ -157,7 +157,7 @@ class Duty(Enum):
     SKIP = "skip"
 
 
-def duty(last: Decision | None, batch: int) -> Duty:
+def duty(last: CommitDecision | None, batch: int) -> Duty:
     """What a task of `batch` does; `CommitError` where the checkpoint is older than the sink's journal."""
     if last is None or last.batch < batch:
         return Duty.WRITE
@@ -166,7 +166,7 @@ def duty(last: Decision | None, batch: int) -> Duty:
     return Duty.WRITE if last.state is DecisionState.REVOKED else Duty.SKIP
 
 
-class Outcome(Enum):
+class SinkOutcome(Enum):
     """Where a transaction stands."""
 
     OPEN = "open"
@@ -175,7 +175,7 @@ class Outcome(Enum):
     """Aborted: by the broker after its timeout, or by a driver."""
 
 
-class Verdict(Enum):
+class CommitVerdict(Enum):
     """What can still be done with a decided batch."""
 
     COMMIT = "commit"
@@ -183,12 +183,12 @@ class Verdict(Enum):
     TORN = "torn"
 
 
-def verdict(outcomes: Iterable[Outcome]) -> Verdict:
+def verdict(outcomes: Iterable[SinkOutcome]) -> CommitVerdict:
     """All of a batch is committed, or nothing; torn where neither can be had any more."""
     found = set(outcomes)
-    if Outcome.LOST not in found:
-        return Verdict.COMMIT
-    return Verdict.TORN if Outcome.COMMITTED in found else Verdict.ABORT
+    if SinkOutcome.LOST not in found:
+        return CommitVerdict.COMMIT
+    return CommitVerdict.TORN if SinkOutcome.COMMITTED in found else CommitVerdict.ABORT
 
 
 class Look(NamedTuple):
@@ -201,10 +201,10 @@ class TakeOver(NamedTuple):
     run: str
 
 
-class Record(NamedTuple):
+class RecordDecision(NamedTuple):
     """Write a decision to the journal, durably; fails when another driver took the journal over."""
 
-    decision: Decision
+    decision: CommitDecision
 
 
 class Claim(NamedTuple):
@@ -253,7 +253,7 @@ class Drop(NamedTuple):
     transactions: Sequence[PreparedTransaction]
 
 
-Command = Look | TakeOver | Record | Claim | Inspect | End | ListOpen | Fence | Identify | Drop | Copy
+Command = Look | TakeOver | RecordDecision | Claim | Inspect | End | ListOpen | Fence | Identify | Drop | Copy
 Steps = Generator[Command, Any, None]
 
 
@@ -288,11 +288,12 @@ def abort_steps(reports: Sequence[Report]) -> Steps:
         last = yield TakeOver(run)
     decided = last.transactions if last is not None and last.state is DecisionState.COMMITTING else ()
     own = [one for one in _prepared(reports) if one not in decided]
-    was_decided = is_ours and last is None and Outcome.COMMITTED in (yield Inspect(own))
+    was_decided = is_ours and last is None and SinkOutcome.COMMITTED in (yield Inspect(own))
     outcomes = yield End(own, commit=was_decided)
-    if was_decided and Outcome.LOST in outcomes:
+    if was_decided and SinkOutcome.LOST in outcomes:
         raise torn(
-            Decision(batch=reports[0].batch, run=run, state=DecisionState.COMMITTING, transactions=tuple(own)), outcomes
+            CommitDecision(batch=reports[0].batch, run=run, state=DecisionState.COMMITTING, transactions=tuple(own)),
+            outcomes,
         )
     if is_ours:
         yield from sweep_steps(keep={transactional_id(query, one.run, one.suffix) for one in decided})
@@ -306,9 +307,9 @@ def _decide(batch: int, reports: Sequence[Report], own: Sequence[Prepared], rewr
         return
     parts = yield from _all_open(batch, [part for report in reports for part in report.parts])
     own = tuple(part.prepared for part in parts)
-    decision = Decision(batch=batch, run=reports[0].run, state=DecisionState.COMMITTING, transactions=own)
-    yield Record(decision)
-    ended = yield from _carry_out(decision, [Outcome.OPEN] * len(own), rewrite_torn)
+    decision = CommitDecision(batch=batch, run=reports[0].run, state=DecisionState.COMMITTING, transactions=own)
+    yield RecordDecision(decision)
+    ended = yield from _carry_out(decision, [SinkOutcome.OPEN] * len(own), rewrite_torn)
     if ended.state is DecisionState.REVOKED:
         raise revoked(batch)
 
@@ -322,7 +323,7 @@ def _all_open(batch: int, parts: list[Part]) -> Generator[Command, Any, list[Par
     """
     for _ in range(_COPIES):
         outcomes = yield Inspect([part.prepared for part in parts])
-        lost = [part for part, outcome in zip(parts, outcomes, strict=True) if outcome is not Outcome.OPEN]
+        lost = [part for part, outcome in zip(parts, outcomes, strict=True) if outcome is not SinkOutcome.OPEN]
         if not lost:
             return parts
         parts = [part for part in parts if part not in lost]
@@ -335,15 +336,15 @@ def _all_open(batch: int, parts: list[Part]) -> Generator[Command, Any, list[Par
 
 
 def _carry_out(
-    decision: Decision, outcomes: Sequence[Outcome], rewrite_torn: bool
-) -> Generator[Command, Any, Decision]:
+    decision: CommitDecision, outcomes: Sequence[SinkOutcome], rewrite_torn: bool
+) -> Generator[Command, Any, CommitDecision]:
     """A torn batch is committed as far as it can be: fewer rows are missing then."""
-    outcomes = yield End(decision.transactions, commit=verdict(outcomes) is not Verdict.ABORT)
+    outcomes = yield End(decision.transactions, commit=verdict(outcomes) is not CommitVerdict.ABORT)
     found = verdict(outcomes)
-    if found is Verdict.TORN and not rewrite_torn:
+    if found is CommitVerdict.TORN and not rewrite_torn:
         raise torn(decision, outcomes)
-    ended = decision.ended(DecisionState.COMMITTED if found is Verdict.COMMIT else DecisionState.REVOKED)
-    yield Record(ended)
+    ended = decision.ended(DecisionState.COMMITTED if found is CommitVerdict.COMMIT else DecisionState.REVOKED)
+    yield RecordDecision(ended)
     return ended
 
 
@@ -376,7 +377,7 @@ def _prepared(reports: Sequence[Report]) -> list[Prepared]:
     return [part.prepared for report in reports for part in report.parts]
 
 
-def behind(last: Decision, batch: int) -> CommitError:
+def behind(last: CommitDecision, batch: int) -> CommitError:
     return CommitError(
         f"batch {batch} was to be written, but batch {last.batch} of this query is written already: the checkpoint is "
         "older than the topic. Start from the newest checkpoint, or from an empty one to write everything again"
@@ -418,9 +419,9 @@ def revoked(batch: int) -> CommitError:
     )
 
 
-def torn(decision: Decision, outcomes: Sequence[Outcome]) -> CommitError:
+def torn(decision: CommitDecision, outcomes: Sequence[SinkOutcome]) -> CommitError:
     pairs = list(zip(decision.transactions, outcomes, strict=True))
-    lost = [one for one, outcome in pairs if outcome is Outcome.LOST]
+    lost = [one for one, outcome in pairs if outcome is SinkOutcome.LOST]
     return CommitError(
         f"batch {decision.batch} is torn: the rows of its tasks {_tasks(lost)} are missing, because the cluster "
         f"aborted their transactions (transaction.timeout.ms) before a driver came back to commit them; the rows of "

@@ -1,4 +1,4 @@
-"""The driver's part of an exactly-once write: carries out, against a cluster, what `sink_commit` decides."""
+"""The driver's part of an exactly-once write: carries out, against a cluster, what `commit` decides."""
 
 import logging
 import threading
@@ -31,11 +31,11 @@ from .commit import (
     Inspect,
     ListOpen,
     Look,
-    Outcome,
     Part,
     Prepared,
-    Record,
+    RecordDecision,
     Report,
+    SinkOutcome,
     Steps,
     TakeOver,
     abort_steps,
@@ -57,24 +57,28 @@ KEEP_ALIVE_SECONDS: Final = 600.0
 """How often the cluster is reminded of who has the journal."""
 
 _ONGOING: Final = "Ongoing"
-_STATES: Final = {_ONGOING: Outcome.OPEN, "PrepareCommit": Outcome.COMMITTED, "CompleteCommit": Outcome.COMMITTED}
+_STATES: Final = {
+    _ONGOING: SinkOutcome.OPEN,
+    "PrepareCommit": SinkOutcome.COMMITTED,
+    "CompleteCommit": SinkOutcome.COMMITTED,
+}
 _COMMITS: Final = {
-    Ending.DONE: Outcome.COMMITTED,
-    Ending.CONTRARY: Outcome.LOST,
-    Ending.GONE: Outcome.LOST,
+    Ending.DONE: SinkOutcome.COMMITTED,
+    Ending.CONTRARY: SinkOutcome.LOST,
+    Ending.GONE: SinkOutcome.LOST,
 }
 _ABORTS: Final = {
-    Ending.DONE: Outcome.LOST,
-    Ending.CONTRARY: Outcome.COMMITTED,
-    Ending.GONE: Outcome.LOST,
+    Ending.DONE: SinkOutcome.LOST,
+    Ending.CONTRARY: SinkOutcome.COMMITTED,
+    Ending.GONE: SinkOutcome.LOST,
 }
 
 
-def outcome_of(found: Description | None, one: Prepared) -> Outcome:
+def outcome_of(description: Description | None, one: Prepared) -> SinkOutcome:
     """Where a transaction stands, from what the coordinator knows of its transactional id."""
-    if found is None or (found.producer_id, found.epoch) != (one.producer_id, one.epoch):
-        return Outcome.LOST
-    return _STATES.get(found.state, Outcome.LOST)
+    if description is None or (description.producer_id, description.epoch) != (one.producer_id, one.epoch):
+        return SinkOutcome.LOST
+    return _STATES.get(description.state, SinkOutcome.LOST)
 
 
 def is_sweep_due(reports: Sequence[Report], since_last: float) -> bool:
@@ -173,7 +177,7 @@ class SinkDriver:
                 return self._journal.look()
             case TakeOver(run):
                 return self._journal.take_over(run)
-            case Record(decision):
+            case RecordDecision(decision):
                 return self._journal.record(decision)
             case Claim():
                 return self._journal.claim()
@@ -192,11 +196,11 @@ class SinkDriver:
             case Drop(transactions):
                 return end_transactions(self._cluster, transactions, commit=False)
 
-    def _outcomes(self, transactions: Sequence[Prepared]) -> list[Outcome]:
+    def _outcomes(self, transactions: Sequence[Prepared]) -> list[SinkOutcome]:
         found = describe_transactions(self._cluster, map(self._name, transactions))
         return [outcome_of(found[self._name(one)], one) for one in transactions]
 
-    def _end(self, transactions: Sequence[Prepared], commit: bool) -> list[Outcome]:
+    def _end(self, transactions: Sequence[Prepared], commit: bool) -> list[SinkOutcome]:
         prepared = [PreparedTransaction(self._name(one), one.producer_id, one.epoch, True) for one in transactions]
         endings = self._committed(prepared) if commit else end_transactions(self._cluster, prepared, commit=False)
         meanings = _COMMITS if commit else _ABORTS

@@ -10,7 +10,7 @@ from headrace.client.columnar.fenced import Entry, FencedLog
 from headrace.client.columnar.model import TopicPartition
 from headrace.client.errors import ClientError
 
-from .commit import PREFIX, CommitError, Decision, decision_of, not_a_decision
+from .commit import PREFIX, CommitDecision, CommitError, decision_of, not_a_decision
 
 T = TypeVar("T")
 
@@ -26,13 +26,13 @@ NO_CLAIM: Final = -1
 
 
 class Journal(Protocol):
-    """What the commands of `sink_commit` ask of a journal."""
+    """What the commands of `commit` ask of a journal."""
 
-    def look(self) -> tuple[str | None, Decision | None]: ...
+    def look(self) -> tuple[str | None, CommitDecision | None]: ...
 
-    def take_over(self, run: str) -> Decision | None: ...
+    def take_over(self, run: str) -> CommitDecision | None: ...
 
-    def record(self, decision: Decision) -> None: ...
+    def record(self, decision: CommitDecision) -> None: ...
 
     def claim(self) -> None: ...
 
@@ -44,16 +44,16 @@ class JobJournal:
 
     def __init__(self, run: str) -> None:
         self._run = run
-        self._last: Decision | None = None
+        self._last: CommitDecision | None = None
 
-    def look(self) -> tuple[str | None, Decision | None]:
+    def look(self) -> tuple[str | None, CommitDecision | None]:
         return self._run, self._last
 
-    def take_over(self, run: str) -> Decision | None:
+    def take_over(self, run: str) -> CommitDecision | None:
         self._run = run
         return self._last
 
-    def record(self, decision: Decision) -> None:
+    def record(self, decision: CommitDecision) -> None:
         self._last = decision
 
     def claim(self) -> None:
@@ -83,12 +83,12 @@ class TopicJournal:
         self._claim = NO_CLAIM
         """The run in whose name this object took the journal over, and where in the log it did."""
 
-    def look(self) -> tuple[str | None, Decision | None]:
+    def look(self) -> tuple[str | None, CommitDecision | None]:
         """The run that has the journal, and the last decision."""
         self._take(self._log.read())
         return self._state.owner, self._state.last
 
-    def take_over(self, run: str) -> Decision | None:
+    def take_over(self, run: str) -> CommitDecision | None:
         """The last decision, which nobody else can change from now on.
 
         `CommitError` when the journal was taken from this run, since whoever did that started later. Another process
@@ -105,11 +105,11 @@ class TopicJournal:
             self._move_here()
         return self._state.last
 
-    def record(self, decision: Decision) -> None:
+    def record(self, decision: CommitDecision) -> None:
         """Write a decision, durably; `CommitError` when it does not count, so that nobody may act on it."""
         self._write(decision)
 
-    def _write(self, last: Decision | None) -> None:
+    def _write(self, last: CommitDecision | None) -> None:
         assert self._run is not None, "take_over comes first"
         self._append(self._key(self._run), self._state.with_last(self._claim, last))
         self._require_ownership()
@@ -175,7 +175,7 @@ class JournalState:
         self.owner: str | None = None
         self.before: tuple[str, ...] = ()
         """Runs that had the journal, and lost it."""
-        self.last: Decision | None = None
+        self.last: CommitDecision | None = None
         self.keys: set[bytes] = set()
         """Keys of runs that have a record."""
 
@@ -188,7 +188,7 @@ class JournalState:
         before = [one for one in (*self.before, *lost) if one != run][-_RUNS_KEPT:]
         return _text({"version": _VERSION, "run": run, "before": before})
 
-    def with_last(self, claim: int, last: Decision | None) -> bytes:
+    def with_last(self, claim: int, last: CommitDecision | None) -> bytes:
         """The record of the last decision, written by whoever claimed the journal there."""
         fields: dict[str, Any] = {"version": _VERSION, "run": self.owner, "before": self.before, "claim": claim}
         return _text(fields | {"decision": None if last is None else last.fields()})

@@ -20,7 +20,7 @@ from headrace.client.columnar.writer import Writer
 from headrace.client.errors import ClientError
 
 from ..formats.writing import ValueEncoder
-from .commit import Decision, Duty, Part, Report, duty
+from .commit import CommitDecision, Duty, Part, Report, duty
 from .journal import TopicJournal
 from .options import SinkOptions
 from .parts import PartOrigin, PartsWriter
@@ -156,7 +156,7 @@ def write_unless_decided(target: Target, task: Task, batches: Iterable[pa.Record
     return task.report(found_decided=True)
 
 
-def _last_decision(target: Target, task: Task) -> Decision | None:
+def _last_decision(target: Target, task: Task) -> CommitDecision | None:
     where = (target.cluster(), target.options.decisions_topic, task.query)
     if where not in _journals:
         _journals[where] = TopicJournal(*where)

@@ -1,7 +1,7 @@
 """`df.write.format("headrace")` and `df.writeStream.format("headrace")`: rows of Arrow batches to topics.
 
 Tasks write, the driver commits. With delivery exactly-once each attempt of a task writes in a transaction that it
-leaves open, and `sink_commit` tells how the driver makes a batch visible. With at-least-once a task's rows are there
+leaves open, and `commit` tells how the driver makes a batch visible. With at-least-once a task's rows are there
 when the task is done, once for each attempt of it that wrote them.
 """
 

@@ -37,18 +37,22 @@ def plan(logs: Logs, options: SourceOptions, narrowing: Narrowing) -> list[Range
 def _within_the_logs(logs: Logs, options: SourceOptions, start: Offsets, end: Offsets) -> tuple[Offsets, Offsets]:
     first = ends(logs, start, EARLIEST)
     last = ends(logs, start, LATEST)  # what an open transaction holds back is not lost: its tasks wait for it
-    outside = [where for where in start if not first[where] <= start[where] <= last[where] or end[where] > last[where]]
+    outside = [
+        partition
+        for partition in start
+        if not first[partition] <= start[partition] <= last[partition] or end[partition] > last[partition]
+    ]
     data_loss.report(
         (
-            f"offsets {start[where]} up to {end[where]} of {named([where])} are asked for, "
-            f"but the log has {first[where]} up to {last[where]}"
-            for where in sorted(outside)
+            f"offsets {start[partition]} up to {end[partition]} of {named([partition])} are asked for, "
+            f"but the log has {first[partition]} up to {last[partition]}"
+            for partition in sorted(outside)
         ),
         fail=options.fail_on_data_loss,
     )
     return (
-        {where: max(offset, first[where]) for where, offset in start.items()},
-        {where: min(offset, last[where]) for where, offset in end.items()},
+        {partition: max(offset, first[partition]) for partition, offset in start.items()},
+        {partition: min(offset, last[partition]) for partition, offset in end.items()},
     )
 
 

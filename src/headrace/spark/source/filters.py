@@ -53,9 +53,9 @@ class Narrowing:
                 self._take_time(kind, value)
         return False
 
-    def keeps_partition(self, where: TopicPartition) -> bool:
+    def keeps_partition(self, topic_partition: TopicPartition) -> bool:
         """Whether records of the partition are wanted at all."""
-        return self.start < self.end and all(keep(where) for keep in self.keeps)
+        return self.start < self.end and all(keep(topic_partition) for keep in self.keeps)
 
     def cut(self, ranges: Iterable[Range]) -> list[Range]:
         """The ranges without the offsets that are not wanted."""

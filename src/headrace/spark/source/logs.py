@@ -8,7 +8,7 @@ from headrace.client.core.metadata import TopicImage
 from headrace.config.setting import ConfigError
 
 from .offsets import Offsets, named
-from .options import Assigned, AtEnd, AtOffsets, AtTime, AtTimes, Pattern, Position, SourceOptions, Topics
+from .options import Assigned, AtEnd, AtOffsets, AtTime, AtTimes, Position, SourceOptions, TopicPattern, Topics
 
 
 class Logs(Protocol):
@@ -19,7 +19,7 @@ class Logs(Protocol):
     def describe(self, topics: Iterable[str], max_age: float | None = None) -> dict[str, TopicImage]: ...
 
     def offsets(
-        self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
+        self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool = False
     ) -> dict[TopicPartition, int | None]: ...
 
 
@@ -35,7 +35,7 @@ def assigned(logs: Logs, options: SourceOptions) -> set[TopicPartition]:
     match options.subscription:
         case Topics(names):
             return _all(logs.describe(names, 0.0))
-        case Pattern():
+        case TopicPattern():
             return still_assigned(logs, options).partitions
         case Assigned(partitions):
             there = _all(logs.describe(sorted({topic for topic, _ in partitions}), 0.0))
@@ -50,7 +50,7 @@ def still_assigned(logs: Logs, options: SourceOptions) -> AssignedPartitions:
     match subscription:
         case Topics(names):
             topics: Iterable[str] = names
-        case Pattern(regex):
+        case TopicPattern(regex):
             topics = [topic for topic in logs.topics() if regex.fullmatch(topic)]
         case Assigned(partitions):
             topics = sorted({topic for topic, _ in partitions})

@@ -92,17 +92,17 @@ def parse_partitions(option: str, text: str) -> frozenset[TopicPartition]:
 
 
 def _per_partition(option: str, text: str, example: str, allowed: Callable[[int], bool]) -> Offsets:
-    found: Offsets = {}
+    offsets: Offsets = {}
     for topic, partitions in _topics(option, text, example):
         if not isinstance(partitions, dict):
             raise _not_like(option, text, example)
         for partition, number in partitions.items():
             if not (_is_partition(partition) and _is_number(number) and allowed(number)):
                 raise _not_like(option, text, example)
-            found[TopicPartition(topic, int(partition))] = number
-    if not found:
+            offsets[TopicPartition(topic, int(partition))] = number
+    if not offsets:
         raise _not_like(option, text, example)
-    return found
+    return offsets
 
 
 def _topics(option: str, text: str, example: str) -> Iterator[tuple[str, object]]:

@@ -58,7 +58,7 @@ class Topics:
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class TopicPattern:
     """Every partition of the topics whose whole name matches."""
 
     regex: re.Pattern[str]
@@ -71,7 +71,7 @@ class Assigned:
     partitions: frozenset[TopicPartition]
 
 
-Subscription = Topics | Pattern | Assigned
+Subscription = Topics | TopicPattern | Assigned
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ Position = AtEnd | AtOffsets | AtTime | AtTimes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trigger:
+class TriggerLimits:
     """How much a micro-batch takes."""
 
     max_records: int | None = None
@@ -127,7 +127,7 @@ class SourceOptions:
     ending: Position | None = None
     latest_if_no_match: bool = False
     """Where no record is as late as asked: start at the end, rather than fail."""
-    trigger: Trigger = field(default_factory=Trigger)
+    trigger: TriggerLimits = field(default_factory=TriggerLimits)
     splitting: Splitting = field(default_factory=Splitting)
     fail_on_data_loss: bool = True
     with_headers: bool = False
@@ -246,11 +246,11 @@ def _topics(text: str) -> Topics:
     return Topics(names)
 
 
-def _pattern(text: str) -> Pattern:
+def _pattern(text: str) -> TopicPattern:
     if not text:
         raise ConfigError("option subscribePattern is empty; write for example orders-.*")
     try:
-        return Pattern(re.compile(text))
+        return TopicPattern(re.compile(text))
     except re.error as error:
         raise ConfigError(f"option subscribePattern is no regular expression: {error} in '{shown(text)}'") from None
 
@@ -273,9 +273,9 @@ def _position(options: Mapping[str, str], side: str) -> Position | None:
     return AtOffsets(parse_offsets(f"{side}Offsets", text))
 
 
-def _trigger(options: Mapping[str, str]) -> Trigger:
+def _trigger(options: Mapping[str, str]) -> TriggerLimits:
     records = whole_number(1, MAX_LONG)
-    trigger = Trigger(
+    trigger = TriggerLimits(
         max_records=_one(options, "maxOffsetsPerTrigger", records, None),
         max_bytes=_one(options, "maxBytesPerTrigger", byte_count, None),
         min_records=_one(options, "minOffsetsPerTrigger", records, None),

@@ -143,12 +143,12 @@ def gathered(ranges: Iterable[Range], most: int) -> list[list[Range]]:
     return tasks
 
 
-def _parts(ranges: list[Range], wanted: int) -> list[tuple[Range, int]]:
+def _parts(ranges: list[Range], range_: int) -> list[tuple[Range, int]]:
     """How many tasks each range gets; small ranges count as one, and only the rest shares out what is left."""
     total = sum(map(_size, ranges))
-    small = {one for one in ranges if _share(_size(one), total, wanted) == 1}
+    small = {one for one in ranges if _share(_size(one), total, range_) == 1}
     left = total - sum(map(_size, small))
-    tasks = max(wanted - len(small), 1)
+    tasks = max(range_ - len(small), 1)
     return [(one, 1 if one in small else _share(_size(one), left, tasks)) for one in ranges]
 
 
@@ -156,15 +156,15 @@ def _share(size: int, total: int, tasks: int) -> int:
     return max(1, (2 * size * tasks + total) // (2 * total))  # rounded to nearest, half up, without floats
 
 
-def _cut(wanted: Range, parts: int) -> list[Range]:
-    size = _size(wanted)
-    cuts = [wanted.start + size * part // parts for part in range(parts + 1)]
-    pieces = [wanted._replace(start=begin, end=end) for begin, end in pairwise(cuts)]
+def _cut(range_: Range, parts: int) -> list[Range]:
+    size = _size(range_)
+    cuts = [range_.start + size * part // parts for part in range(parts + 1)]
+    pieces = [range_._replace(start=begin, end=end) for begin, end in pairwise(cuts)]
     return [piece for piece in pieces if piece.start < piece.end]
 
 
-def _size(wanted: Range) -> int:
-    return wanted.end - wanted.start
+def _size(range_: Range) -> int:
+    return range_.end - range_.start
 
 
 def total_bytes(start: Offsets, end: Offsets, bytes_per_record: Mapping[TopicPartition, float]) -> int:

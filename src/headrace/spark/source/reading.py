@@ -32,9 +32,9 @@ OnLoss = Callable[[str], None]
 class RangeTask(InputPartition):
     """One task: ranges of offsets, each of another partition, of topics whose ids may be known."""
 
-    def __init__(self, wanted: Sequence[Range], topic_ids: Mapping[str, bytes] | None = None) -> None:
-        super().__init__([tuple(one) for one in wanted])
-        topics = {one.topic for one in wanted}
+    def __init__(self, ranges: Sequence[Range], topic_ids: Mapping[str, bytes] | None = None) -> None:
+        super().__init__([tuple(one) for one in ranges])
+        topics = {one.topic for one in ranges}
         self.topic_ids = {topic: one for topic, one in (topic_ids or {}).items() if topic in topics}
 
     @property
@@ -60,7 +60,7 @@ class Rows:
             batches = map(self.decoder.decode, batches)
         return iterate_with_query_errors(batch.select(self.columns) for batch in batches)
 
-    def _fetch(self, wanted: Sequence[Range], topic_ids: Mapping[str, bytes]) -> Iterator[pa.RecordBatch]:
+    def _fetch(self, ranges: Sequence[Range], topic_ids: Mapping[str, bytes]) -> Iterator[pa.RecordBatch]:
         # Spark imports the source to find its name and its columns; only tasks need the compiled loops.
         from headrace.client.columnar.cluster import shared_cluster
         from headrace.client.columnar.reader import read_ranges
@@ -69,7 +69,7 @@ class Rows:
         with_headers = self.options.with_headers or (self.decoder is not None and self.decoder.needs_headers)
         return read_ranges(
             cluster,
-            wanted,
+            ranges,
             with_headers=with_headers,
             read_committed=self.options.read_committed,
             topic_ids=topic_ids,
@@ -90,25 +90,27 @@ def read(fetch: Fetch, ranges: Sequence[Range], on_loss: OnLoss) -> Iterator[pa.
     while left:
         try:
             for batch in fetch(list(left.values())):
-                where, end = _end_of(batch)
-                untouched.discard(where)
-                left[where] = left[where]._replace(start=end)
+                topic_partition, end = _end_of(batch)
+                untouched.discard(topic_partition)
+                left[topic_partition] = left[topic_partition]._replace(start=end)
                 yield batch
             return
         except (UnknownTopic, TopicReplaced) as error:
             on_loss(error.message)
-            left = {where: one for where, one in left.items() if where.topic != error.topic}
+            left = {
+                topic_partition: one for topic_partition, one in left.items() if topic_partition.topic != error.topic
+            }
         except UnknownPartition as error:
             on_loss(error.message)
             left.pop(error.where)
         except OffsetsGone as error:
-            where, wanted = error.where, left[error.where]
-            if where in untouched and error.earliest <= wanted.start and wanted.end <= error.latest:
-                untouched.discard(where)
+            topic_partition, wanted = error.where, left[error.where]
+            if topic_partition in untouched and error.earliest <= wanted.start and wanted.end <= error.latest:
+                untouched.discard(topic_partition)
                 continue
             on_loss(error.message)
-            left[where] = _remaining(wanted, error)
-            left = {where: one for where, one in left.items() if one.start < one.end}
+            left[topic_partition] = _remaining(wanted, error)
+            left = {topic_partition: one for topic_partition, one in left.items() if one.start < one.end}
 
 
 def _end_of(batch: pa.RecordBatch) -> tuple[TopicPartition, int]:
@@ -117,7 +119,7 @@ def _end_of(batch: pa.RecordBatch) -> tuple[TopicPartition, int]:
     return TopicPartition(topic, partition), offset + 1
 
 
-def _remaining(wanted: Range, gone: OffsetsGone) -> Range:
+def _remaining(ranges: Range, gone: OffsetsGone) -> Range:
     """What is still to be read and still there; nothing if the log ends before it."""
-    begin = gone.earliest if gone.offset < gone.earliest else wanted.end
-    return wanted._replace(start=begin)
+    begin = gone.earliest if gone.offset < gone.earliest else ranges.end
+    return ranges._replace(start=begin)

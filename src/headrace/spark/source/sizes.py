@@ -47,17 +47,17 @@ class Sizes:
             if begin.get(where, 0) < stop
         }
 
-    def _per_record(self, where: TopicPartition, start: int, stop: int) -> float:
-        known, now = self._known.get(where), self._clock()
+    def _per_record(self, topic_partition: TopicPartition, start: int, stop: int) -> float:
+        known, now = self._known.get(topic_partition), self._clock()
         if known is not None and now - known.at < _GOOD_FOR_SECONDS:
             return known.per_record
-        sample = self._sample(Range(*where, start, min(stop, start + SAMPLE_RECORDS)))
+        sample = self._sample(Range(*topic_partition, start, min(stop, start + SAMPLE_RECORDS)))
         if not sample.records:  # what compaction, retention or an abort emptied says nothing of what is behind it
-            sample = self._sample(Range(*where, start, stop))
+            sample = self._sample(Range(*topic_partition, start, stop))
         fresh = sample.size / sample.records if sample.records else None
         if fresh is None:
             return known.per_record if known is not None else 0.0
         # Half old, half new: one odd record at the front must not decide alone how much is read.
         per_record = fresh if known is None else (known.per_record + fresh) / 2
-        self._known[where] = _Known(per_record, now)
+        self._known[topic_partition] = _Known(per_record, now)
         return per_record

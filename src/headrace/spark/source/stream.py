@@ -27,7 +27,7 @@ from headrace.client.columnar.model import EARLIEST, Range
 from ..errors import with_query_errors
 from .group_progress import GroupProgress
 from .offsets import NOT_STARTED, Offsets, SparkOffsets, from_spark, ids_from_spark, to_spark
-from .options import AtEnd, SourceOptions, Trigger
+from .options import AtEnd, SourceOptions, TriggerLimits
 from .planning import gathered, split
 from .reading import RangeTask, Rows, read
 from .sizes import SAMPLE_RECORDS, Sample, Sizes
@@ -124,7 +124,7 @@ def _progress(options: SourceOptions) -> GroupProgress | None:
     return GroupProgress(options.group, impatient.commit)
 
 
-def limited(configured: Trigger, limit: ReadLimit) -> Trigger | None:
+def limited(configured: TriggerLimits, limit: ReadLimit) -> TriggerLimits | None:
     """What a micro-batch may take by the options and by Spark's word; None if Spark wants all there is."""
     match limit:
         case ReadMaxRows(max_rows=most):
@@ -137,7 +137,7 @@ def limited(configured: Trigger, limit: ReadLimit) -> Trigger | None:
             return None
 
 
-def _sample(options: SourceOptions, wanted: Range) -> Sample:
+def _sample(options: SourceOptions, topic_partitions: Range) -> Sample:
     """A look at the front of a range; offsets that are gone are for its tasks to tell of, or to pass over."""
     from headrace.client.columnar.reader import read_ranges
 
@@ -145,7 +145,7 @@ def _sample(options: SourceOptions, wanted: Range) -> Sample:
         return read_ranges(shared_cluster(options.client), ranges, read_committed=options.read_committed)
 
     records = size = 0
-    for batch in read(fetch, [wanted], on_loss=lambda _message: None):
+    for batch in read(fetch, [topic_partitions], on_loss=lambda _message: None):
         records += batch.num_rows
         size += batch.column("key").nbytes + batch.column("value").nbytes
         if records >= SAMPLE_RECORDS:

@@ -14,7 +14,7 @@ from headrace.client.columnar.model import EARLIEST, LATEST, Range, TopicPartiti
 from . import data_loss
 from .logs import AssignedPartitions, Logs, assigned, ends, ends_left, resolve, still_assigned
 from .offsets import Offsets, TopicIds, named
-from .options import AtEnd, AtOffsets, SourceOptions, Trigger
+from .options import AtEnd, AtOffsets, SourceOptions, TriggerLimits
 from .planning import (
     Limit,
     bounded,
@@ -125,7 +125,7 @@ class Tracker:
         """Read no further than the logs go now."""
         self.seen = self._target = self._look()
 
-    def latest(self, start: Offsets, trigger: Trigger | None, ids: Mapping[str, bytes] = NO_IDS) -> Offsets:
+    def latest(self, start: Offsets, trigger: TriggerLimits | None, ids: Mapping[str, bytes] = NO_IDS) -> Offsets:
         """Where the micro-batch from `start`, which is of the topics of these ids, ends: as far as the logs go, or as
         far as `trigger` lets it.
 
@@ -248,7 +248,7 @@ class Tracker:
         anew = unsettled(start, end) - self._cut
         return ends_left(self._logs, anew, EARLIEST) | {where: end[where] for where in self._cut & end.keys()}
 
-    def _is_too_early(self, begin: Offsets, end: Offsets, trigger: Trigger) -> bool:
+    def _is_too_early(self, begin: Offsets, end: Offsets, trigger: TriggerLimits) -> bool:
         if trigger.min_records is None or self._target is not None:
             return False  # a query that ends with what is there has nothing to wait for
         ahead = records_between(begin, end)
@@ -258,7 +258,7 @@ class Tracker:
             self._triggered = now
         return too_early
 
-    def _limits(self, begin: Offsets, end: Offsets, trigger: Trigger) -> list[Limit]:
+    def _limits(self, begin: Offsets, end: Offsets, trigger: TriggerLimits) -> list[Limit]:
         limits = []
         if trigger.max_records is not None:
             limits.append(Limit(trigger.max_records, records_between(begin, end)))

@@ -8,10 +8,10 @@ from headrace.client.columnar.cluster import Cluster
 from headrace.client.core.handshake import ConnectionSettings
 from headrace.client.core.metadata import (
     UNKNOWN_TOPIC_TRIES,
-    ClusterImage,
     CoordinatorKind,
     Leader,
     Metadata,
+    MetadataImage,
     PartitionRoute,
     TopicImage,
 )
@@ -25,7 +25,7 @@ from tests.support.scripted import Asked, Reply
 
 ONE, TWO = Address("one", 1), Address("two", 2)
 ORDERS = TopicImage(name="orders", id=b"i" * 16, is_internal=False, leaders={0: Leader(1, 5), 1: Leader(-1, 6)})
-IMAGE = ClusterImage(
+IMAGE = MetadataImage(
     cluster_id="c",
     controller_id=2,
     nodes={1: ONE, 2: TWO},

@@ -10,7 +10,7 @@ from kio.serial import entity_reader
 from headrace.client.core.groups import (
     NOT_A_MEMBER,
     CommittedOffset,
-    Membership,
+    GroupMembership,
     commit_request,
     committed_request,
     find_coordinator_request,
@@ -43,7 +43,7 @@ from headrace.protocol.fetch_request import FetchPartition, fetch_request
 from headrace.protocol.topic_partition import TopicPartition
 
 ONE, TWO, OTHER = TopicPartition("a", 0), TopicPartition("a", 3), TopicPartition("b", 1)
-MEMBER, PRODUCER = Membership("m-1", 4), ProducerId(77, 2)
+MEMBER, PRODUCER = GroupMembership("m-1", 4), ProducerId(77, 2)
 FETCHED = [FetchPartition(ONE, 5, 100), FetchPartition(OTHER, 6, 200, leader_epoch=3, topic_id=b"t" * 16)]
 REQUESTS: list[tuple[ApiKey, Mapping[str, Any]]] = [
     (ApiKey.METADATA, metadata_request(None)),

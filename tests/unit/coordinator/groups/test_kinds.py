@@ -12,7 +12,7 @@ from headrace.coordinator.groups.classic import ClassicGroup
 from headrace.coordinator.groups.group import Group, GroupType
 from headrace.coordinator.groups.kinds import GroupKind
 from headrace.coordinator.runtime.decision import Decision, Record
-from headrace.coordinator.runtime.fields import Reader, plain_text
+from headrace.coordinator.runtime.fields import FieldReader, plain_text
 from headrace.protocol.errors import CodedError, ErrorCode
 from tests.support.coordinator.members import commit, find, join, lone_member
 from tests.support.coordinator.world import World
@@ -72,7 +72,7 @@ class PresenceGroup(Group):
         return decision
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        reader = Reader(key, 2)
+        reader = FieldReader(key, 2)
         reader.text()
         (self.members.discard if value is None else self.members.add)(reader.text())
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from headrace.coordinator.groups.classic import group as classic_group
+from headrace.coordinator.groups.classic import members as classic_members
 from headrace.coordinator.groups.offsets.records import OFFSETS_TOPIC
 from headrace.coordinator.groups.shard import GroupShard
 from headrace.coordinator.runtime import shard as runtime_shard
@@ -40,7 +40,7 @@ def group_in(number: int) -> str:
 def make_room(world: World) -> None:
     """The disk has space again, and logs that were full are told so."""
     for partition in world.replicas.hosted():
-        partition.log.revive()
+        partition.log.condition.revive()
 
 
 def test_the_internal_topic_is_made_when_the_first_group_is_looked_for(world: World) -> None:
@@ -205,6 +205,24 @@ def test_offsets_expire_when_their_group_was_empty_for_long_enough(world: World)
     assert world.ask(ApiKey.LIST_GROUPS, 5).groups == ()
 
 
+def test_offsets_of_what_a_static_member_reads_since_it_returned_do_not_expire(world: World) -> None:
+    world.topic("t")
+    find(world)
+    before, since = ([{"name": "range", "metadata": subscription(topic)}] for topic in ("another", "t"))
+    task = start_join(world, group_instance_id="i", protocols=before)
+    world.advance(0)
+    sync(world, task.result(), group_instance_id="i")
+    group = world.groups.shard("g").groups["g"]
+    assert "t" not in group.subscribed_topics()
+    returned = join(world, group_instance_id="i", protocols=since)
+    assert returned.generation_id == task.result().generation_id, "it needs no rebalance"
+    member = {"generation_id_or_member_epoch": 1, "member_id": returned.member_id, "group_instance_id": "i"}
+    assert commit(world, 7, **member) is ErrorCode.none
+    world.clock.jump(30 * DAY_MS)
+    assert world.run(world.groups.offsets.expire(world.clock.now_ms())) == 0
+    assert fetch(world) == 7
+
+
 def test_what_a_group_reads_is_looked_up_once_for_all_of_its_offsets(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,7 +237,7 @@ def test_what_a_group_reads_is_looked_up_once_for_all_of_its_offsets(
         parsed.append(metadata)
         return set()
 
-    monkeypatch.setattr(classic_group, "subscribed_topics", parse)
+    monkeypatch.setattr(classic_members, "parse_topics", parse)
     waiting = start_join(world, version=3)
     group = world.groups.shard("g").groups["g"]
     assert group.state_name == "PreparingRebalance", "what members read may change with every join"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.coordinator.runtime.fields import (
     BadRecord,
-    Reader,
+    FieldReader,
     i32s,
     plain_bytes,
     plain_text,
@@ -29,20 +29,20 @@ PLAIN = b"".join(
         b"end",
     )
 )
-Read = Callable[[Reader], object]
+Read = Callable[[FieldReader], object]
 READS: list[Read] = [
-    Reader.i8,
-    Reader.i16,
-    Reader.i32,
-    Reader.i64,
-    Reader.u64,
-    Reader.uvarint,
-    Reader.text,
-    Reader.nullable_text,
-    Reader.data,
-    Reader.count,
-    Reader.i32s,
-    Reader.tags,
+    FieldReader.i8,
+    FieldReader.i16,
+    FieldReader.i32,
+    FieldReader.i64,
+    FieldReader.u64,
+    FieldReader.uvarint,
+    FieldReader.text,
+    FieldReader.nullable_text,
+    FieldReader.data,
+    FieldReader.count,
+    FieldReader.i32s,
+    FieldReader.tags,
     lambda reader: reader.take(4),
     lambda reader: reader.fixed(Struct(">hq")),
     lambda reader: reader.version(4, 2),
@@ -64,7 +64,7 @@ def compact() -> bytes:
 
 
 def read_plain(data: bytes) -> list[object]:
-    reader = Reader(data)
+    reader = FieldReader(data)
     found: list[object] = [reader.i8(), reader.i16(), reader.i32(), reader.i64(), reader.u64()]
     found += [reader.text(), reader.text(), reader.nullable_text(), reader.data(), reader.data()]
     found += [reader.i32s(), reader.count(), reader.tags(), reader.take(3)]
@@ -73,7 +73,7 @@ def read_plain(data: bytes) -> list[object]:
 
 
 def read_compact(data: bytes) -> list[object]:
-    reader = Reader(data)
+    reader = FieldReader(data)
     found: list[object] = [reader.version(newest=2, first_compact=2)]
     found += [reader.text(), reader.text(), reader.nullable_text(), reader.text(), reader.data(), reader.data()]
     found += [reader.i32s(), reader.tags(), reader.tags()]
@@ -121,7 +121,7 @@ def test_a_record_that_is_cut_short_anywhere_is_bad(data: bytes, read: Callable[
 
 
 def test_an_error_tells_where_and_what() -> None:
-    reader = Reader(b"\0\1a\0\5b")
+    reader = FieldReader(b"\0\1a\0\5b")
     assert reader.text() == "a"
     with pytest.raises(BadRecord, match="a field of 5 bytes at byte 5 of 6"):
         reader.text()
@@ -129,62 +129,69 @@ def test_an_error_tells_where_and_what() -> None:
 
 @pytest.mark.parametrize("size", [-2, -(2**15)])
 def test_a_negative_length_of_a_text_is_bad(size: int) -> None:
-    for read in (Reader.text, Reader.nullable_text):
+    for read in (FieldReader.text, FieldReader.nullable_text):
         with pytest.raises(BadRecord, match=f"is {size}"):
-            read(Reader(pack(">h", size) + b"abc"))
+            read(FieldReader(pack(">h", size) + b"abc"))
 
 
 @pytest.mark.parametrize("size", [-2, -(2**31), 4, 2**31 - 1])
 def test_a_length_of_bytes_or_an_array_that_cannot_be_is_bad(size: int) -> None:
-    reads: list[Read] = [Reader.data, Reader.count, Reader.i32s]
+    reads: list[Read] = [FieldReader.data, FieldReader.count, FieldReader.i32s]
     for read in reads:
         with pytest.raises(BadRecord):
-            read(Reader(pack(">i", size) + b"abc"))
+            read(FieldReader(pack(">i", size) + b"abc"))
 
 
 @pytest.mark.parametrize("size", [5, 2**31, 2**32 - 1])
 def test_a_compact_length_beyond_the_record_is_bad(size: int) -> None:
-    reads: list[Read] = [Reader.text, Reader.nullable_text, Reader.data, Reader.count, Reader.i32s, Reader.tags]
+    reads: list[Read] = [
+        FieldReader.text,
+        FieldReader.nullable_text,
+        FieldReader.data,
+        FieldReader.count,
+        FieldReader.i32s,
+        FieldReader.tags,
+    ]
     for read in reads:
         with pytest.raises(BadRecord):
-            read(Reader(uvarint(size) + b"abc", compact=True))
+            read(FieldReader(uvarint(size) + b"abc", compact=True))
 
 
 def test_an_array_of_numbers_needs_four_bytes_for_each() -> None:
     with pytest.raises(BadRecord):
-        Reader(pack(">i", 4) + bytes(15)).i32s()
-    assert Reader(pack(">i", 4) + bytes(16)).i32s() == (0, 0, 0, 0)
+        FieldReader(pack(">i", 4) + bytes(15)).i32s()
+    assert FieldReader(pack(">i", 4) + bytes(16)).i32s() == (0, 0, 0, 0)
 
 
 def test_a_tagged_field_ends_within_its_record() -> None:
     with pytest.raises(BadRecord, match="a field of 4 bytes"):
-        Reader(b"\x01\x00\x04abc", compact=True).tags()
+        FieldReader(b"\x01\x00\x04abc", compact=True).tags()
 
 
 def test_nothing_is_taken_backwards() -> None:
-    reader = Reader(b"abc", 2)
+    reader = FieldReader(b"abc", 2)
     with pytest.raises(BadRecord):
         reader.take(-1)
     assert reader.take(1) == b"c"
 
 
 def test_a_text_must_be_there_and_be_text() -> None:
-    for reader in (Reader(NULL_TEXT), Reader(b"\0", compact=True)):
+    for reader in (FieldReader(NULL_TEXT), FieldReader(b"\0", compact=True)):
         with pytest.raises(BadRecord, match="null"):
             reader.text()
-    for reader in (Reader(b"\0\1\xff"), Reader(b"\2\xff", compact=True)):
+    for reader in (FieldReader(b"\0\1\xff"), FieldReader(b"\2\xff", compact=True)):
         with pytest.raises(BadRecord, match="UTF-8"):
             reader.nullable_text()
 
 
 @given(st.integers(0, 2**32 - 1))
 def test_every_number_of_32_bits_is_a_varint(value: int) -> None:
-    assert Reader(uvarint(value)).uvarint() == value
+    assert FieldReader(uvarint(value)).uvarint() == value
 
 
 @pytest.mark.parametrize("data", [b"\x80" * 5, b"\xff" * 1_000_000, b"\x80" * 5 + b"\0", uvarint(2**32), b"\xff" * 5])
 def test_a_varint_ends_after_five_bytes_and_32_bits(data: bytes) -> None:
-    reader = Reader(data)
+    reader = FieldReader(data)
     with pytest.raises(BadRecord, match="the varint before byte 5 has more than 32 bits"):
         reader.uvarint()
 
@@ -192,19 +199,19 @@ def test_a_varint_ends_after_five_bytes_and_32_bits(data: bytes) -> None:
 @pytest.mark.parametrize("version", [-1, 3, 2**15 - 1])
 def test_a_version_that_nobody_knows_is_bad(version: int) -> None:
     with pytest.raises(BadRecord, match=f"version {version}"):
-        Reader(pack(">h", version)).version(newest=2, first_compact=1)
+        FieldReader(pack(">h", version)).version(newest=2, first_compact=1)
 
 
 def test_lengths_are_read_as_the_version_writes_them() -> None:
     for value, is_compact in ((b"\0\0\0\1a", False), (b"\0\1\2a", True)):
-        reader = Reader(value)
+        reader = FieldReader(value)
         assert reader.version(newest=1, first_compact=1) == is_compact
         assert reader.text() == "a"
 
 
 @given(st.binary(max_size=64), st.booleans(), st.lists(st.sampled_from(READS), max_size=8))
 def test_any_bytes_are_read_or_bad(data: bytes, is_compact: bool, reads: list[Read]) -> None:
-    reader = Reader(data, compact=is_compact)
+    reader = FieldReader(data, compact=is_compact)
     try:
         for read in reads:
             read(reader)

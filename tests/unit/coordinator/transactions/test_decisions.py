@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from headrace.coordinator.transactions import decisions
-from headrace.coordinator.transactions.decisions import WANTS_ID, Outcome, Producer
+from headrace.coordinator.transactions.decisions import WANTS_ID, Producer, TxnOutcome
 from headrace.coordinator.transactions.model import LAST_EPOCH, Transaction
 from headrace.coordinator.transactions.states import PREPARED, RESTING, TRANSITIONS, Event, State
 from headrace.protocol.errors import ErrorCode
@@ -36,11 +36,11 @@ def known(state: State = State.EMPTY, epoch: int = 5, **changes: object) -> Tran
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def init(transaction: Transaction | None, expected: Producer | None = None, new_id: int | None = None) -> Outcome:
+def init(transaction: Transaction | None, expected: Producer | None = None, new_id: int | None = None) -> TxnOutcome:
     return decisions.init(transaction, "x", expected, 100, NOW, new_id)
 
 
-def written(decision: Outcome) -> Transaction:
+def written(decision: TxnOutcome) -> Transaction:
     assert decision.write is not None
     return decision.write
 
@@ -61,7 +61,7 @@ def test_a_new_producer_shuts_out_the_one_before(state: State) -> None:
 
 @pytest.mark.parametrize("state", sorted(PREPARED, key=str))
 def test_nobody_takes_an_id_whose_transaction_is_being_ended(state: State) -> None:
-    assert init(known(state)) == Outcome(ErrorCode.concurrent_transactions)
+    assert init(known(state)) == TxnOutcome(ErrorCode.concurrent_transactions)
 
 
 def test_an_open_transaction_is_aborted_first_under_an_epoch_that_nobody_is_given() -> None:
@@ -81,7 +81,7 @@ def test_a_producer_that_lost_its_place_goes_on_and_may_ask_twice() -> None:
 @pytest.mark.parametrize("stranger", [Producer(8, 5), Producer(7, 4), Producer(7, 6)])
 @pytest.mark.parametrize("state", [State.EMPTY, State.ONGOING, State.COMPLETE_COMMIT])
 def test_who_no_longer_has_the_id_disturbs_nobody(state: State, stranger: Producer) -> None:
-    assert init(known(state), stranger) == Outcome(ErrorCode.producer_fenced)
+    assert init(known(state), stranger) == TxnOutcome(ErrorCode.producer_fenced)
 
 
 def test_a_producer_whose_epochs_are_used_up_gets_another_id() -> None:
@@ -121,7 +121,7 @@ def test_a_partition_of_another_topic_of_that_name_is_not_in_the_transaction() -
 
 
 def test_partitions_that_are_in_it_already_cost_nothing() -> None:
-    assert decisions.add(known(State.ONGOING), Producer(7, 5), frozenset({A}), IDS, NOW, 0) == Outcome()
+    assert decisions.add(known(State.ONGOING), Producer(7, 5), frozenset({A}), IDS, NOW, 0) == TxnOutcome()
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_partitions_that_are_in_it_already_cost_nothing() -> None:
 def test_who_may_not_add_may_not_be_verified_either(
     transaction: Transaction | None, producer: Producer, code: ErrorCode
 ) -> None:
-    assert decisions.add(transaction, producer, frozenset({A}), IDS, NOW, 0) == Outcome(code)
+    assert decisions.add(transaction, producer, frozenset({A}), IDS, NOW, 0) == TxnOutcome(code)
     assert decisions.verify(transaction, producer, [A, B], IDS) == {A: code, B: code}
 
 
@@ -191,7 +191,7 @@ def test_the_older_protocol_keeps_the_epoch(committed: bool) -> None:
 def test_only_the_producer_that_has_the_id_ends_its_transaction(
     version: int, producer: Producer, code: ErrorCode
 ) -> None:
-    assert decisions.end(known(State.ONGOING), producer, True, NOW, version, None) == Outcome(code)
+    assert decisions.end(known(State.ONGOING), producer, True, NOW, version, None) == TxnOutcome(code)
     assert decisions.end(None, producer, True, NOW, version, None).code is ErrorCode.invalid_producer_id_mapping
 
 
@@ -217,26 +217,28 @@ def test_who_asks_again_is_told_the_same_and_nothing_is_done_twice(committed: bo
     again = decisions.end(complete, Producer(7, 5), committed, NOW, NEWER, None)
     assert (again.code, again.write, again.producer) == (ErrorCode.none, None, Producer(7, 6))
     other = decisions.end(complete, Producer(7, 5), not committed, NOW, NEWER, None)
-    assert other == Outcome(ErrorCode.invalid_txn_state)
+    assert other == TxnOutcome(ErrorCode.invalid_txn_state)
 
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_late_end_never_decides_a_later_transaction(committed: bool) -> None:
     complete = decisions.complete(ended(True), NOW)
     later = written(decisions.add(complete, Producer(7, 6), frozenset({B}), IDS, NOW, NEWER))
-    assert decisions.end(later, Producer(7, 5), committed, NOW, NEWER, None) == Outcome(ErrorCode.producer_fenced)
+    assert decisions.end(later, Producer(7, 5), committed, NOW, NEWER, None) == TxnOutcome(ErrorCode.producer_fenced)
 
 
 @pytest.mark.parametrize("state", sorted(RESTING, key=str))
 def test_the_newer_protocol_may_abort_what_was_never_added_to(state: State) -> None:
     decision = decisions.end(known(state), Producer(7, 5), False, NOW, NEWER, None)
     assert (written(decision).state, decision.producer) == (State.PREPARE_ABORT, Producer(7, 6))
-    assert decisions.end(known(state), Producer(7, 5), True, NOW, NEWER, None) == Outcome(ErrorCode.invalid_txn_state)
+    assert decisions.end(known(state), Producer(7, 5), True, NOW, NEWER, None) == TxnOutcome(
+        ErrorCode.invalid_txn_state
+    )
 
 
 def test_an_end_of_the_older_protocol_is_no_earlier_end_of_the_newer_one() -> None:
     stale = decisions.end(known(State.COMPLETE_COMMIT), Producer(7, 4), True, NOW, NEWER, None)
-    assert stale == Outcome(ErrorCode.producer_fenced)
+    assert stale == TxnOutcome(ErrorCode.producer_fenced)
 
 
 def test_after_the_last_epoch_the_next_producer_id_takes_over() -> None:
@@ -258,9 +260,9 @@ def test_what_has_timed_out_is_aborted_and_its_producer_shut_out() -> None:
     assert (transaction.is_overdue(100), transaction.is_overdue(101)) == (False, True)
     assert not known(State.PREPARE_COMMIT).is_overdue(10**9)
     aborted = decisions.complete(written(decisions.fence(transaction, NOW)), NOW)
-    assert decisions.end(aborted, Producer(7, 5), True, NOW, 0, None) == Outcome(ErrorCode.producer_fenced)
+    assert decisions.end(aborted, Producer(7, 5), True, NOW, 0, None) == TxnOutcome(ErrorCode.producer_fenced)
     newer = decisions.end(aborted, Producer(7, 5), True, NOW, NEWER, None)
-    assert newer == Outcome(ErrorCode.invalid_txn_state)
+    assert newer == TxnOutcome(ErrorCode.invalid_txn_state)
     assert init(aborted, Producer(7, 5)).producer == Producer(7, 6)
 
 

@@ -156,9 +156,9 @@ def test_a_transaction_of_a_later_time_of_day_is_timed_from_when_it_was_read(wor
 
 def test_ids_are_forgotten_after_their_time(world: World, producer: Producer) -> None:
     world.clock.advance(WEEK_MS - 1)
-    assert world.run(world.transactions.expire()) == 0
+    assert world.run(world.transactions.expire(world.clock.now_ms())) == 0
     world.clock.advance(1)
-    assert world.run(world.transactions.expire()) == 1
+    assert world.run(world.transactions.expire(world.clock.now_ms())) == 1
     assert producer.describe().error_code is ErrorCode.transactional_id_not_found
     world.kill()
     assert producer.describe().error_code is ErrorCode.transactional_id_not_found
@@ -198,7 +198,7 @@ def test_what_cannot_be_written_never_happened(world: World, producer: Producer)
     world.disk.fail(errno.ENOSPC, kind="append", path=TRANSACTION_TOPIC)
     assert producer.add(0) is ErrorCode.coordinator_not_available
     for partition in world.replicas.hosted():
-        partition.log.revive()
+        partition.log.condition.revive()
     assert producer.state() == "Empty"
     assert producer.add(0) is ErrorCode.none
 

@@ -1,8 +1,11 @@
+import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS
+from headrace.config.log_levels import LogLevels
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from tests.support.handlers import Harness, versions
@@ -104,7 +107,9 @@ def test_a_password_is_described_without_its_value() -> None:
         (TOPIC, "..", ErrorCode.invalid_topic_exception),
         (BROKER, "2", ErrorCode.invalid_request),
         (BROKER, "one", ErrorCode.invalid_request),
-        (BROKER_LOGGER, "1", ErrorCode.invalid_request),
+        (BROKER_LOGGER, "2", ErrorCode.invalid_request),
+        (BROKER_LOGGER, "", ErrorCode.invalid_request),
+        (CLIENT_METRICS, "", ErrorCode.invalid_request),
         (77, "1", ErrorCode.invalid_request),
     ],
 )
@@ -233,10 +238,121 @@ def test_resources_are_listed_in_every_version(broker: Harness, version: int) ->
     answer = broker.ask(ApiKey.LIST_CONFIG_RESOURCES, version)
     listed = [(r.resource_type, r.resource_name) for r in answer.config_resources] if version else []
     assert answer.error_code is ErrorCode.none
-    assert listed == ([(TOPIC, "t"), (BROKER, "1")] if version else [])
+    assert listed == ([(TOPIC, "t"), (BROKER, "1"), (BROKER_LOGGER, "1")] if version else [])
     if version:
         only = broker.ask(ApiKey.LIST_CONFIG_RESOURCES, version, resource_types=[CLIENT_METRICS, BROKER])
         assert [r.resource_name for r in only.config_resources] == ["1"]
         with pytest.raises(CodedError) as caught:
             broker.ask(ApiKey.LIST_CONFIG_RESOURCES, version, resource_types=[3])
         assert caught.value.code is ErrorCode.unsupported_version
+
+
+@pytest.fixture
+def levels(broker: Harness) -> LogLevels:
+    """Of the broker, in place of those of this process."""
+    own = LogLevels()
+    broker.context = replace(broker.context, log_levels=own)
+    return own
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_CONFIGS))
+def test_loggers_are_described_in_every_version(broker: Harness, levels: LogLevels, version: int) -> None:
+    levels.set("headrace.replication", "DEBUG")
+    result = describe(broker, BROKER_LOGGER, "1", version, include_synonyms=True, include_documentation=True)
+    found = values(result)
+    assert found["ROOT"] == found["headrace.server.dispatch"] == "INFO"
+    assert found["headrace.replication"] == found["headrace.replication.isr"] == "DEBUG"
+    assert {(config.config_source, config.read_only) for config in result.configs} == {(6, False)}
+    assert values(describe(broker, BROKER_LOGGER, "1", version, keys=["ROOT"])) == {"ROOT": "INFO"}
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.INCREMENTAL_ALTER_CONFIGS))
+def test_levels_of_loggers_change_at_once_in_every_version(broker: Harness, levels: LogLevels, version: int) -> None:
+    name = "headrace.server.dispatch"
+    changes = (name, SET, "DEBUG"), ("ROOT", SET, "WARN")
+    assert alter(broker, BROKER_LOGGER, "1", *changes, version=version, validate_only=True).error_code is ErrorCode.none
+    assert levels.of(name) == "INFO"
+    assert alter(broker, BROKER_LOGGER, "1", *changes, version=version).error_code is ErrorCode.none
+    assert (levels.of(name), levels.of("headrace.server.broker")) == ("DEBUG", "WARN")
+    assert levels.allows(name, logging.DEBUG)
+    assert not levels.allows("headrace.server.broker", logging.INFO)
+    assert alter(broker, BROKER_LOGGER, "1", (name, DELETE, None), version=version).error_code is ErrorCode.none
+    assert levels.of(name) == "WARN"
+    assert broker.image.broker_configs == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        (("headrace.server.dispach", SET, "INFO"), ErrorCode.invalid_config, "did you mean headrace.server.dispatch?"),
+        (("ROOT", SET, "LOUD"), ErrorCode.invalid_config, "Valid log levels are TRACE, DEBUG"),
+        (("ROOT", SET, None), ErrorCode.invalid_config, "Valid log levels"),
+        (("ROOT", DELETE, None), ErrorCode.invalid_request, "not allowed"),
+        (("ROOT", APPEND, "INFO"), ErrorCode.invalid_request, "not allowed"),
+    ],
+)
+def test_levels_that_cannot_be_are_refused_and_change_nothing(
+    broker: Harness, levels: LogLevels, change: tuple[str, int, str | None], code: ErrorCode, words: str
+) -> None:
+    result = alter(broker, BROKER_LOGGER, "1", ("headrace.server", SET, "DEBUG"), change)
+    assert result.error_code is code
+    assert words in result.error_message
+    assert levels.of("headrace.server") == "INFO"
+    assert replace_all(broker, BROKER_LOGGER, "1", {"ROOT": "INFO"}).error_code is ErrorCode.invalid_request
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.INCREMENTAL_ALTER_CONFIGS))
+def test_subscriptions_to_client_metrics_are_kept_described_and_listed(broker: Harness, version: int) -> None:
+    changes = ("metrics", SET, "org.apache.kafka.producer."), ("interval.ms", SET, "60000")
+    assert alter(broker, CLIENT_METRICS, "basic", *changes, version=version).error_code is ErrorCode.none
+    match = ("match", APPEND, "client_id=orders.*")
+    assert alter(broker, CLIENT_METRICS, "basic", match, version=version).error_code is ErrorCode.none
+    broker.image.client_metrics.clear()
+    broker.run(broker.controller.load())
+    result = describe(broker, CLIENT_METRICS, "basic", include_synonyms=True)
+    assert values(result) == {
+        "interval.ms": "60000",
+        "match": "client_id=orders.*",
+        "metrics": "org.apache.kafka.producer.",
+    }
+    assert {config.config_source for config in result.configs} == {7}
+    assert values(describe(broker, CLIENT_METRICS, "other")) == {"interval.ms": "300000", "match": "", "metrics": ""}
+    assert [r.resource_name for r in broker.ask(ApiKey.LIST_CONFIG_RESOURCES, 0).config_resources] == ["basic"]
+    gone = [(name, DELETE, None) for name in ("metrics", "interval.ms", "match")]
+    assert alter(broker, CLIENT_METRICS, "basic", *gone, version=version).error_code is ErrorCode.none
+    assert broker.ask(ApiKey.LIST_CONFIG_RESOURCES, 0).config_resources == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("interval.ms", "1", ErrorCode.invalid_request),
+        ("interval", "1000", ErrorCode.invalid_request),
+        ("match", "client=a", ErrorCode.invalid_config),
+        ("match", "client_id=(", ErrorCode.invalid_config),
+    ],
+)
+def test_subscriptions_that_cannot_be_are_refused(broker: Harness, name: str, value: str, code: ErrorCode) -> None:
+    assert alter(broker, CLIENT_METRICS, "basic", (name, SET, value)).error_code is code
+    assert broker.image.client_metrics == {}
+
+
+def test_settings_without_effect_are_set_and_shown_as_such(broker: Harness) -> None:
+    names = ("background.threads", "num.io.threads", "num.replica.fetchers", "log.cleaner.threads")
+    for name in names:
+        assert alter(broker, BROKER, "", (name, SET, "3")).error_code is ErrorCode.none
+    configs = describe(broker, BROKER, "1", keys=names, include_documentation=True).configs
+    assert {config.name: config.value for config in configs} == dict.fromkeys(names, "3")
+    assert all(config.documentation.startswith("No effect here: ") for config in configs)
+    refused = alter(broker, BROKER, "1", ("socket.send.buffer.bytes", SET, "1"))
+    assert refused.error_code is ErrorCode.invalid_request
+    assert "no effect here" in refused.error_message
+    assert alter(broker, BROKER, "1", ("num.io.threads", SET, "many")).error_code is ErrorCode.invalid_request
+
+
+def test_settings_that_only_older_kafkas_had_are_shown_where_they_are_set() -> None:
+    broker = Harness({"inter.broker.protocol.version": "3.9-IV0"})
+    found = values(describe(broker, BROKER, "1"))
+    assert found["inter.broker.protocol.version"] == "3.9-IV0"
+    assert "log.message.format.version" not in found
+    broker.close()

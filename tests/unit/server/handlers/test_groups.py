@@ -292,6 +292,18 @@ def test_offsets_are_deleted_unless_a_member_reads_the_topic(world: World) -> No
     assert (fetch(world), fetch(world, topic="u")) == (1, -1)
 
 
+def test_offsets_are_not_deleted_of_what_a_member_that_joins_will_read(world: World) -> None:
+    world.topic("t")
+    lone_member(world, protocols=[{"name": "range", "metadata": subscription("u")}])
+    assert delete_offset(world, "t") is ErrorCode.none
+    protocols = [{"name": "range", "metadata": subscription("t")}]
+    task = world.send(ApiKey.JOIN_GROUP, 3, **join_values(protocols=protocols))
+    world.advance(0)
+    assert not task.done()
+    assert delete_offset(world, "t") is ErrorCode.group_subscribed_to_topic
+    task.cancel()
+
+
 def test_offsets_of_members_that_are_no_consumers_are_not_deleted(world: World) -> None:
     world.topic("t")
     lone_member(world, protocol_type="connect", session_timeout=SESSION)

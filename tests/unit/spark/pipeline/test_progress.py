@@ -9,7 +9,7 @@ from headrace.spark.pipeline.building import consumer_groups, kept_columns, sour
 from headrace.spark.pipeline.document import DocumentPosition
 from headrace.spark.pipeline.model import Source
 from headrace.spark.pipeline.progress import SinkProgress, lag_of
-from headrace.spark.source.options import Trigger, parse
+from headrace.spark.source.options import TriggerLimits, parse
 
 REPORT: dict[str, Any] = {
     "batchId": 7,
@@ -83,7 +83,7 @@ def test_lag_is_what_is_there_and_not_read(sources: list[dict[str, Any]], lag: i
 
 
 def source(name: str, topics: str, **options: str) -> Source:
-    return Source(name=name, place=DocumentPosition("p.yaml", 1), options={"subscribe": topics, **options})
+    return Source(name=name, position=DocumentPosition("p.yaml", 1), options={"subscribe": topics, **options})
 
 
 def test_a_sink_has_one_group_for_all_its_topics() -> None:
@@ -101,7 +101,7 @@ def test_two_readers_of_a_topic_have_groups_of_their_own() -> None:
 
 
 def test_a_pattern_may_match_what_another_source_reads() -> None:
-    pattern = Source(name="all", place=DocumentPosition("p.yaml", 1), options={"subscribePattern": "orders.*"})
+    pattern = Source(name="all", position=DocumentPosition("p.yaml", 1), options={"subscribePattern": "orders.*"})
     assert consumer_groups("shop", "pairs", [pattern]) == {"all": "shop-pairs"}
     assert consumer_groups("shop", "pairs", [pattern, source("eu", "orders-eu")]) == {
         "all": "shop-pairs-all",
@@ -133,7 +133,7 @@ def row(value: Any, *more: StructField) -> StructType:
 
 def table(read: StructType, metadata: tuple[str, ...] | None = None, **options: str) -> list[str]:
     found = Source(
-        name="o", place=DocumentPosition("p.yaml", 1), options={"subscribe": "o", **options}, metadata=metadata
+        name="o", position=DocumentPosition("p.yaml", 1), options={"subscribe": "o", **options}, metadata=metadata
     )
     return kept_columns(found, read)
 
@@ -149,22 +149,28 @@ def test_the_records_columns_are_there_where_they_are_asked_for() -> None:
     assert table(row(FIELDS, HEADERS)) == ["value.`id`", "value.`Topic`"], "headers that letters alone need"
 
 
+def test_a_record_without_a_value_is_told_from_one_without_fields_and_from_a_bad_one() -> None:
+    assert table(row(FIELDS), ("tombstone",)) == ["value.`id`", "value.`Topic`", "value IS NULL AS tombstone"]
+    assert table(row(FIELDS, BAD_FIELD), ("tombstone",))[2:] == ["bad", "value IS NULL AND `bad` IS NULL AS tombstone"]
+    assert table(row(StringType()), ("tombstone",)) == ["value", "value IS NULL AS tombstone"]
+
+
 def test_a_value_without_fields_stands_beside_all_of_the_record_or_what_is_asked_for() -> None:
     assert table(RECORD) == [field.name for field in RECORD.fields]
     assert table(row(StringType(), BAD_FIELD), ("timestamp",)) == ["value", "timestamp", "bad"]
 
 
 def test_headers_are_read_where_they_are_asked_for_or_letters_need_them() -> None:
-    asked = Source(name="o", place=DocumentPosition("p.yaml", 1), options={"subscribe": "o"}, metadata=("headers",))
+    asked = Source(name="o", position=DocumentPosition("p.yaml", 1), options={"subscribe": "o"}, metadata=("headers",))
     assert parse(source_settings(asked, "b:1", "g")).with_headers
     options = {"subscribe": "o", "format": "string", "deadLetterTopic": "dead"}
-    letters = Source(name="o", place=DocumentPosition("p.yaml", 1), options=options, dead_letter_topic="dead")
+    letters = Source(name="o", position=DocumentPosition("p.yaml", 1), options=options, dead_letter_topic="dead")
     settings = source_settings(letters, "b:1", "g")
     assert settings["includeHeaders"] == "true"
     assert "deadLetterTopic" not in settings
 
 
 def test_a_batch_of_a_pipeline_is_bounded_unless_the_source_says_how() -> None:
-    assert parse(source_settings(source("orders", "orders"), "b:1", "g")).trigger == Trigger(max_bytes=256 << 20)
+    assert parse(source_settings(source("orders", "orders"), "b:1", "g")).trigger == TriggerLimits(max_bytes=256 << 20)
     settings = source_settings(source("orders", "orders", maxOffsetsPerTrigger="9"), "b:1", "g")
-    assert parse(settings).trigger == Trigger(max_records=9)
+    assert parse(settings).trigger == TriggerLimits(max_records=9)

@@ -15,8 +15,7 @@ from headrace.spark.pipeline.model import Restart, Sink, ToConsole
 from headrace.spark.pipeline.progress import SinkProgress, moment
 from headrace.spark.pipeline.queries import SinkGraph
 from headrace.spark.pipeline.reach import Outage
-from headrace.spark.pipeline.restarts import delay_before
-from headrace.spark.pipeline.running import Query, Running, stop_all, watch
+from headrace.spark.pipeline.running import Running, StreamingQuery, delay_before, stop_all, watch
 
 
 class Reported:
@@ -60,17 +59,17 @@ class FakeQuery:
 def graph(*names: str) -> SinkGraph:
     return SinkGraph(
         tuple(
-            Sink(name=name, place=DocumentPosition("p.yaml", 1), table="t", output=ToConsole())
+            Sink(name=name, position=DocumentPosition("p.yaml", 1), table="t", output=ToConsole())
             for name in names or ("one",)
         )
     )
 
 
-def never() -> Query:
+def never() -> StreamingQuery:
     raise AssertionError("nothing is to be started again")
 
 
-def running(query: FakeQuery, name: str = "one", again: Callable[[], Query] = never, **more: Any) -> Running:
+def running(query: FakeQuery, name: str = "one", again: Callable[[], StreamingQuery] = never, **more: Any) -> Running:
     return Running(graph(name), query, again, clock=lambda: 0.0, **more)
 
 

@@ -215,7 +215,7 @@ def test_a_mapping_can_be_shared_by_a_merge_key(tmp_path: Path) -> None:
             ("topic: orders", "topic: orders, metadata: [key, ofset]"),
             [
                 "3: source 'orders': a record has no column 'ofset'; it has key, topic, partition, offset, timestamp, "
-                "timestampType, headers"
+                "timestampType, headers, tombstone"
             ],
         ),
         (
@@ -352,6 +352,30 @@ def test_a_sink_without_an_output_is_asked_about_the_words_it_has(tmp_path: Path
 def test_a_word_that_yaml_takes_for_true_hides_no_other_mistake(tmp_path: Path) -> None:
     text = MINIMAL.replace("topic: orders", "topic: on").replace("from: orders", "from: ordres")
     assert [message.partition(":")[0] for message in mistakes(tmp_path, text)] == ["3", "5"]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("checkpoint: !!int abc", "1: 'abc' cannot be read as int; write it in quotes"),
+        ("checkpoint: !!int ''", "1: '' cannot be read as int; write it in quotes"),
+        ("checkpoint: !!bool abc", "1: 'abc' cannot be read as bool; write it in quotes"),
+        ("checkpoint: !secret abc", "1: 'abc' cannot be read as !secret; write it in quotes"),
+        (
+            "<<: 3",
+            "1: '<<' does not name a mapping: expected a mapping or list of mappings for merging, but found scalar",
+        ),
+        ("spark: &self {a: *self}", "1: a value holds itself by an alias, or is nested too deeply"),
+        ("checkpoint: a\x01", "1: this is not YAML"),
+    ],
+)
+def test_a_value_that_yaml_cannot_make_is_told_with_its_line(tmp_path: Path, line: str, expected: str) -> None:
+    (found,) = mistakes(tmp_path, f"{line}\n{MINIMAL}")
+    assert found.startswith(expected)
+
+
+def test_a_date_is_the_text_that_was_written(tmp_path: Path) -> None:
+    assert declare(tmp_path, f"checkpoint: 2024-99-99\n{MINIMAL}").checkpoint == "2024-99-99"
 
 
 def test_a_source_knows_where_its_dead_letters_go(tmp_path: Path) -> None:

@@ -4,16 +4,16 @@ from headrace.coordinator.groups.settings import ClassicSettings
 
 from .group import CLASSIC, ClassicGroup
 from .member import JoinRequest, LeavingMember, SyncRequest
-from .states import TRANSITIONS, Event, State
+from .states import TRANSITIONS, ClassicEvent, ClassicState
 
 __all__ = [
     "CLASSIC",
     "TRANSITIONS",
+    "ClassicEvent",
     "ClassicGroup",
     "ClassicSettings",
-    "Event",
+    "ClassicState",
     "JoinRequest",
     "LeavingMember",
-    "State",
     "SyncRequest",
 ]

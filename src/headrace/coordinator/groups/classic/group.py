@@ -26,27 +26,17 @@ from headrace.coordinator.groups.group import Group, GroupType
 from headrace.coordinator.groups.kinds import GroupEnvironment, GroupKind
 from headrace.coordinator.groups.settings import NEW_MEMBER_TIMEOUT_MS, ClassicSettings
 from headrace.coordinator.runtime.decision import Decision, Record, Reply
-from headrace.protocol.consumer_protocol import CONSUMER, NotConsumerProtocol, parse_topics
+from headrace.protocol.consumer_protocol import CONSUMER
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from .answers import JOIN_TIMER, SYNC_TIMER, heartbeat_answer, join_refused, session_timer, sync_answer
-from .member import JoinRequest, LeavingMember, Member, SyncRequest
-from .members import Members
+from .member import ClassicMember, JoinRequest, LeavingMember, SyncRequest
+from .members import EVERY_TOPIC, Members
 from .records import CLASSIC_KEY, StoredGroup, decode_group, encode_group, group_key
-from .states import TRANSITIONS, Event, State
+from .states import TRANSITIONS, ClassicEvent, ClassicState
 
 _SHORTEST_WAIT_MS: Final = 1_000
 """Between two looks whether a static member is back, where members gave no time to join in."""
-
-
-class _Everything:
-    """Holds every topic."""
-
-    def __contains__(self, topic: object) -> bool:
-        return True
-
-
-_EVERYTHING: Final = _Everything()
 
 
 class ClassicGroup(Group):
@@ -58,7 +48,7 @@ class ClassicGroup(Group):
         self, group_id: str, settings: ClassicSettings, *, wall_ms: Callable[[], int], new_id: Callable[[], str]
     ) -> None:
         self.group_id = group_id
-        self.state = State.EMPTY
+        self.state = ClassicState.EMPTY
         self.generation = 0
         self.protocol_type = None
         self.protocol_name: str | None = None
@@ -76,15 +66,14 @@ class ClassicGroup(Group):
         self._delay_again = False
         """Whether a member came during the initial delay, which then goes on."""
         self._delay_left_ms = 0
-        self._subscribed: tuple[int, Container[str]] | None = None
 
     @property
     def is_empty(self) -> bool:
-        return self.state is State.EMPTY
+        return self.state is ClassicState.EMPTY
 
     @property
     def is_dead(self) -> bool:
-        return self.state is State.DEAD
+        return self.state is ClassicState.DEAD
 
     @property
     def state_name(self) -> str:
@@ -92,7 +81,7 @@ class ClassicGroup(Group):
 
     @property
     def is_blank(self) -> bool:
-        """Nothing is known of it: no record, no member, not even one to come."""
+        """Whether the group is empty and unwritten: no record, no member, no member id handed out."""
         return not self.is_stored and self.is_empty and not self.members.pending
 
     # Persistence
@@ -101,7 +90,7 @@ class ClassicGroup(Group):
         """Become what a record of the log says."""
         self.members = Members()
         if value is None:
-            self.state = State.DEAD
+            self.state = ClassicState.DEAD
             return
         stored = decode_group(value)
         self.is_stored = True
@@ -109,10 +98,10 @@ class ClassicGroup(Group):
         self.protocol_type = stored.protocol_type or None
         self.protocol_name = stored.protocol
         self.state_timestamp = stored.state_timestamp
-        self.state = State.STABLE if stored.members else State.EMPTY
+        self.state = ClassicState.STABLE if stored.members else ClassicState.EMPTY
         self.members.leader = stored.leader
         for member in stored.members:
-            self.members.add(Member.restored(member, stored.protocol))
+            self.members.add(ClassicMember.restored(member, stored.protocol))
 
     def tombstones(self) -> list[Record]:
         """The record that deletes the group."""
@@ -141,7 +130,7 @@ class ClassicGroup(Group):
             members=tuple(stored),
         )
 
-    def _move(self, event: Event, timestamp: int) -> None:
+    def _move(self, event: ClassicEvent, timestamp: int) -> None:
         self.state = TRANSITIONS[self.state, event]
         self.state_timestamp = timestamp
 
@@ -188,14 +177,14 @@ class ClassicGroup(Group):
         """While members join, those who wait are counted, so that a group that grew too large loses its last."""
         limit = self._settings.max_size
         member = self.members.by_id.get(member_id)
-        if self.state is State.EMPTY:
+        if self.state is ClassicState.EMPTY:
             return True
-        if self.state is State.PREPARING_REBALANCE:
+        if self.state is ClassicState.PREPARING_REBALANCE:
             return (member is not None and member.is_joining) or self.members.joining < limit
         return member is not None or len(self.members) < limit
 
     def _turn_away(self, member_id: str, decision: Decision) -> None:
-        """One for whom there is no room is forgotten; the others may have waited only for it."""
+        """Forget a member that there is no room for; the others may have waited only for it."""
         if member_id in self.members.by_id or member_id in self.members.pending:
             self._drop(member_id, decision)
             self._complete_if_all_joined(decision)
@@ -233,11 +222,11 @@ class ClassicGroup(Group):
             decision.reply(request.token, join_refused(error.code, member_id))
             return
         unchanged = member.protocols == request.protocols and list(member.protocols) == list(request.protocols)
-        leads_stable = self.state is State.STABLE and self.members.leader == member_id
-        if self.state is State.PREPARING_REBALANCE or not unchanged or leads_stable:
+        leads_stable = self.state is ClassicState.STABLE and self.members.leader == member_id
+        if self.state is ClassicState.PREPARING_REBALANCE or not unchanged or leads_stable:
             self._update(request, member, decision)
             self._rebalance_or_complete(decision)
-        elif self.state in (State.COMPLETING_REBALANCE, State.STABLE):
+        elif self.state in (ClassicState.COMPLETING_REBALANCE, ClassicState.STABLE):
             # The answer was lost, or it asks again without need: it gets what it has.
             decision.reply(request.token, self._joined(member, self.members))
         else:
@@ -246,9 +235,9 @@ class ClassicGroup(Group):
     def _admit(self, request: JoinRequest, member_id: str, decision: Decision) -> None:
         if not len(self.members):
             self.protocol_type = request.protocol_type
-        self._delay_again = self.state is State.PREPARING_REBALANCE and self._is_initial
+        self._delay_again = self.state is ClassicState.PREPARING_REBALANCE and self._is_initial
         self.members.add(
-            Member(
+            ClassicMember(
                 member_id=member_id,
                 instance_id=request.instance_id,
                 client_id=request.client_id,
@@ -263,12 +252,12 @@ class ClassicGroup(Group):
         decision.wake(session_timer(member_id), NEW_MEMBER_TIMEOUT_MS)
         self._rebalance_or_complete(decision)
 
-    def _update(self, request: JoinRequest, member: Member, decision: Decision) -> None:
+    def _update(self, request: JoinRequest, member: ClassicMember, decision: Decision) -> None:
         self.members.update(member, request.protocols, request.session_timeout_ms, request.rebalance_timeout_ms)
         before = self.members.set_join_token(member, request.token)
         decision.reply(before, join_refused(ErrorCode.rebalance_in_progress, member.member_id))
 
-    def _replace(self, request: JoinRequest, member: Member, new_id: str, decision: Decision) -> None:
+    def _replace(self, request: JoinRequest, member: ClassicMember, new_id: str, decision: Decision) -> None:
         """A static member returns: its former self is fenced, the new one takes its place."""
         fenced = ErrorCode.fenced_instance_id
         decision.reply(self.members.set_join_token(member, None), join_refused(fenced, member.member_id))
@@ -277,7 +266,7 @@ class ClassicGroup(Group):
         self._to_sync.discard(member.member_id)
         decision.cancel(session_timer(member.member_id))
         decision.wake(session_timer(new_id), request.session_timeout_ms)
-        if self.state is State.STABLE:
+        if self.state is ClassicState.STABLE:
             members = self.members.copy()
             members.replace(member, request, new_id)
             if members.select_protocol() == self.protocol_name:
@@ -287,7 +276,7 @@ class ClassicGroup(Group):
         else:
             self.members.replace(member, request, new_id)
         self.members.set_join_token(self.members.by_id[new_id], request.token)
-        if self.state is State.PREPARING_REBALANCE:
+        if self.state is ClassicState.PREPARING_REBALANCE:
             self._complete_if_all_joined(decision)
         else:
             # The leader may know the former id, so its assignments would miss the new one.
@@ -309,7 +298,7 @@ class ClassicGroup(Group):
         assignments = {member.member_id: member.assignment for member in members.by_id.values()}
         self._store(decision, self._stored(members, self.state_timestamp, assignments), replaced)
 
-    def _joined(self, member: Member, members: Members) -> dict[str, Any]:
+    def _joined(self, member: ClassicMember, members: Members) -> dict[str, Any]:
         leads = members.leader == member.member_id
         others = members.by_id.values() if leads else ()
         return {
@@ -340,20 +329,20 @@ class ClassicGroup(Group):
         return decision
 
     def _rebalance_or_complete(self, decision: Decision) -> None:
-        if (self.state, Event.MEMBERS_CHANGED) in TRANSITIONS:
+        if (self.state, ClassicEvent.MEMBERS_CHANGED) in TRANSITIONS:
             self._prepare(decision)
         else:
             self._complete_if_all_joined(decision)
 
     def _prepare(self, decision: Decision) -> None:
-        if self.state is State.COMPLETING_REBALANCE:
+        if self.state is ClassicState.COMPLETING_REBALANCE:
             for member in self.members.by_id.values():
                 member.assignment = b""
                 self._end_sync(member, sync_answer(ErrorCode.rebalance_in_progress), decision)
         self._to_sync.clear()
         decision.cancel(SYNC_TIMER)
         self._is_initial = self.is_empty
-        self._move(Event.MEMBERS_CHANGED, self._wall_ms())
+        self._move(ClassicEvent.MEMBERS_CHANGED, self._wall_ms())
         if self._is_initial:
             delay = self._settings.initial_rebalance_delay_ms
             self._delay_again = False
@@ -365,7 +354,7 @@ class ClassicGroup(Group):
             decision.wake(JOIN_TIMER, self.members.rebalance_timeout_ms)
 
     def _complete_if_all_joined(self, decision: Decision) -> None:
-        if self.state is State.PREPARING_REBALANCE and not self._is_initial and self.members.all_joined:
+        if self.state is ClassicState.PREPARING_REBALANCE and not self._is_initial and self.members.all_joined:
             self._complete(decision)
 
     def _end_initial_delay(self, decision: Decision) -> None:
@@ -392,7 +381,7 @@ class ClassicGroup(Group):
         self._is_initial = False
         self._to_sync.clear()
         self.protocol_name = self.members.select_protocol()
-        self._move(Event.ALL_JOINED, self._wall_ms())
+        self._move(ClassicEvent.ALL_JOINED, self._wall_ms())
         for member in self.members.by_id.values():
             decision.reply(self.members.set_join_token(member, None), self._joined(member, self.members))
             decision.wake(session_timer(member.member_id), member.session_timeout_ms)
@@ -415,7 +404,7 @@ class ClassicGroup(Group):
             self.protocol_name = None
             self._is_initial = False
             self._to_sync.clear()
-            self._move(Event.NONE_JOINED, timestamp)
+            self._move(ClassicEvent.NONE_JOINED, timestamp)
 
         self._store(decision, stored, emptied)
 
@@ -432,7 +421,7 @@ class ClassicGroup(Group):
         self._to_sync.discard(member.member_id)
         if not self._to_sync:
             decision.cancel(SYNC_TIMER)
-        if self.state is State.STABLE:
+        if self.state is ClassicState.STABLE:
             decision.reply(request.token, self._assigned(member.assignment))
             return decision
         decision.reply(member.sync_token, sync_answer(ErrorCode.rebalance_in_progress))
@@ -441,7 +430,7 @@ class ClassicGroup(Group):
             self._assign(request, decision)
         return decision
 
-    def _check_sync(self, request: SyncRequest) -> Member:
+    def _check_sync(self, request: SyncRequest) -> ClassicMember:
         if self.is_empty or self.is_dead:
             raise CodedError(ErrorCode.unknown_member_id)
         member = self.members.check(request.member_id, request.instance_id)
@@ -451,7 +440,7 @@ class ClassicGroup(Group):
             self.protocol_name is not None and request.protocol_name not in (None, self.protocol_name)
         ):
             raise CodedError(ErrorCode.inconsistent_group_protocol)
-        if self.state is State.PREPARING_REBALANCE:
+        if self.state is ClassicState.PREPARING_REBALANCE:
             raise CodedError(ErrorCode.rebalance_in_progress)
         return member
 
@@ -462,7 +451,7 @@ class ClassicGroup(Group):
         def assigned() -> None:
             for member_id, member in self.members.by_id.items():
                 member.assignment = assignments[member_id]
-            self._move(Event.ASSIGNED, timestamp)
+            self._move(ClassicEvent.ASSIGNED, timestamp)
 
         self._store(decision, self._stored(self.members, timestamp, assignments), assigned)
         for member_id, member in self.members.by_id.items():
@@ -471,7 +460,7 @@ class ClassicGroup(Group):
     def _assigned(self, assignment: bytes) -> dict[str, Any]:
         return sync_answer(ErrorCode.none, assignment, self.protocol_type, self.protocol_name)
 
-    def _end_sync(self, member: Member, answer: dict[str, Any], decision: Decision) -> None:
+    def _end_sync(self, member: ClassicMember, answer: dict[str, Any], decision: Decision) -> None:
         if member.sync_token is not None:
             decision.reply(member.sync_token, answer)
             member.sync_token = None
@@ -492,7 +481,7 @@ class ClassicGroup(Group):
             decision.reply(token, heartbeat_answer(error.code))
             return decision
         decision.wake(session_timer(member_id), member.session_timeout_ms)
-        preparing = self.state is State.PREPARING_REBALANCE
+        preparing = self.state is ClassicState.PREPARING_REBALANCE
         decision.reply(token, heartbeat_answer(ErrorCode.rebalance_in_progress if preparing else ErrorCode.none))
         return decision
 
@@ -553,9 +542,9 @@ class ClassicGroup(Group):
         """A timer expires: for a silent member, for those who did not join, or for those who did not sync."""
         decision = Decision(now_ms)
         if name == JOIN_TIMER:
-            if self.state is State.PREPARING_REBALANCE and self._is_initial:
+            if self.state is ClassicState.PREPARING_REBALANCE and self._is_initial:
                 self._end_initial_delay(decision)
-            elif self.state is State.PREPARING_REBALANCE:
+            elif self.state is ClassicState.PREPARING_REBALANCE:
                 self._complete(decision)
         elif name == SYNC_TIMER:
             self._expire_syncs(decision)
@@ -564,7 +553,7 @@ class ClassicGroup(Group):
         return decision
 
     def _expire_syncs(self, decision: Decision) -> None:
-        if self._to_sync and self.state in (State.COMPLETING_REBALANCE, State.STABLE):
+        if self._to_sync and self.state in (ClassicState.COMPLETING_REBALANCE, ClassicState.STABLE):
             for member_id in list(self._to_sync):
                 self._drop(member_id, decision)
             self._prepare(decision)
@@ -576,7 +565,7 @@ class ClassicGroup(Group):
         if member is not None and member.is_excused:
             return
         self._drop(member_id, decision)
-        if self.state is State.PREPARING_REBALANCE:
+        if self.state is ClassicState.PREPARING_REBALANCE:
             if self.members.all_joined:
                 self._complete(decision)
         elif member is not None:
@@ -591,14 +580,14 @@ class ClassicGroup(Group):
         decision = Decision(now_ms)
         if generation < 0 and self.is_empty:
             return decision
-        member: Member | None = None
+        member: ClassicMember | None = None
         if generation >= 0 or member_id or instance_id is not None:
             member = self.members.check(member_id, instance_id)
             if generation != self.generation:
                 raise CodedError(ErrorCode.illegal_generation)
         elif not transactional and not self.is_empty:
             raise CodedError(ErrorCode.unknown_member_id)
-        if not transactional and self.state is State.COMPLETING_REBALANCE:
+        if not transactional and self.state is ClassicState.COMPLETING_REBALANCE:
             raise CodedError(ErrorCode.rebalance_in_progress)
         if member is not None and not transactional:
             decision.wake(session_timer(member_id), member.session_timeout_ms)
@@ -611,17 +600,7 @@ class ClassicGroup(Group):
 
     def subscribed_topics(self) -> Container[str]:
         """The topics that members are subscribed to; all, where a subscription cannot be read."""
-        if self.protocol_type != CONSUMER:
-            return ()
-        if self._subscribed is not None and self._subscribed[0] == self.generation:
-            return self._subscribed[1]
-        subscriptions = {member.metadata(self.protocol_name) for member in self.members.by_id.values()}
-        topics = [subscribed_topics(metadata) for metadata in subscriptions]
-        known = [each for each in topics if each is not None]
-        subscribed: Container[str] = set[str]().union(*known) if len(known) == len(topics) else _EVERYTHING
-        if self.state in (State.COMPLETING_REBALANCE, State.STABLE):
-            self._subscribed = (self.generation, subscribed)
-        return subscribed
+        return self.members.subscribed_topics(self.protocol_name) if self.protocol_type == CONSUMER else ()
 
     def offsets_idle_since(self, commit_timestamp: int) -> int | None:
         """Since when an offset is of no use, for its expiry; None while it is."""
@@ -630,13 +609,13 @@ class ClassicGroup(Group):
         if self.is_empty:
             # Later than Kafka where a consumer without membership goes on to commit: its offsets are in use.
             return max(commit_timestamp, self.state_timestamp)
-        if self.protocol_type != CONSUMER or self.state is not State.STABLE:
+        if self.protocol_type != CONSUMER or self.state is not ClassicState.STABLE:
             return None
-        return None if self.subscribed_topics() is _EVERYTHING else commit_timestamp
+        return None if self.subscribed_topics() is EVERY_TOPIC else commit_timestamp
 
     def describe(self) -> dict[str, Any]:
         """The group in the words of DescribeGroups; what members are assigned is known only of a stable one."""
-        is_stable = self.state is State.STABLE
+        is_stable = self.state is ClassicState.STABLE
         return {
             "error_code": ErrorCode.none,
             "group_id": self.group_id,
@@ -655,14 +634,6 @@ class ClassicGroup(Group):
                 for member in self.members.by_id.values()
             ],
         }
-
-
-def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """The topics of a consumer's subscription, any version; None when it is not one."""
-    try:
-        return parse_topics(metadata)
-    except NotConsumerProtocol:
-        return None
 
 
 def _make(group_id: str, environment: GroupEnvironment) -> ClassicGroup:

@@ -48,7 +48,7 @@ class LeavingMember:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Member:
+class ClassicMember:
     """A member. `join_token` and `sync_token` are the requests of it that wait for an answer, if any."""
 
     member_id: str
@@ -94,7 +94,7 @@ class Member:
         )
 
     @classmethod
-    def restored(cls, stored: StoredMember, protocol: str | None) -> "Member":
+    def restored(cls, stored: StoredMember, protocol: str | None) -> "ClassicMember":
         """The member as the log has it: with the one protocol that its generation chose."""
         return cls(
             member_id=stored.member_id,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-from headrace.coordinator.runtime.fields import Reader, plain_bytes, plain_text
+from headrace.coordinator.runtime.fields import FieldReader, plain_bytes, plain_text
 
 CLASSIC_KEY: Final = 2
 """The type of the key."""
@@ -70,7 +70,7 @@ def encode_group(group: StoredGroup) -> bytes:
 
 def decode_group(value: bytes) -> StoredGroup:
     """Any version of a classic group's value."""
-    reader = Reader(value)
+    reader = FieldReader(value)
     version = reader.version(_NEWEST, _FIRST_FLEXIBLE)
     protocol_type = reader.text()
     generation = reader.i32()
@@ -88,7 +88,7 @@ def decode_group(value: bytes) -> StoredGroup:
     )
 
 
-def _read_member(reader: Reader, version: int) -> StoredMember:
+def _read_member(reader: FieldReader, version: int) -> StoredMember:
     member_id = reader.text()
     instance_id = reader.nullable_text() if version >= 3 else None
     client_id = reader.text()

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Final
 
 
-class State(Enum):
+class ClassicState(Enum):
     """Kafka's names, as DescribeGroups shows them."""
 
     EMPTY = "Empty"
@@ -22,7 +22,7 @@ class State(Enum):
     """Deleted."""
 
 
-class Event(Enum):
+class ClassicEvent(Enum):
     """What moves a group."""
 
     MEMBERS_CHANGED = "a member came, left, fell silent, or wants something else"
@@ -32,16 +32,16 @@ class Event(Enum):
     DELETED = "the group was deleted"
 
 
-TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
-    (State.EMPTY, Event.MEMBERS_CHANGED): State.PREPARING_REBALANCE,
-    (State.STABLE, Event.MEMBERS_CHANGED): State.PREPARING_REBALANCE,
-    (State.COMPLETING_REBALANCE, Event.MEMBERS_CHANGED): State.PREPARING_REBALANCE,
-    (State.PREPARING_REBALANCE, Event.ALL_JOINED): State.COMPLETING_REBALANCE,
-    (State.PREPARING_REBALANCE, Event.NONE_JOINED): State.EMPTY,
-    (State.COMPLETING_REBALANCE, Event.ASSIGNED): State.STABLE,
-    (State.EMPTY, Event.DELETED): State.DEAD,
-    (State.STABLE, Event.DELETED): State.DEAD,
-    (State.PREPARING_REBALANCE, Event.DELETED): State.DEAD,
-    (State.COMPLETING_REBALANCE, Event.DELETED): State.DEAD,
-    (State.DEAD, Event.DELETED): State.DEAD,
+TRANSITIONS: Final[dict[tuple[ClassicState, ClassicEvent], ClassicState]] = {
+    (ClassicState.EMPTY, ClassicEvent.MEMBERS_CHANGED): ClassicState.PREPARING_REBALANCE,
+    (ClassicState.STABLE, ClassicEvent.MEMBERS_CHANGED): ClassicState.PREPARING_REBALANCE,
+    (ClassicState.COMPLETING_REBALANCE, ClassicEvent.MEMBERS_CHANGED): ClassicState.PREPARING_REBALANCE,
+    (ClassicState.PREPARING_REBALANCE, ClassicEvent.ALL_JOINED): ClassicState.COMPLETING_REBALANCE,
+    (ClassicState.PREPARING_REBALANCE, ClassicEvent.NONE_JOINED): ClassicState.EMPTY,
+    (ClassicState.COMPLETING_REBALANCE, ClassicEvent.ASSIGNED): ClassicState.STABLE,
+    (ClassicState.EMPTY, ClassicEvent.DELETED): ClassicState.DEAD,
+    (ClassicState.STABLE, ClassicEvent.DELETED): ClassicState.DEAD,
+    (ClassicState.PREPARING_REBALANCE, ClassicEvent.DELETED): ClassicState.DEAD,
+    (ClassicState.COMPLETING_REBALANCE, ClassicEvent.DELETED): ClassicState.DEAD,
+    (ClassicState.DEAD, ClassicEvent.DELETED): ClassicState.DEAD,
 }

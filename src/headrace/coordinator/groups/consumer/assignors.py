@@ -23,7 +23,7 @@ Partition = tuple[UUID, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subscriber:
+class AssignedMember:
     """A member as an assignor sees it."""
 
     topics: frozenset[UUID]
@@ -43,7 +43,7 @@ class TopicShape:
     """The racks of each partition's replicas; empty where no broker has a rack."""
 
 
-Members = Mapping[str, Subscriber]
+Members = Mapping[str, AssignedMember]
 Topics = Mapping[UUID, TopicShape]
 Assignor = Callable[[Members, Topics], dict[str, Assignment]]
 
@@ -104,7 +104,7 @@ class _Work:
             topics[topic].racks for topic in wanted
         )
 
-    def _valid(self, member: Subscriber) -> set[Partition]:
+    def _valid(self, member: AssignedMember) -> set[Partition]:
         keeps: set[Partition] = set()
         for topic, partitions in member.assigned.items():
             if topic in member.topics:
@@ -315,5 +315,5 @@ def _partition_order(partition: Partition) -> tuple[int, int]:
     return partition[0].int, partition[1]
 
 
-def _range_order(member_id: str, member: Subscriber) -> tuple[bool, str]:
+def _range_order(member_id: str, member: AssignedMember) -> tuple[bool, str]:
     return member.instance_id is None, member.instance_id or member_id

@@ -37,7 +37,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from . import migration, subscriptions
 from .assignors import ASSIGNORS
 from .embedded import by_id, write_assignment
-from .member import AWAY, JOINING, Assignment, ClassicMetadata, Member, MemberState
+from .member import AWAY, JOINING, Assignment, ClassicMetadata, ConsumerMember, MemberState
 from .reconcile import Goal, reconcile
 from .records import (
     KEY_TYPES,
@@ -174,7 +174,7 @@ class ConsumerGroup(Group):
     def is_blank(self) -> bool:
         return self.is_empty and self.state.epoch == 0
 
-    def _known(self, member_id: str) -> Member:
+    def _known(self, member_id: str) -> ConsumerMember:
         member = self.state.members.get(member_id)
         if member is None:
             raise CodedError(
@@ -182,7 +182,7 @@ class ConsumerGroup(Group):
             )
         return member
 
-    def _known_static(self, member_id: str, instance_id: str) -> Member:
+    def _known_static(self, member_id: str, instance_id: str) -> ConsumerMember:
         member = self.state.static_member(instance_id)
         if member is None:
             raise CodedError(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
@@ -231,7 +231,7 @@ class ConsumerGroup(Group):
         assigned: Assignment | None = member.assigned if shows else None
         draft.reply(request.token, answer(member.id, member.epoch, settings.heartbeat_interval_ms, assigned))
 
-    def _member_of(self, draft: Draft, request: HeartbeatRequest) -> Member:
+    def _member_of(self, draft: Draft, request: HeartbeatRequest) -> ConsumerMember:
         if request.subscribed_topic_regex:
             topic_matcher(request.subscribed_topic_regex)
         if request.instance_id is not None and request.member_epoch == JOINING:
@@ -239,16 +239,16 @@ class ConsumerGroup(Group):
         if request.instance_id is not None:
             member = self._known_static(request.member_id, request.instance_id)
         elif request.member_epoch == JOINING:
-            member = self.state.members.get(request.member_id) or Member(id=request.member_id)
+            member = self.state.members.get(request.member_id) or ConsumerMember(id=request.member_id)
         else:
             member = self._known(request.member_id)
         check_epoch(member, request)
         return member
 
-    def _joining_static(self, draft: Draft, request: HeartbeatRequest, instance_id: str) -> Member:
+    def _joining_static(self, draft: Draft, request: HeartbeatRequest, instance_id: str) -> ConsumerMember:
         member = self.state.static_member(instance_id)
         if member is None:
-            return self.state.members.get(request.member_id) or Member(id=request.member_id)
+            return self.state.members.get(request.member_id) or ConsumerMember(id=request.member_id)
         if member.id == request.member_id and member.epoch != AWAY:
             return member
         if member.classic is None and member.epoch != AWAY:
@@ -317,14 +317,14 @@ class ConsumerGroup(Group):
         except NotConsumerProtocol:
             raise CodedError(ErrorCode.inconsistent_group_protocol) from None
 
-    def _joining(self, draft: Draft, request: JoinRequest, member_id: str) -> Member:
+    def _joining(self, draft: Draft, request: JoinRequest, member_id: str) -> ConsumerMember:
         instance_id = request.instance_id
         if instance_id is None:
-            return self.state.members.get(member_id) or Member(id=member_id)
+            return self.state.members.get(member_id) or ConsumerMember(id=member_id)
         if request.member_id:
             return self._known_static(member_id, instance_id)
         former = self.state.static_member(instance_id)
-        return Member(id=member_id) if former is None else self._replace(draft, former, member_id)
+        return ConsumerMember(id=member_id) if former is None else self._replace(draft, former, member_id)
 
     def sync(self, request: SyncRequest, now_ms: int) -> Decision:
         """A SyncGroup, answered at once with what the member may hold."""
@@ -369,7 +369,7 @@ class ConsumerGroup(Group):
         """A LeaveGroup of one member or of many, of either protocol."""
         draft = self._draft(now_ms)
         answers: list[dict[str, Any]] = []
-        gone: dict[str, Member] = {}
+        gone: dict[str, ConsumerMember] = {}
         for one in leaving:
             code = ErrorCode.none
             try:
@@ -383,7 +383,7 @@ class ConsumerGroup(Group):
         draft.reply(token, {"throttle_time": 0, "error_code": ErrorCode.none, "members": answers})
         return draft
 
-    def _leaving(self, one: LeavingMember) -> Member:
+    def _leaving(self, one: LeavingMember) -> ConsumerMember:
         if one.instance_id is None:
             return self._known(one.member_id)
         static = self.state.static_member(one.instance_id)
@@ -391,7 +391,7 @@ class ConsumerGroup(Group):
 
     def _classic_member(
         self, member_id: str, instance_id: str | None, generation: int
-    ) -> tuple[Member, ClassicMetadata]:
+    ) -> tuple[ConsumerMember, ClassicMetadata]:
         member = self._known(member_id) if instance_id is None else self._known_static(member_id, instance_id)
         if member.classic is None:
             raise CodedError(ErrorCode.unknown_member_id, f"Member {member_id} does not use the classic protocol.")
@@ -399,7 +399,7 @@ class ConsumerGroup(Group):
             raise CodedError(ErrorCode.illegal_generation)
         return member, member.classic
 
-    def _expect_join(self, draft: Draft, member: Member) -> None:
+    def _expect_join(self, draft: Draft, member: ConsumerMember) -> None:
         """A member has its rebalance timeout to join again, from the first REBALANCE_IN_PROGRESS on."""
         if member.id not in self._to_join:
             self._to_join.add(member.id)
@@ -444,7 +444,7 @@ class ConsumerGroup(Group):
 
     # Steps that these events are made of: they see what the steps before them have decided
 
-    def _replace(self, draft: Draft, old: Member, new_id: str) -> Member:
+    def _replace(self, draft: Draft, old: ConsumerMember, new_id: str) -> ConsumerMember:
         """A static member returns under a new id: it gets the place, and so the partitions, of the old one."""
         target = draft.state.target_of(old.id)
         new = replace(old, id=new_id, epoch=0, previous_epoch=0)
@@ -454,7 +454,7 @@ class ConsumerGroup(Group):
             draft.apply(change)
         return new
 
-    def _subscribe(self, draft: Draft, old: Member, new: Member) -> bool:
+    def _subscribe(self, draft: Draft, old: ConsumerMember, new: ConsumerMember) -> bool:
         """Store what a member sent; returns whether its subscription changed."""
         if new != old or new.id not in draft.state.members:
             draft.apply(MemberSubscription(new.id, new))
@@ -562,7 +562,7 @@ class ConsumerGroup(Group):
         draft.apply(GroupEpoch(draft.state.epoch + 1, draft.state.metadata_hash))
 
     def _built(self, made: TargetAssignment | None) -> None:
-        """It counts with the next heartbeat of any member; None where it could not be made, and is to be tried anew."""
+        """A target was made, to be taken with any member's next heartbeat; None where it failed and is tried again."""
         self._is_building = False
         self._made = made
 
@@ -584,7 +584,9 @@ class ConsumerGroup(Group):
         preferred = state.preferred_assignor()
         return preferred if preferred in ASSIGNORS else self._settings().assignors[0]
 
-    def _reconcile(self, draft: Draft, member: Member, owned: Assignment | None, changed: bool) -> Member:
+    def _reconcile(
+        self, draft: Draft, member: ConsumerMember, owned: Assignment | None, changed: bool
+    ) -> ConsumerMember:
         """The member's next step towards its target."""
         state = draft.state
         if not changed and member.is_reconciled_to(state.target_epoch):
@@ -608,7 +610,7 @@ class ConsumerGroup(Group):
                 draft.cancel((REBALANCE, updated.id))
         return updated
 
-    def _fence(self, draft: Draft, members: Collection[Member]) -> None:
+    def _fence(self, draft: Draft, members: Collection[ConsumerMember]) -> None:
         """Takes members out: what they hold is free, and the others get it with the next epoch."""
         for member in members:
             self._forget_member(draft, member.id)
@@ -703,7 +705,7 @@ class ConsumerGroup(Group):
 
 
 def _refused(draft: Draft, token: object, values: Mapping[str, Any]) -> Decision:
-    """Nothing but the answer: what was decided before the error is dropped."""
+    """The error as the only answer: what was decided before it is dropped."""
     decision = Decision(draft.now_ms)
     decision.reply(token, values)
     return decision

@@ -40,7 +40,7 @@ class ClassicMetadata:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class ConsumerMember:
     """One member at one time."""
 
     id: str

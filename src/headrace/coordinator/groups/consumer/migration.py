@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from headrace.cluster.image import ClusterImage
 from headrace.coordinator.groups.classic import ClassicGroup
-from headrace.coordinator.groups.classic.member import Member as ClassicMember
+from headrace.coordinator.groups.classic.member import ClassicMember
 from headrace.coordinator.groups.classic.records import StoredGroup, StoredMember, encode_group, group_key
 from headrace.coordinator.groups.settings import ConsumerSettings
 from headrace.coordinator.runtime.decision import Record
@@ -19,7 +19,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 
 from . import subscriptions
 from .embedded import by_id, write_assignment
-from .member import Assignment, ClassicMetadata, Member
+from .member import Assignment, ClassicMetadata, ConsumerMember
 from .records import Change, CurrentAssignment, GroupEpoch, MemberSubscription, TargetEpoch, TargetMember
 from .state import GroupState
 
@@ -50,7 +50,7 @@ def _check_upgrade(classic: ClassicGroup, settings: ConsumerSettings) -> None:
         raise _cannot_upgrade(classic, "the group size exceeds the consumer group maximum size")
 
 
-def _upgraded_member(member: ClassicMember, classic: ClassicGroup, image: ClusterImage) -> Member:
+def _upgraded_member(member: ClassicMember, classic: ClassicGroup, image: ClusterImage) -> ConsumerMember:
     metadata = member.metadata(classic.protocol_name) or next(iter(member.protocols.values()))
     subscription = parse_subscription(metadata)
     assigned, user_data = parse_assignment(member.assignment)
@@ -60,7 +60,7 @@ def _upgraded_member(member: ClassicMember, classic: ClassicGroup, image: Cluste
             "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default "
             "assignor before re-attempting the upgrade",
         )
-    return Member(
+    return ConsumerMember(
         id=member.member_id,
         epoch=classic.generation,
         previous_epoch=classic.generation,
@@ -82,7 +82,7 @@ def _cannot_upgrade(classic: ClassicGroup, reason: str) -> CodedError:
     return CodedError(ErrorCode.group_id_not_found, message)
 
 
-def can_downgrade(members: Sequence[Member], settings: ConsumerSettings) -> bool:
+def can_downgrade(members: Sequence[ConsumerMember], settings: ConsumerSettings) -> bool:
     """Whether the members that remain are a classic group."""
     return (
         0 < len(members) <= settings.classic_max_size
@@ -109,7 +109,7 @@ def downgraded(state: GroupState, classic: ClassicGroup, image: ClusterImage) ->
     return record
 
 
-def _stored(member: Member, protocol: str, target: Assignment, image: ClusterImage) -> StoredMember:
+def _stored(member: ConsumerMember, protocol: str, target: Assignment, image: ClusterImage) -> StoredMember:
     assert member.classic is not None
     metadata = dict(member.classic.protocols)[protocol]
     return StoredMember(
@@ -129,16 +129,16 @@ def protocol_version(metadata: bytes) -> int:
     return int.from_bytes(metadata[:2], signed=True) if len(metadata) >= 2 else 0
 
 
-def select_protocol(members: Sequence[Member]) -> str:
+def select_protocol(members: Sequence[ConsumerMember]) -> str:
     """The protocol that most prefer among those that all support."""
     common = _common_protocols(members)
     votes = Counter(next(name for name in _names(member) if name in common) for member in members)
     return max(sorted(votes), key=lambda name: votes[name])
 
 
-def _common_protocols(members: Iterable[Member]) -> set[str]:
+def _common_protocols(members: Iterable[ConsumerMember]) -> set[str]:
     return set.intersection(*(set(_names(member)) for member in members))
 
 
-def _names(member: Member) -> list[str]:
+def _names(member: ConsumerMember) -> list[str]:
     return [] if member.classic is None else [name for name, _ in member.classic.protocols]

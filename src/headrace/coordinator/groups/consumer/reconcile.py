@@ -18,7 +18,7 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from .member import NOTHING, Assignment, Member, MemberState, joined, overlaps, without
+from .member import NOTHING, Assignment, ConsumerMember, MemberState, joined, overlaps, without
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Goal:
     subscription_changed: bool = False
 
 
-def reconcile(member: Member, goal: Goal, owned: Assignment | None) -> Member:
+def reconcile(member: ConsumerMember, goal: Goal, owned: Assignment | None) -> ConsumerMember:
     """The member after a heartbeat in which it reported to own `owned`, or said nothing of it."""
     if member.state is MemberState.STABLE and member.epoch == goal.epoch:
         return _drop_unsubscribed(member, goal, owned) if goal.subscription_changed else member
@@ -45,7 +45,7 @@ def reconcile(member: Member, goal: Goal, owned: Assignment | None) -> Member:
     return _next(member, member.epoch, goal, owned)
 
 
-def _next(member: Member, epoch: int, goal: Goal, owned: Assignment | None) -> Member:
+def _next(member: ConsumerMember, epoch: int, goal: Goal, owned: Assignment | None) -> ConsumerMember:
     target = {topic: partitions for topic, partitions in goal.target.items() if topic in goal.subscribed}
     kept = {
         topic: member.assigned[topic] & partitions for topic, partitions in target.items() if topic in member.assigned
@@ -61,13 +61,15 @@ def _next(member: Member, epoch: int, goal: Goal, owned: Assignment | None) -> M
     return _entered(member, goal.epoch, state, joined(kept, free), NOTHING)
 
 
-def _free(topic: UUID, partitions: frozenset[int], member: Member, goal: Goal) -> list[int]:
+def _free(topic: UUID, partitions: frozenset[int], member: ConsumerMember, goal: Goal) -> list[int]:
     """Those that nobody holds, or only this member itself, which has just given them up."""
     given_up = member.pending_revocation.get(topic, frozenset())
     return [index for index in partitions if index in given_up or not goal.is_held(topic, index)]
 
 
-def _entered(member: Member, epoch: int, state: MemberState, assigned: Assignment, revoked: Assignment) -> Member:
+def _entered(
+    member: ConsumerMember, epoch: int, state: MemberState, assigned: Assignment, revoked: Assignment
+) -> ConsumerMember:
     return replace(
         member,
         epoch=epoch,
@@ -78,7 +80,7 @@ def _entered(member: Member, epoch: int, state: MemberState, assigned: Assignmen
     )
 
 
-def _drop_unsubscribed(member: Member, goal: Goal, owned: Assignment | None) -> Member:
+def _drop_unsubscribed(member: ConsumerMember, goal: Goal, owned: Assignment | None) -> ConsumerMember:
     """Takes away what the member is not subscribed to any more, without waiting for a newer target."""
     dropped = {topic: indexes for topic, indexes in member.assigned.items() if topic not in goal.subscribed}
     if not dropped:

@@ -24,7 +24,7 @@ from uuid import UUID
 from headrace.coordinator.runtime.decision import Record
 from headrace.coordinator.runtime.fields import (
     BadRecord,
-    Reader,
+    FieldReader,
     i32s,
     plain_text,
     write_compact_bytes,
@@ -33,7 +33,7 @@ from headrace.coordinator.runtime.fields import (
 )
 from headrace.protocol.encode import write_uvarint
 
-from .member import Assignment, ClassicMetadata, Member, MemberState
+from .member import Assignment, ClassicMetadata, ConsumerMember, MemberState
 
 GROUP_METADATA: Final = 3
 PARTITION_METADATA: Final = 4
@@ -77,7 +77,7 @@ class MemberSubscription:
     """What a member asked for; only those fields of the member count. None forgets it."""
 
     member_id: str
-    member: Member | None
+    member: ConsumerMember | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class CurrentAssignment:
     """Where a member is; only its epochs, state and partitions count. None forgets it."""
 
     member_id: str
-    member: Member | None
+    member: ConsumerMember | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def encode(group_id: str, change: Change) -> Record:
 
 def decode(key: bytes, value: bytes | None) -> tuple[str, Change | None]:
     """The group and the change that a record holds; no change for a type that is read over."""
-    fields = Reader(key)
+    fields = FieldReader(key)
     kind = fields.i16()
     group_id = fields.text()
     if kind == PARTITION_METADATA:
@@ -148,8 +148,8 @@ def decode(key: bytes, value: bytes | None) -> tuple[str, Change | None]:
     return group_id, _DECODERS[kind](name, None if value is None else _body(value))
 
 
-def _body(value: bytes) -> Reader:
-    reader = Reader(value)
+def _body(value: bytes) -> FieldReader:
+    reader = FieldReader(value)
     reader.version(newest=0, first_compact=0)
     return reader
 
@@ -164,7 +164,7 @@ def _group_epoch(epoch: int, metadata_hash: int) -> bytes:
     return bytes(out)
 
 
-def _subscription(member: Member) -> bytes:
+def _subscription(member: ConsumerMember) -> bytes:
     out = bytearray(_VERSION_0)
     for text in (member.instance_id, member.rack_id, member.client_id, member.client_host):
         write_compact_text(out, text)
@@ -194,7 +194,7 @@ def _target(target: Assignment) -> bytes:
     return bytes(out)
 
 
-def _current(member: Member) -> bytes:
+def _current(member: ConsumerMember) -> bytes:
     out = bytearray(_VERSION_0 + _I32.pack(member.epoch) + _I32.pack(member.previous_epoch) + _I8.pack(member.state))
     _write_assignment(out, member.assigned)
     _write_assignment(out, member.pending_revocation)
@@ -225,11 +225,11 @@ def _write_assignment(out: bytearray, assignment: Assignment) -> None:
         out.append(_NO_TAGS)
 
 
-def _read_texts(body: Reader) -> frozenset[str]:
+def _read_texts(body: FieldReader) -> frozenset[str]:
     return frozenset([body.text() for _ in range(body.count())])
 
 
-def _read_assignment(body: Reader) -> dict[UUID, frozenset[int]]:
+def _read_assignment(body: FieldReader) -> dict[UUID, frozenset[int]]:
     found = {}
     for _ in range(body.count()):
         topic = UUID(bytes=body.take(16))
@@ -238,7 +238,7 @@ def _read_assignment(body: Reader) -> dict[UUID, frozenset[int]]:
     return found
 
 
-def _read_state(body: Reader) -> MemberState:
+def _read_state(body: FieldReader) -> MemberState:
     state = body.i8()
     try:
         return MemberState(state)
@@ -246,18 +246,18 @@ def _read_state(body: Reader) -> MemberState:
         raise BadRecord(f"a member in state {state}") from None
 
 
-def _read_group_epoch(_: str, body: Reader | None) -> GroupEpoch:
+def _read_group_epoch(_: str, body: FieldReader | None) -> GroupEpoch:
     if body is None:
         return GroupEpoch(None)
     epoch = body.i32()
     tagged = body.tags().get(0)
-    return GroupEpoch(epoch, 0 if tagged is None else Reader(tagged).u64())
+    return GroupEpoch(epoch, 0 if tagged is None else FieldReader(tagged).u64())
 
 
-def _read_subscription(member_id: str, body: Reader | None) -> MemberSubscription:
+def _read_subscription(member_id: str, body: FieldReader | None) -> MemberSubscription:
     if body is None:
         return MemberSubscription(member_id, None)
-    member = Member(
+    member = ConsumerMember(
         id=member_id,
         instance_id=body.nullable_text(),
         rack_id=body.nullable_text(),
@@ -275,7 +275,7 @@ def _read_subscription(member_id: str, body: Reader | None) -> MemberSubscriptio
 def _read_classic(tagged: bytes | None) -> ClassicMetadata | None:
     if tagged is None:
         return None
-    body = Reader(tagged, compact=True)
+    body = FieldReader(tagged, compact=True)
     if body.i8() != 1:
         return None
     session_timeout_ms = body.i32()
@@ -286,18 +286,18 @@ def _read_classic(tagged: bytes | None) -> ClassicMetadata | None:
     return ClassicMetadata(session_timeout_ms=session_timeout_ms, protocols=tuple(protocols))
 
 
-def _read_target_epoch(_: str, body: Reader | None) -> TargetEpoch:
+def _read_target_epoch(_: str, body: FieldReader | None) -> TargetEpoch:
     return TargetEpoch(None if body is None else body.i32())
 
 
-def _read_target(member_id: str, body: Reader | None) -> TargetMember:
+def _read_target(member_id: str, body: FieldReader | None) -> TargetMember:
     return TargetMember(member_id, None if body is None else _read_assignment(body))
 
 
-def _read_current(member_id: str, body: Reader | None) -> CurrentAssignment:
+def _read_current(member_id: str, body: FieldReader | None) -> CurrentAssignment:
     if body is None:
         return CurrentAssignment(member_id, None)
-    member = Member(
+    member = ConsumerMember(
         id=member_id,
         epoch=body.i32(),
         previous_epoch=body.i32(),
@@ -308,11 +308,11 @@ def _read_current(member_id: str, body: Reader | None) -> CurrentAssignment:
     return CurrentAssignment(member_id, member)
 
 
-def _read_resolved(regex: str, body: Reader | None) -> ResolvedRegex:
+def _read_resolved(regex: str, body: FieldReader | None) -> ResolvedRegex:
     return ResolvedRegex(regex, None) if body is None else ResolvedRegex(regex, _read_texts(body), body.i64())
 
 
-_DECODERS: Final[dict[int, Callable[[str, Reader | None], Change]]] = {
+_DECODERS: Final[dict[int, Callable[[str, FieldReader | None], Change]]] = {
     GROUP_METADATA: _read_group_epoch,
     MEMBER_METADATA: _read_subscription,
     TARGET_METADATA: _read_target_epoch,

@@ -12,7 +12,7 @@ from headrace.coordinator.runtime.fields import LARGEST_TEXT
 from headrace.protocol.consumer_protocol import CONSUMER, Subscription
 from headrace.protocol.errors import CodedError, ErrorCode
 
-from .member import AWAY, JOINING, LEFT, Assignment, ClassicMetadata, Member, is_within
+from .member import AWAY, JOINING, LEFT, Assignment, ClassicMetadata, ConsumerMember, is_within
 
 FIRST_WITH_OWN_IDS: Final = 1
 """From this version on members choose their ids (KIP-1082)."""
@@ -75,7 +75,7 @@ def _check_joining(request: HeartbeatRequest) -> None:
         raise _invalid("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.")
 
 
-def check_epoch(member: Member, request: HeartbeatRequest) -> None:
+def check_epoch(member: ConsumerMember, request: HeartbeatRequest) -> None:
     """FENCED_MEMBER_EPOCH unless the member's epoch is its own, or the one before whose successor it may have missed.
 
     A member that joins anew has given everything up, whatever its epoch was (KAFKA-19233).
@@ -93,7 +93,7 @@ def check_epoch(member: Member, request: HeartbeatRequest) -> None:
     )
 
 
-def after_heartbeat(old: Member, request: HeartbeatRequest) -> Member:
+def after_heartbeat(old: ConsumerMember, request: HeartbeatRequest) -> ConsumerMember:
     """The member as it is after what it said. Who joins says everything: a static member that returns with another
     subscription keeps nothing of its former one."""
     if request.member_epoch == JOINING:
@@ -116,7 +116,7 @@ def after_heartbeat(old: Member, request: HeartbeatRequest) -> Member:
     )
 
 
-def after_join(old: Member, request: JoinRequest, subscription: Subscription) -> Member:
+def after_join(old: ConsumerMember, request: JoinRequest, subscription: Subscription) -> ConsumerMember:
     """The member as it is after a JoinGroup of the classic protocol."""
     return replace(
         old,
@@ -134,7 +134,7 @@ def after_join(old: Member, request: JoinRequest, subscription: Subscription) ->
     )
 
 
-def check_own_epoch(member: Member, epoch: int) -> None:
+def check_own_epoch(member: ConsumerMember, epoch: int) -> None:
     """`CodedError` unless a member that commits or fetches offsets names its own epoch, or generation."""
     if epoch == member.epoch:
         return
@@ -175,7 +175,7 @@ def refusal(error: CodedError) -> dict[str, Any]:
     }
 
 
-def join_answer(member: Member) -> dict[str, Any]:
+def join_answer(member: ConsumerMember) -> dict[str, Any]:
     """The answer to a JoinGroup of the classic protocol."""
     assert member.classic is not None
     return {
@@ -191,7 +191,7 @@ def join_answer(member: Member) -> dict[str, Any]:
     }
 
 
-def describe_member(member: Member, target: Assignment, image: ClusterImage) -> dict[str, Any]:
+def describe_member(member: ConsumerMember, target: Assignment, image: ClusterImage) -> dict[str, Any]:
     """A member as ConsumerGroupDescribe shows it."""
     return {
         "member_id": member.id,

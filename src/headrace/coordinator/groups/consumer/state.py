@@ -12,7 +12,7 @@ from uuid import UUID
 
 from headrace.coordinator.runtime.decision import Record
 
-from .member import NOTHING, Assignment, Member, MemberState, partitions_of
+from .member import NOTHING, Assignment, ConsumerMember, MemberState, partitions_of
 from .records import (
     Change,
     CurrentAssignment,
@@ -108,7 +108,7 @@ class GroupState:
         self.is_deleted = False
         self.metadata_hash = 0
         self.target_epoch = 0
-        self.members: Table[str, Member] = {}
+        self.members: Table[str, ConsumerMember] = {}
         self.targets: Table[str, Assignment] = {}
         self.resolved: Table[str, frozenset[str]] = {}
         self.static_members: Table[str, str] = {}
@@ -146,13 +146,13 @@ class GroupState:
             case MemberSubscription(member_id, None):
                 self._forget(member_id)
             case MemberSubscription(member_id, subscription) if subscription is not None:
-                self._put(_with_subscription(self.members.get(member_id) or Member(id=member_id), subscription))
+                self._put(_with_subscription(self.members.get(member_id) or ConsumerMember(id=member_id), subscription))
             case CurrentAssignment(member_id, None):
                 member = self.members.get(member_id)
                 if member is not None:
-                    self._put(_with_current(member, Member(id=member_id)))
+                    self._put(_with_current(member, ConsumerMember(id=member_id)))
             case CurrentAssignment(member_id, current) if current is not None:
-                self._put(_with_current(self.members.get(member_id) or Member(id=member_id), current))
+                self._put(_with_current(self.members.get(member_id) or ConsumerMember(id=member_id), current))
             case TargetMember(member_id, None):
                 self.targets.pop(member_id, None)
             case TargetMember(member_id, target) if target is not None:
@@ -162,7 +162,7 @@ class GroupState:
             case ResolvedRegex(regex, topics) if topics is not None:
                 self.resolved[regex] = topics
 
-    def static_member(self, instance_id: str | None) -> Member | None:
+    def static_member(self, instance_id: str | None) -> ConsumerMember | None:
         member_id = None if instance_id is None else self.static_members.get(instance_id)
         return None if member_id is None else self.members.get(member_id)
 
@@ -187,7 +187,7 @@ class GroupState:
         static = self.static_member(instance_id)
         return None if static is None or static.id in others else static.id
 
-    def must_rejoin(self, member: Member) -> bool:
+    def must_rejoin(self, member: ConsumerMember) -> bool:
         """There is a newer epoch, something to give up, or everything it waits for is free."""
         if member.epoch < self.epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
             return True
@@ -215,7 +215,7 @@ class GroupState:
         votes = Counter(member.server_assignor for member in self.members.values() if member.server_assignor)
         return max(sorted(votes), key=lambda name: votes[name]) if votes else None
 
-    def _put(self, member: Member) -> None:
+    def _put(self, member: ConsumerMember) -> None:
         old = self.members.get(member.id)
         self.members[member.id] = member
         if old is None or old.instance_id != member.instance_id:
@@ -238,7 +238,7 @@ class GroupState:
         self._release(old)
         self._drop_instance(old)
 
-    def _note_subscription(self, old: Member | None, new: Member | None) -> None:
+    def _note_subscription(self, old: ConsumerMember | None, new: ConsumerMember | None) -> None:
         before, now = _subscription(old), _subscription(new)
         if before == now:
             return
@@ -250,7 +250,7 @@ class GroupState:
                 if not counts[name]:
                     del counts[name]
 
-    def _release(self, old: Member | None) -> None:
+    def _release(self, old: ConsumerMember | None) -> None:
         """Another may hold a partition already: compaction keeps what it got, not that this one let go before."""
         if old is None:
             return
@@ -259,7 +259,7 @@ class GroupState:
                 if self.owners.get(partition) == old.id:
                     del self.owners[partition]
 
-    def _drop_instance(self, old: Member | None) -> None:
+    def _drop_instance(self, old: ConsumerMember | None) -> None:
         if old is not None and old.instance_id is not None and self.static_members.get(old.instance_id) == old.id:
             del self.static_members[old.instance_id]
 
@@ -267,7 +267,7 @@ class GroupState:
 _TABLES: Final = ("members", "targets", "resolved", "static_members", "owners", "_names", "_regexes")
 
 
-def _subscription(member: Member | None) -> tuple[frozenset[str], frozenset[str]]:
+def _subscription(member: ConsumerMember | None) -> tuple[frozenset[str], frozenset[str]]:
     """The names and the expressions that a member is subscribed to."""
     if member is None:
         return frozenset(), frozenset()
@@ -275,7 +275,7 @@ def _subscription(member: Member | None) -> tuple[frozenset[str], frozenset[str]
     return member.subscribed_topic_names, frozenset({regex} if regex else ())
 
 
-def _with_subscription(member: Member, subscription: Member) -> Member:
+def _with_subscription(member: ConsumerMember, subscription: ConsumerMember) -> ConsumerMember:
     return replace(
         member,
         instance_id=subscription.instance_id,
@@ -290,7 +290,7 @@ def _with_subscription(member: Member, subscription: Member) -> Member:
     )
 
 
-def _with_current(member: Member, current: Member) -> Member:
+def _with_current(member: ConsumerMember, current: ConsumerMember) -> ConsumerMember:
     return replace(
         member,
         epoch=current.epoch,

@@ -7,7 +7,7 @@ from uuid import UUID
 from headrace.cluster.image import ClusterImage, Topic
 
 from .assignors import TopicShape
-from .member import Member
+from .member import ConsumerMember
 
 Resolved = Mapping[str, frozenset[str]]
 """The topics that match each expression."""
@@ -16,7 +16,7 @@ Resolved = Mapping[str, frozenset[str]]
 _HASH: Final = 2**64 - 1
 
 
-def subscribed_names(member: Member, resolved: Resolved) -> frozenset[str]:
+def subscribed_names(member: ConsumerMember, resolved: Resolved) -> frozenset[str]:
     """The names a member is subscribed to, one by one or by its expression."""
     if not member.subscribed_topic_regex:
         return member.subscribed_topic_names

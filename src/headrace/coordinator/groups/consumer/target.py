@@ -10,8 +10,8 @@ from headrace.cluster.image import ClusterImage, Topic
 from headrace.coordinator.runtime.decision import Record
 
 from . import subscriptions
-from .assignors import ASSIGNORS, Subscriber
-from .member import NOTHING, Assignment, Member
+from .assignors import ASSIGNORS, AssignedMember
+from .member import NOTHING, Assignment, ConsumerMember
 from .records import TargetMember, encode
 from .state import GroupState
 
@@ -38,7 +38,7 @@ class TargetAssignmentBuilder:
     group_id: str
     epoch: int
     assignor: str
-    members: Mapping[str, Member]
+    members: Mapping[str, ConsumerMember]
     targets: Mapping[str, Assignment]
     resolved: subscriptions.Resolved
     racks: Mapping[int, str]
@@ -82,7 +82,7 @@ class TargetAssignmentBuilder:
 
     def _subscribers(
         self, names_of: Mapping[str, frozenset[str]], topics_by_name: Mapping[str, Topic]
-    ) -> dict[str, Subscriber]:
+    ) -> dict[str, AssignedMember]:
         ids_of: dict[frozenset[str], frozenset[UUID]] = {}
         subscribers = {}
         for member_id, names in names_of.items():
@@ -90,7 +90,7 @@ class TargetAssignmentBuilder:
             if ids is None:
                 ids = ids_of[names] = frozenset([topics_by_name[name].id for name in names if name in topics_by_name])
             member = self.members[member_id]
-            subscribers[member_id] = Subscriber(
+            subscribers[member_id] = AssignedMember(
                 topics=ids,
                 assigned=self.targets.get(member_id, NOTHING),
                 instance_id=member.instance_id,

@@ -7,7 +7,7 @@ brought its own retention) and read as v0 to v4; a null value is a tombstone: th
 from struct import Struct
 from typing import Final, NamedTuple
 
-from headrace.coordinator.runtime.fields import Reader, plain_text
+from headrace.coordinator.runtime.fields import FieldReader, plain_text
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 OFFSET_KEYS: Final = (0, 1)
@@ -55,7 +55,7 @@ def split_offset_key(key: bytes) -> tuple[bytes, int]:
 
 def read_prefix(prefix: bytes) -> tuple[str, str]:
     """The group and the topic of a prefix."""
-    reader = Reader(prefix, 2)
+    reader = FieldReader(prefix, 2)
     return reader.text(), reader.text()
 
 
@@ -74,7 +74,7 @@ def encode_offset(offset: int, leader_epoch: int, metadata: str, commit_timestam
 
 def decode_offset(value: bytes) -> Committed:
     """Any version of an offset's value."""
-    reader = Reader(value)
+    reader = FieldReader(value)
     version = reader.version(_NEWEST, _FIRST_FLEXIBLE)
     offset = reader.i64()
     leader_epoch = reader.i32() if version >= 3 else NONE

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyarrow import compute
 from pyspark.sql import types as t
 
+from headrace.kernels.varints import varint
 from headrace.registry.errors import InvalidSchemaError
 from headrace.registry.schemas.avro import AvroModel, Enum, Fixed, Items, Node, Record, Union
 
@@ -112,8 +113,8 @@ class _Fitting:
         return _required(self._value(node, kind, path), path)
 
     def _union(self, branches: list[Node], kind: t.DataType, path: str) -> Write:
-        nothing = next((_varint(number) for number, one in enumerate(branches) if one.kind == "null"), None)
-        some = [(_varint(number), one) for number, one in enumerate(branches) if one.kind != "null"]
+        nothing = next((varint(number) for number, one in enumerate(branches) if one.kind == "null"), None)
+        some = [(varint(number), one) for number, one in enumerate(branches) if one.kind != "null"]
         members = [f"member{number}" for number in range(len(some))]
         if isinstance(kind, t.StructType) and kind.names == members and len(some) > 1:
             head, write = b"", self._member(some, kind, path)
@@ -198,20 +199,20 @@ class _Fitting:
         if isinstance(node, Union):
             fitting = (n for n, one in enumerate(node.branches) if is_default_of(value, one, self._names))
             number = next(fitting)
-            return _varint(number) + self._default(node.branches[number], value)
+            return varint(number) + self._default(node.branches[number], value)
         if isinstance(node, Record):
             parts = [(one.type, value.get(one.name, one.default)) for one in node.fields]
             return b"".join(self._default(*part) for part in parts)
         if isinstance(node, Items):
             entries = value.items() if node.kind == "map" else ((None, one) for one in value)
             made = [(_text(key) if key is not None else b"") + self._default(node.of, one) for key, one in entries]
-            return _varint(len(made)) + b"".join(made) + b"\0" if made else b"\0"
+            return varint(len(made)) + b"".join(made) + b"\0" if made else b"\0"
         return _default_scalar(node, value)
 
 
 def _default_scalar(node: Node, value: Any) -> bytes:
     if isinstance(node, Enum):
-        return _varint(node.symbols.index(value))
+        return varint(node.symbols.index(value))
     if isinstance(node, Fixed):
         return bytes(value.encode("latin-1"))
     match node.kind:
@@ -220,13 +221,13 @@ def _default_scalar(node: Node, value: Any) -> bytes:
         case "boolean":
             return b"\1" if value else b"\0"
         case "int" | "long":
-            return _varint(int(value))
+            return varint(int(value))
         case "float":
             return _FLOAT.pack(float(value))
         case "double":
             return _DOUBLE.pack(float(value))
         case "bytes":
-            return _varint(len(value)) + bytes(value.encode("latin-1"))
+            return varint(len(value)) + bytes(value.encode("latin-1"))
     return _text(value)
 
 
@@ -265,13 +266,9 @@ def _blob(data: pa.Array) -> list[Part]:
     return [folded(sizes(data)), data]
 
 
-def _varint(number: int) -> bytes:
-    return bytes(folded(np.array([number], np.int64))[0].as_py())
-
-
 def _text(value: str) -> bytes:
     data = value.encode()
-    return _varint(len(data)) + data
+    return varint(len(data)) + data
 
 
 def _scalar(node: Node, kind: t.DataType, path: str) -> Write:
@@ -306,7 +303,7 @@ def _plain(kind: str, path: str) -> Write:
 
 
 def _symbol(node: Enum, path: str) -> Write:
-    numbers = [_varint(number) for number in range(len(node.symbols))]
+    numbers = [varint(number) for number in range(len(node.symbols))]
     symbols = pa.array(node.symbols, pa.binary())
 
     def write(column: Column) -> list[Part]:

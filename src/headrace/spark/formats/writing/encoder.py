@@ -12,6 +12,7 @@ from pyspark.sql import types as t
 
 from headrace.client.columnar.model import HEADERS
 from headrace.client.errors import ClientError
+from headrace.kernels.varints import varint
 
 from ..arrow_types import arrow_type
 from .options import EncodingOptions
@@ -36,7 +37,7 @@ class Agreed(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """The rows with their values in bytes, and those that cannot be written as letters."""
+    """The rows with their values in bytes, and as dead letters those that cannot be written."""
 
     rows: pa.RecordBatch
     letters: pa.RecordBatch | None
@@ -54,7 +55,7 @@ class ValueEncoder:
 
     @property
     def dead_letter_topic(self) -> str:
-        """Where letters go; empty if there are none."""
+        """The dead letter topic; empty if there is none."""
         return self._options.dead_letter_topic
 
     @cached_property
@@ -67,7 +68,7 @@ class ValueEncoder:
         return head + _indexes(self._agreed.indexes) if self._options.format == "protobuf" else head
 
     def encode(self, batch: pa.RecordBatch) -> Encoded:
-        """The batch with its values in bytes. ClientError for a row that cannot be written, if letters go nowhere."""
+        """The batch with its values in bytes. Without a dead letter topic a bad row is a ClientError."""
         place = batch.schema.get_field_index("value")
         column, errors = self._values(batch.column(place))
         rows = batch.set_column(place, "value", column)
@@ -142,15 +143,7 @@ def write_of(chosen: str, agreed: Agreed) -> Write:
 
 def _indexes(indexes: tuple[int, ...]) -> bytes:
     """As serializers write them: a zero for the first message, else how many there are and each, folded as varints."""
-    return b"\0" if indexes == (0,) else b"".join(_varint(number << 1) for number in (len(indexes), *indexes))
-
-
-def _varint(bits: int) -> bytes:
-    found = bytearray()
-    while bits > 127:
-        found.append(bits & 127 | 128)
-        bits >>= 7
-    return bytes([*found, bits])
+    return b"\0" if indexes == (0,) else b"".join(varint(number) for number in (len(indexes), *indexes))
 
 
 def _timeless(kind: t.DataType) -> t.DataType:

@@ -13,10 +13,10 @@ from headrace.client.registry import (
     shared_registry,
 )
 from headrace.registry.errors import InvalidSchemaError
+from headrace.registry.references import dependencies
 from headrace.registry.schemas.model import Dependency
 
 from ..errors import OptionError
-from ..registered import dependencies
 from .encoder import Agreed, write_of
 from .options import EncodingOptions
 

@@ -5,9 +5,9 @@ from itertools import count
 from headrace.coordinator.groups.classic import (
     ClassicGroup,
     ClassicSettings,
+    ClassicState,
     JoinRequest,
     LeavingMember,
-    State,
     SyncRequest,
 )
 from headrace.coordinator.groups.classic.records import decode_group
@@ -55,10 +55,10 @@ def test_members_have_their_assignments_once_these_are_written() -> None:
     group = new_group()
     member_id = joined(group)
     decision = assigned_by_leader(group, member_id)
-    assert (group.state, group.members.by_id[member_id].assignment) == (State.COMPLETING_REBALANCE, b"")
+    assert (group.state, group.members.by_id[member_id].assignment) == (ClassicState.COMPLETING_REBALANCE, b"")
     assert [values["assignment"] for _, values in decision.replies] == [b"mine"]
     decision.take_effect()
-    assert (group.state, group.members.by_id[member_id].assignment) == (State.STABLE, b"mine")
+    assert (group.state, group.members.by_id[member_id].assignment) == (ClassicState.STABLE, b"mine")
 
 
 def test_a_static_member_that_returns_has_its_place_once_that_is_written() -> None:
@@ -72,7 +72,7 @@ def test_a_static_member_that_returns_has_its_place_once_that_is_written() -> No
     assert (list(group.members.by_id), group.members.leader) == ([former_id], former_id)
     decision.take_effect()
     assert (list(group.members.by_id), group.members.leader) == ([returned.member_id], returned.member_id)
-    assert group.state is State.STABLE
+    assert group.state is ClassicState.STABLE
 
 
 def test_a_group_is_empty_once_that_is_written() -> None:

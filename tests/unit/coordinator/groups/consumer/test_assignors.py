@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from headrace.coordinator.groups.consumer.assignors import (
     ASSIGNORS,
+    AssignedMember,
     Assignment,
-    Subscriber,
     TopicShape,
     range_,
     uniform,
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 TOPICS = [UUID(int=number) for number in (7, 3, 11, 5)]
 RACKS = ("a", "b", "c")
-Members = dict[str, Subscriber]
+Members = dict[str, AssignedMember]
 Topics = dict[UUID, TopicShape]
 
 
@@ -51,7 +51,7 @@ def groups(draw: st.DrawFn, *, same: bool | None = None) -> tuple[Members, Topic
     common = draw(some) if (same if same is not None else draw(st.booleans())) else None
     held = st.dictionaries(st.sampled_from(TOPICS), st.sets(st.integers(0, 11)))
     members = {
-        f"m{number}": Subscriber(
+        f"m{number}": AssignedMember(
             topics=draw(some) if common is None else common,
             assigned=assigned(draw(held)),
             instance_id=draw(st.sampled_from([None, f"i{9 - number}"])),
@@ -64,7 +64,7 @@ def groups(draw: st.DrawFn, *, same: bool | None = None) -> tuple[Members, Topic
 
 def again(members: Members, result: Mapping[str, Assignment]) -> Members:
     return {
-        member_id: Subscriber(
+        member_id: AssignedMember(
             topics=member.topics, assigned=result[member_id], instance_id=member.instance_id, rack=member.rack
         )
         for member_id, member in members.items()
@@ -128,7 +128,7 @@ def test_nothing_moves_when_nothing_changed(name: str, group: tuple[Members, Top
 def test_uniform_moves_no_more_than_a_newcomers_share(group: tuple[Members, Topics]) -> None:
     members, topics = group
     before = uniform(members, topics)
-    newcomer = Subscriber(topics=next(iter(members.values())).topics)
+    newcomer = AssignedMember(topics=next(iter(members.values())).topics)
     after = uniform({**again(members, before), "new": newcomer}, topics)
     moved = sum(len(pairs(before[member_id]) - pairs(after[member_id])) for member_id in members)
     assert moved == size(after["new"])
@@ -146,20 +146,20 @@ def test_uniform_moves_only_what_a_member_that_left_had(group: tuple[Members, To
 
 def test_uniform_gives_a_member_the_partitions_in_its_rack() -> None:
     topics = {TOPICS[0]: TopicShape(partitions=9, racks=[frozenset({RACKS[n % 3]}) for n in range(9)])}
-    members = {f"m{rack}": Subscriber(topics=frozenset(topics), rack=rack) for rack in RACKS}
+    members = {f"m{rack}": AssignedMember(topics=frozenset(topics), rack=rack) for rack in RACKS}
     result = uniform(members, topics)
     assert [sorted(result[f"m{rack}"][TOPICS[0]]) for rack in RACKS] == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
 
 
 def test_uniform_spreads_each_topic() -> None:
     topics = {topic: TopicShape(partitions=3) for topic in TOPICS[:2]}
-    result = uniform({f"m{n}": Subscriber(topics=frozenset(topics)) for n in range(3)}, topics)
+    result = uniform({f"m{n}": AssignedMember(topics=frozenset(topics)) for n in range(3)}, topics)
     assert all(len(one[topic]) == 1 for one in result.values() for topic in topics)
 
 
 def test_range_cuts_topics_of_one_size_alike() -> None:
     topics = {topic: TopicShape(partitions=5) for topic in TOPICS}
-    result = range_({f"m{n}": Subscriber(topics=frozenset(topics)) for n in range(2)}, topics)
+    result = range_({f"m{n}": AssignedMember(topics=frozenset(topics)) for n in range(2)}, topics)
     assert set(result["m0"].values()) == {frozenset({0, 1, 2})}
     assert set(result["m1"].values()) == {frozenset({3, 4})}
 
@@ -168,7 +168,10 @@ def test_range_puts_static_members_first_so_that_they_keep_their_place() -> None
     topics = {TOPICS[0]: TopicShape(partitions=2)}
     subscribed = frozenset(topics)
     for static_id in ("a", "z"):
-        members = {"m": Subscriber(topics=subscribed), static_id: Subscriber(topics=subscribed, instance_id="i")}
+        members = {
+            "m": AssignedMember(topics=subscribed),
+            static_id: AssignedMember(topics=subscribed, instance_id="i"),
+        }
         assert range_(members, topics)[static_id] == {TOPICS[0]: frozenset({0})}
 
 

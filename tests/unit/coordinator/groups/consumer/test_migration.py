@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headrace.coordinator.groups.classic import ClassicGroup, JoinRequest, LeavingMember, State, SyncRequest
+from headrace.coordinator.groups.classic import ClassicGroup, ClassicState, JoinRequest, LeavingMember, SyncRequest
 from headrace.coordinator.groups.consumer import ConsumerSettings, MigrationPolicy
 from headrace.coordinator.groups.consumer.embedded import by_id
 from headrace.protocol.consumer_protocol import NotConsumerProtocol, parse_assignment, parse_subscription
@@ -75,7 +75,7 @@ def stable_classic(host: Host) -> tuple[ClassicGroup, list[str]]:
         ids.append(host.answers.pop(token)["member_id"])
     for member_id in ids:
         host.carry_out(classic.join(_classic_request(f"join {member_id}", member_id), host.now_ms))
-    while classic.state is State.PREPARING_REBALANCE:
+    while classic.state is ClassicState.PREPARING_REBALANCE:
         host.carry_out(classic.on_timer("join", host.now_ms))
     shares = {ids[0]: assignment({"orders": [0, 1]}), ids[1]: assignment({"orders": [2, 3]})}
     for member_id in ids:
@@ -83,7 +83,7 @@ def stable_classic(host: Host) -> tuple[ClassicGroup, list[str]]:
             token=f"sync {member_id}", member_id=member_id, generation=classic.generation, assignments=shares
         )
         host.carry_out(classic.sync(sync, host.now_ms))
-    assert classic.state is State.STABLE
+    assert classic.state is ClassicState.STABLE
     host.answers.clear()
     return classic, ids
 
@@ -192,7 +192,7 @@ def test_the_group_is_classic_again_when_the_last_new_member_leaves(mixed: Mixed
     mixed.beat("new", -1)
     classic = mixed.group.successor
     assert classic is not None
-    assert classic.state is State.PREPARING_REBALANCE
+    assert classic.state is ClassicState.PREPARING_REBALANCE
     assert classic.members.by_id.keys() == set(ids)
     assert classic.protocol_name == "range"
     assert parse_assignment(classic.members.by_id[ids[0]].assignment)[0].keys() <= {"orders"}

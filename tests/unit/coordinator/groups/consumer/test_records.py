@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from headrace.coordinator.groups.consumer.member import ClassicMetadata, Member, MemberState
+from headrace.coordinator.groups.consumer.member import ClassicMetadata, ConsumerMember, MemberState
 from headrace.coordinator.groups.consumer.records import (
     Change,
     CurrentAssignment,
@@ -20,7 +20,7 @@ from headrace.coordinator.groups.consumer.records import (
 from headrace.coordinator.runtime.fields import BadRecord
 
 TOPIC = UUID(int=5)
-TOLD = Member(
+TOLD = ConsumerMember(
     id="m",
     instance_id="i",
     rack_id=None,
@@ -31,10 +31,10 @@ TOLD = Member(
     rebalance_timeout_ms=300,
     server_assignor="uniform",
 )
-CLASSIC = Member(
+CLASSIC = ConsumerMember(
     id="m", client_id="c", classic=ClassicMetadata(session_timeout_ms=9, protocols=(("range", b"\x01"), ("rr", b"")))
 )
-HOLDS = Member(
+HOLDS = ConsumerMember(
     id="m",
     epoch=7,
     previous_epoch=6,

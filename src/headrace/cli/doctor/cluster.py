@@ -1,0 +1,398 @@
+"""What `headrace doctor` finds wrong with a cluster: pure judgements of what `ops.inspection` has read."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.health import Code, Problem, Severity
+from headrace.ops.inspection import Inspection
+from headrace.ops.overview import PartitionView
+from headrace.ops.overview import Problem as PartitionProblem
+from headrace.ops.rates import GroupRow, RateModel
+from headrace.ops.samples import BrokerReading, ClockReading
+
+from .machine import GIB, MIB, Finding, fail, ok, warn
+
+CLOCK_WARN_MS: Final = 1_000
+CLOCK_FAIL_MS: Final = 60_000
+_NAMED: Final = 3
+_FEW_FILES: Final = 4096
+_MOST_USED: Final = 0.8
+_CHECK_OF: Final = {
+    Code.LOG_DIR_FULL: "disk",
+    Code.LOG_DIR_FAILED: "disk",
+    Code.WRITES_STALLED: "disk",
+    Code.DISK_LOW: "disk",
+    Code.STORE_UNREACHABLE: "store",
+    Code.DESCRIPTORS_SHORT: "limits",
+    Code.CLOCK_JUMPED: "clock",
+    Code.UNDER_MIN_ISR: "partitions",
+}
+"""The check that a broker's own problem belongs to; others are of `brokers`."""
+_SEEN_FROM_OUTSIDE: Final = frozenset({Code.OFFLINE_PARTITIONS, Code.UNDER_REPLICATED})
+_INTERNAL: Final = ("__consumer_offsets", "__transaction_state", "_schemas")
+_ENTRY_ADVICE: Final = (
+    "start the brokers, or name others with --bootstrap; where their listeners want a user, a password or TLS, set "
+    "security.protocol, sasl.mechanism, sasl.username and sasl.password"
+)
+_PARTITION_ADVICE: Final = {
+    PartitionProblem.OFFLINE: "start the brokers that hold the replicas; `headrace cluster describe` names them",
+    PartitionProblem.UNDER_MIN_ISR: "bring back the replicas that are missing: writes with acks=all are refused",
+    PartitionProblem.UNDER_REPLICATED: "see which brokers are missing or behind: `headrace cluster describe`",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """From where on something is worth a warning."""
+
+    lag: int = 100_000
+    """Records."""
+    transaction_seconds: float = 900.0
+
+
+def check_brokers(found: Inspection) -> Iterator[Finding]:
+    """Who answers, and what they say of themselves that no other check is about."""
+    check = "brokers"
+    view = found.last.view
+    if view is None:
+        yield fail(check, found.last.reason, _ENTRY_ADVICE)
+        return
+    answering = 0
+    for broker in view.brokers:
+        reading = found.last.brokers.get(broker.id)
+        name = f"broker {broker.id}"
+        if reading is None:
+            yield fail(
+                check, f"{name} is not alive", f"start it; if it will not return: `headrace cluster drain {broker.id}`"
+            )
+        elif reading.reason:
+            advice = "see whether its process runs and what its log says last; start it again"
+            yield fail(check, f"{name} does not answer: {reading.reason}", advice)
+        else:
+            answering += 1
+            if not broker.is_alive:
+                advice = "see its log: it has lost ZooKeeper, or waits to join"
+                yield fail(check, f"{name} answers, but is not registered in the cluster", advice)
+            yield from _reported(check, name, reading)
+    if view.controller is None:
+        yield fail(check, "there is no controller", "see whether ZooKeeper has a majority; one is elected by itself")
+    if answering == len(view.brokers):
+        yield ok(check, f"{answering} of {len(view.brokers)} answer, controller {view.controller}")
+
+
+def _reported(check: str, name: str, reading: BrokerReading) -> Iterator[Finding]:
+    """The problems of a broker's report that belong to a check."""
+    for problem in () if reading.health is None else reading.health.problems:
+        if problem.code not in _SEEN_FROM_OUTSIDE and _CHECK_OF.get(problem.code, "brokers") == check:
+            yield _of_problem(check, name, problem)
+
+
+def _of_problem(check: str, name: str, problem: Problem) -> Finding:
+    text = f"{name}: {problem.title}: {problem.message} ({problem.subject})"
+    return (fail if problem.severity is Severity.CRITICAL else warn)(check, text, problem.advice)
+
+
+def _answering(found: Inspection) -> Iterator[tuple[str, BrokerReading]]:
+    for broker, reading in sorted(found.last.brokers.items()):
+        if not reading.reason:
+            yield f"broker {broker}", reading
+
+
+def check_partitions(found: Inspection) -> Iterator[Finding]:
+    """Offline, under min ISR, under-replicated."""
+    check = "partitions"
+    view = found.last.view
+    if view is None:
+        return
+    troubled: dict[PartitionProblem, list[PartitionView]] = {}
+    for partition in view.partitions:
+        problem = partition.problem
+        if problem is PartitionProblem.UNDER_REPLICATED and len(partition.isr) < _min_isr(found, partition):
+            problem = PartitionProblem.UNDER_MIN_ISR
+        if problem is not None:
+            troubled.setdefault(problem, []).append(partition)
+    for problem in PartitionProblem:
+        if problem in troubled:
+            text = f"{len(troubled[problem])} {problem}: {_some(f'{p.topic}-{p.partition}' for p in troubled[problem])}"
+            bad = warn if problem is PartitionProblem.UNDER_REPLICATED else fail
+            yield bad(check, text, _PARTITION_ADVICE[problem])
+    if not troubled:
+        moving = f", {len(view.moving)} moving" if view.moving else ""
+        yield ok(check, f"{len(view.partitions)}, all replicas are in sync{moving}")
+    if PartitionProblem.UNDER_MIN_ISR not in troubled:
+        for name, reading in _answering(found):
+            yield from _reported(check, name, reading)
+
+
+def _min_isr(found: Inspection, partition: PartitionView) -> int:
+    return min(_number(found.topics.get(partition.topic, {}).get("min.insync.replicas")) or 1, len(partition.replicas))
+
+
+def check_disk(found: Inspection) -> Iterator[Finding]:
+    """What brokers report of their log directories, and how much is free."""
+    check = "disk"
+    least: tuple[int, str] | None = None
+    is_well = True
+    for name, reading in _answering(found):
+        free, total = _disk(reading)
+        for finding in _reported(check, name, reading):
+            is_well = False
+            yield finding
+        if reading.health is None and free is not None and total is not None:
+            space = _assess_space(name, free, total)
+            is_well = is_well and space is None
+            if space is not None:
+                yield space
+        if free is not None:
+            least = min(least or (free, name), (free, name))
+    if is_well:
+        yield ok(check, "nothing is known" if least is None else f"{least[1]} has least: {least[0] / GIB:.1f} GiB free")
+
+
+def _disk(reading: BrokerReading) -> tuple[int | None, int | None]:
+    if reading.health is not None and "disk_free_bytes" in reading.health.numbers:
+        numbers = reading.health.numbers
+        return int(numbers["disk_free_bytes"]), int(numbers.get("disk_total_bytes", 0))
+    return reading.disk_free, reading.disk_total
+
+
+def _assess_space(name: str, free: int, total: int) -> Finding | None:
+    text = f"{name}: {free / GIB:.1f} of {total / GIB:.1f} GiB free"
+    if free < 256 * MIB:
+        return fail("disk", text, "free space on the disk, add some, or shorten retention")
+    if free < min(total // 20, 5 * GIB):
+        return warn("disk", text, "add disk space or shorten retention before the disk is full")
+    return None
+
+
+def check_clock(found: Inspection) -> Iterator[Finding]:
+    """The clocks of the brokers beside this machine's."""
+    check = "clock"
+    clocks: list[ClockReading] = []
+    is_well = True
+    for name, reading in _answering(found):
+        for finding in (*_reported(check, name, reading), *_assess_skew(name, reading.clock)):
+            is_well = False
+            yield finding
+        if reading.clock is not None:
+            clocks.append(reading.clock)
+    if is_well:
+        most = max((abs(clock.ahead_ms) + clock.uncertainty_ms for clock in clocks), default=0.0)
+        text = f"brokers are within {most:.0f} ms of this machine" if clocks else "brokers do not tell theirs"
+        yield ok(check, text)
+
+
+def _assess_skew(name: str, clock: ClockReading | None) -> Iterator[Finding]:
+    skew = 0.0 if clock is None else abs(clock.ahead_ms) - clock.uncertainty_ms
+    if clock is None or skew < CLOCK_WARN_MS:
+        return
+    direction = "ahead of" if clock.ahead_ms > 0 else "behind"
+    text = f"{name} is {abs(clock.ahead_ms) / 1000:,.1f} s {direction} this machine"
+    advice = "check both clocks and their time services (NTP): retention and timestamps go by a broker's clock"
+    yield (fail if skew >= CLOCK_FAIL_MS else warn)("clock", text, advice)
+
+
+def check_limits(found: Inspection) -> Iterator[Finding]:
+    """How many files brokers may open: one for each client, and one for each partition in use."""
+    check = "limits"
+    is_well, least = True, None
+    for name, reading in _answering(found):
+        numbers = {} if reading.health is None else reading.health.numbers
+        reported = list(_reported(check, name, reading))
+        limit = numbers.get("descriptor_limit")
+        if limit is not None:
+            least = min(least or limit, limit)
+            used = numbers.get("connections", 0) + numbers.get("partitions", 0)
+            reported = reported or list(_assess_descriptors(name, int(limit), int(used)))
+        is_well = is_well and not reported
+        yield from reported
+    if is_well:
+        yield ok(
+            check, "brokers do not tell theirs" if least is None else f"brokers may open {least:.0f} files or more"
+        )
+
+
+def _assess_descriptors(name: str, limit: int, used: int) -> Iterator[Finding]:
+    advice = "raise it: LimitNOFILE=100000 in its systemd unit, or `ulimit -Hn 100000`; then restart the broker"
+    text = f"{name} may open {limit} files, and has {used} clients and partitions"
+    if used >= limit * _MOST_USED:
+        yield fail("limits", text, advice)
+    elif limit < _FEW_FILES:
+        yield warn("limits", text, advice)
+
+
+def check_versions(found: Inspection) -> Iterator[Finding]:
+    """Whether all brokers run the same software."""
+    check = "versions"
+    versions: dict[str, list[str]] = {}
+    for name, reading in _answering(found):
+        if reading.health is not None:
+            versions.setdefault(reading.health.version, []).append(name.removeprefix("broker "))
+    if len(versions) > 1:
+        text = "mixed: " + "; ".join(f"{version} on {', '.join(names)}" for version, names in sorted(versions.items()))
+        yield warn(check, text, "finish the rolling upgrade: `headrace cluster restart` on those that are behind")
+    else:
+        yield ok(check, next(iter(versions), "brokers do not tell theirs"))
+
+
+def check_settings(found: Inspection) -> Iterator[Finding]:
+    """Settings that endanger records: too few replicas, acknowledged by too few, elections that lose."""
+    check = "settings"
+    view = found.last.view
+    if view is None:
+        return
+    brokers = len(view.brokers)
+    factors: dict[str, int] = {}
+    for partition in view.partitions:
+        factor = len(partition.target)
+        factors[partition.topic] = min(factors.get(partition.topic, factor), factor)
+    findings = [*_assess_factors(factors, brokers), *_assess_topics(found, factors)]
+    yield from findings
+    if not findings:
+        yield ok(check, f"{len(factors)} topics" + ("; one broker, so one replica each" if brokers == 1 else ""))
+
+
+def _assess_factors(factors: dict[str, int], brokers: int) -> Iterator[Finding]:
+    if brokers < 2:
+        return
+    wanted = min(brokers, 3)
+    internal = [t for t, factor in factors.items() if t in _INTERNAL and factor < wanted]
+    single = [t for t, factor in factors.items() if factor == 1 and t not in _INTERNAL]
+    if internal:
+        yield warn(
+            "settings",
+            f"internal topics with fewer than {wanted} replicas: {_some(f'{t} ({factors[t]})' for t in internal)}",
+            "groups and transactions stop with one broker; "
+            f"`headrace cluster reassign {' '.join(internal)} --replication-factor {wanted}`",
+        )
+    if single:
+        yield warn(
+            "settings",
+            f"{len(single)} topics have one replica: {_some(single)}",
+            "the loss of one broker loses their records; `headrace cluster reassign TOPIC --replication-factor "
+            f"{wanted}`, and default.replication.factor={wanted} for new ones",
+        )
+
+
+def _assess_topics(found: Inspection, factors: dict[str, int]) -> Iterator[Finding]:
+    least = {topic: _number(values.get("min.insync.replicas")) or 1 for topic, values in found.topics.items()}
+    loose = [t for t, factor in factors.items() if factor >= 3 and least.get(t, 2) < 2]
+    strict = [t for t, factor in factors.items() if factor > 1 and least.get(t, 1) >= factor]
+    unclean = [t for t, values in found.topics.items() if values.get("unclean.leader.election.enable") == "true"]
+    if loose:
+        yield warn(
+            "settings",
+            f"{len(loose)} topics with three replicas and min.insync.replicas=1: {_some(loose)}",
+            "what is acknowledged may be on the leader alone, and is lost with it; "
+            "`headrace topic alter TOPIC -c min.insync.replicas=2`",
+        )
+    if strict:
+        yield warn(
+            "settings",
+            f"{len(strict)} topics need every replica for a write (min.insync.replicas): {_some(strict)}",
+            "one broker that is down or restarts stops their writes; set min.insync.replicas below the replicas",
+        )
+    if unclean:
+        yield warn(
+            "settings",
+            f"{len(unclean)} topics let out-of-sync replicas lead (unclean.leader.election.enable): {_some(unclean)}",
+            "acknowledged records can be lost; `headrace topic alter TOPIC -c unclean.leader.election.enable=false`",
+        )
+
+
+def check_groups(found: Inspection, thresholds: Thresholds) -> Iterator[Finding]:
+    """Consumer groups that are far behind, or fall behind."""
+    check = "groups"
+    model = RateModel()
+    model.add(found.first)
+    groups = model.add(found.last).groups if found.last is not found.first else model.add(found.first).groups
+    behind = [finding for group in groups if (finding := _assess_group(group, thresholds)) is not None]
+    yield from behind
+    if not behind:
+        largest = max((group.lag or 0 for group in groups), default=0)
+        yield ok(check, f"{len(groups)} groups, the largest lag is {largest:,} records" if groups else "no groups")
+
+
+def _assess_group(group: GroupRow, thresholds: Thresholds) -> Finding | None:
+    lag, change = group.lag or 0, group.lag_change or 0.0
+    is_growing = change > 0
+    growth = f", growing by {change:,.0f} a second" if is_growing else ""
+    text = f"group '{group.name}' ({group.state}, {group.members} members) is {lag:,} records behind{growth}"
+    if lag >= thresholds.lag:
+        return warn("groups", text, _lag_advice(group))
+    if is_growing and lag >= thresholds.lag / 10:
+        return warn("groups", text, _lag_advice(group))
+    return None
+
+
+def _lag_advice(group: GroupRow) -> str:
+    if not group.members:
+        return f"start its consumers; if nobody needs it: `headrace group delete {group.name}`"
+    return f"see `headrace group describe {group.name}`; add consumers, up to one per partition, or find what is slow"
+
+
+def check_transactions(found: Inspection, thresholds: Thresholds) -> Iterator[Finding]:
+    """Open transactions that hang: consumers of committed records wait for them."""
+    check = "transactions"
+    known = set()
+    for each in found.transactions:
+        known.add(each.producer_id)
+        text = f"'{each.id}' ({each.state}) has been open for {each.age_ms / 1000:,.0f} s"
+        yield warn(check, f"{text} in {_some(map(_place, each.partitions))}", f"`headrace txn abort {each.id}` ends it")
+    for each_open in found.producers:
+        if each_open.producer.producer_id in known:
+            continue
+        where, start = each_open.partition, each_open.producer.start_offset
+        yield fail(
+            check,
+            f"{_place(where)}: a transaction that no coordinator knows hangs at offset {start}, "
+            f"last written {each_open.age_ms / 1000:,.0f} s ago",
+            f"`headrace txn abort --topic {where.topic} --partition {where.partition} --start-offset {start}` ends it",
+        )
+    if not found.transactions and not found.producers:
+        yield ok(check, f"none is open for longer than {thresholds.transaction_seconds:g} s")
+
+
+def _place(where: tuple[str, int]) -> str:
+    return f"{where[0]}-{where[1]}"
+
+
+def _some(names: Iterable[str]) -> str:
+    """The first few, and how many more there are."""
+    listed: Sequence[str] = list(names)
+    more = len(listed) - _NAMED
+    return ", ".join(listed[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+
+
+CHECKS: Final[dict[str, Callable[[Inspection, Thresholds], Iterator[Finding]]]] = {
+    "brokers": lambda found, _: check_brokers(found),
+    "partitions": lambda found, _: check_partitions(found),
+    "disk": lambda found, _: check_disk(found),
+    "clock": lambda found, _: check_clock(found),
+    "limits": lambda found, _: check_limits(found),
+    "versions": lambda found, _: check_versions(found),
+    "settings": lambda found, _: check_settings(found),
+    "groups": check_groups,
+    "transactions": check_transactions,
+}
+"""What is judged by what brokers tell, in the order in which it is shown."""
+
+
+def store_problems(found: Inspection) -> Iterator[Finding]:
+    """What brokers say of the metadata store."""
+    for name, reading in _answering(found):
+        yield from _reported("store", name, reading)
+
+
+def store_of(found: Inspection) -> str | None:
+    """Where the brokers have their ZooKeeper, as `--store` takes it; None where they have none, or do not say."""
+    for values in found.brokers.values():
+        address = values.get("zookeeper.connect")
+        if address:
+            return f"zookeeper://{address}"
+    return None

@@ -1,0 +1,5 @@
+"""`headrace node`: the brokers of one machine."""
+
+from .command import register
+
+__all__ = ["register"]

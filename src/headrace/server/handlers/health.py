@@ -1,0 +1,47 @@
+"""DescribeHealth (API 20010, version 0): how this broker is, by its own account.
+
+-   Any client that may use the listener may ask, on any broker, also one that is not registered yet: that is when it
+    matters. The answer is about the broker that is asked alone.
+-   The body of the request is ignored. The answer is a message of `protocol.peer` whose JSON object is a
+    `headrace.health.HealthReport`; of another version it is UNSUPPORTED_VERSION.
+-   Requests of one connection run one at a time.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from headrace.health import HealthReport
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.peer import Message, failure
+
+from ..connection import Slot
+from .peer import framed_message
+
+VERSION: Final = 0
+
+log = structlog.get_logger(__name__)
+
+
+class HealthHandler:
+    """Answers with what `report` gives."""
+
+    def __init__(self, report: Callable[[], Awaitable[HealthReport]]) -> None:
+        self._report = report
+
+    async def __call__(self, slot: Slot, version: int, correlation_id: int) -> None:
+        """Answer a request through its slot. A `DescribeHealth`."""
+        try:
+            answer = await self._answer(version)
+        except Exception:
+            log.exception("health could not be described")
+            answer = failure(CodedError(ErrorCode.unknown_server_error))
+        if not slot.connection.is_closed:
+            slot.answer(framed_message(correlation_id, answer))
+            slot.connection.release()
+
+    async def _answer(self, version: int) -> Message:
+        if version != VERSION:
+            return failure(CodedError(ErrorCode.unsupported_version, f"DescribeHealth has version {VERSION} alone"))
+        return Message((await self._report()).to_json())

@@ -1,0 +1,1 @@
+"""What is watched of a running broker, and the HTTP port that tells it: /metrics, /healthz, /readyz."""
