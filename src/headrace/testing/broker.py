@@ -56,7 +56,7 @@ class Broker:
         self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
         self._wants_gateway = gateway or registry
         self._gateway: Gateway | None = None
-        _log_through_logging()
+        log_through_logging()
         self._given_data = None if data is None else Path(data)
         self._data: Path | None = None
         self._port: HeldPort | None = None
@@ -221,7 +221,7 @@ class _Run:
         return [repr(task.get_coro()) for task in asyncio.all_tasks() - {asyncio.current_task()}]
 
 
-def _log_through_logging() -> None:
+def log_through_logging() -> None:
     """Hand the broker's log lines to `logging`, where pytest shows them; structlog's own default is to print them."""
     if structlog.is_configured():
         return
