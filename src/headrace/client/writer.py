@@ -7,13 +7,16 @@ from typing import Any, Final
 
 from .admin import client_settings
 from .errors import ClientError, from_kafka, translated
-from .waiting import MOMENT_SECONDS, Diagnose, LibraryErrors, OnWait
+from .waiting import Diagnose, LibraryErrors, OnWait
 
 MAX_RECORD_BYTES: Final = 64 << 20
 """The largest record this client tries; the broker's own limit (`max.message.bytes`) is usually far below."""
 
 _BUFFER_KBYTES: Final = 64 << 10
 _SLICE_SECONDS: Final = 0.2
+_SILENCE_SECONDS: Final = 1.5
+"""After which records without an answer are told of. An idempotent producer of librdkafka looks for a broker that gives it
+an id each half second, so that its first records may take a second where nothing is wrong."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,12 +115,14 @@ class RecordWriter:
         now, arrived = time.monotonic(), self.delivered
         if arrived != self._arrived or not len(self._producer):
             self._moved_at, self._arrived, self._has_told = now, arrived, False
-        elif not self._has_told and now - self._moved_at > MOMENT_SECONDS:
+        elif not self._has_told and now - self._moved_at > _SILENCE_SECONDS:
             self._has_told = True
             found = self._diagnose()
             reason = self._errors.last if found is None else found.message
-            waiting = "1 record has" if len(self._producer) == 1 else f"{len(self._producer)} records have"
-            self._on_wait(f"{waiting} no answer yet{f': {reason}' if reason else ''}")
+            # The length of a producer counts its events, too.
+            waiting = min(len(self._producer), self.sent - self.failed)
+            records = "1 record has" if waiting == 1 else f"{waiting} records have"
+            self._on_wait(f"{records} no answer yet{f': {reason}' if reason else ''}")
 
     def abandon(self) -> None:
         """Forget what is still queued."""
