@@ -14,6 +14,6 @@ settings.register_profile("few", deadline=None, derandomize=True, max_examples=1
 settings.register_profile("explore", deadline=None, derandomize=False, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "headrace"))
 
-# Before any test: one that adds to structlog's settings and puts them back would else leave its default behind, by which
+# Before any test: one that adds to structlog's settings and puts them back would leave its default behind, by which
 # every broker of this process prints its lines to the standard output, into that of a command under test.
 log_through_logging()

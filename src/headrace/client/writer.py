@@ -15,7 +15,7 @@ MAX_RECORD_BYTES: Final = 64 << 20
 _BUFFER_KBYTES: Final = 64 << 10
 _SLICE_SECONDS: Final = 0.2
 _SILENCE_SECONDS: Final = 1.5
-"""After which records without an answer are told of. An idempotent producer of librdkafka looks for a broker that gives it
+"""After which records without an answer are told of. librdkafka's idempotent producer looks for a broker that gives it
 an id each half second, so that its first records may take a second where nothing is wrong."""
 
 
