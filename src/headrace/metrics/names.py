@@ -140,7 +140,9 @@ _SECTIONS: Final = {
         _gauge("headrace_under_replicated_partitions", "Of those, the ones that lack in-sync replicas."),
         _gauge("headrace_under_min_isr_partitions", "Of those, the ones with an ISR below min.insync.replicas."),
         _gauge(
-            "headrace_offline_partitions", "Partitions held here that have no leader, or should be led here and cannot."
+            "headrace_offline_partitions",
+            "Partitions that this broker should lead and cannot; at the active controller, also all partitions of the "
+            "cluster that have no leader. Each is counted by one broker: the sum is that of the cluster.",
         ),
         _counter("headrace_isr_shrinks_total", "Replicas that left an ISR of a partition led here."),
         _counter("headrace_isr_expands_total", "Replicas that came back into one."),

@@ -415,7 +415,8 @@ class Broker:
         )
         self._health = BrokerHealth(
             broker_id=config.node_id,
-            cluster_id=image.cluster_id,
+            image=image,
+            is_controller=self._is_controller,
             clock=self._clock,
             replicas=self._replicas,
             descriptors=self._descriptors,
@@ -473,6 +474,10 @@ class Broker:
 
         return serve_alive
 
+    def _is_controller(self) -> bool:
+        """A lone broker is its own."""
+        return self._clustered is None or self._clustered.member.active_controller is not None
+
     def _make_transactions(self, image: ClusterImage, controller: Controller) -> TransactionCoordinator:
         config, peers = self.config, None if self._clustered is None else self._clustered.peers
         coordinator = TransactionCoordinator(
@@ -523,7 +528,7 @@ class Broker:
                 group_lag=lag,
                 produce_errors=produce.errors,
                 delayed_fetches=lambda: len(self._fetch.waiting),
-                is_controller=lambda: clustered is None or clustered.member.active_controller is not None,
+                is_controller=self._is_controller,
                 member=None if clustered is None else clustered.member,
             )
         )

@@ -3,6 +3,9 @@
 What is wrong with the broker itself (disk, store, descriptors, recovery) is looked at for each report. Its partitions
 are counted in turns with others, and not again before that count is as old as 50 times what it took, so that reports of
 a broker with 100,000 partitions take no more than 2 % of its time.
+
+Each offline partition is counted by one broker, so that the numbers of all brokers can be summed: by its leader where
+that cannot serve it, by the active controller where it has none, also when every broker that holds it is gone.
 """
 
 import asyncio
@@ -14,10 +17,11 @@ from typing import Final, Protocol
 import structlog
 
 from headrace import __version__
-from headrace.cluster.image import NO_LEADER
+from headrace.cluster.image import NO_LEADER, ClusterImage, PartitionState, Topic
 from headrace.health import Code, HealthReport, Problem, Severity, problem
 from headrace.health.report import worst_first
 from headrace.net.clock import Clock
+from headrace.net.pacing import paced
 from headrace.protocol.levels import FIRST, SUPPORTED, LevelRange
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import LogFault, ReplicaManager
@@ -31,6 +35,8 @@ from .monitoring.loop_delay import LoopDelay
 WATCH_SECONDS: Final = 1.0
 _FRESH_SECONDS: Final = 0.2
 _SHARE: Final = 50
+_AT_ONCE: Final = 1000
+"""Partitions of a topic that are counted without a look at the time: less than 0.1 ms."""
 _LOW_SHARE: Final = 20
 """Less than one in so many bytes free is little."""
 _LOW_BYTES: Final = 5 << 30
@@ -77,20 +83,38 @@ class PartitionCounts:
     led: int = 0
     under_replicated: int = 0
     under_min_isr: int = 0
-    offline: int = 0
-    """Nobody leads them, or this broker should and cannot."""
+    unserved: int = 0
+    """It should lead them and cannot: their logs failed, or it has lost the metadata store."""
 
     def add(self, partition: Partition) -> None:
         """Count one."""
         self.held += 1
         self.traffic.add(partition)
         state = partition.state
-        if state.leader == NO_LEADER or (state.leader == self.broker_id and partition.log.offline is not None):
-            self.offline += 1
+        if state.leader == self.broker_id and (partition.log.offline is not None or not partition.is_leader):
+            self.unserved += 1
         elif partition.is_leader:
             self.led += 1
             self.under_replicated += len(state.isr) < len(state.replicas) - len(state.adding)
             self.under_min_isr += partition.is_short_of_replicas
+
+
+class LeaderlessCount:
+    """The partitions of a cluster that have no leader, counted anew only where the metadata has changed."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._image = image
+        self._version = -1
+        self.count = 0
+
+    async def renew(self) -> None:
+        """Count them, in turns with others."""
+        version, count = self._image.version, 0
+        if version == self._version:
+            return
+        async for states in paced(_slices(list(self._image.topics()))):
+            count += sum(state.leader == NO_LEADER for state in states)
+        self._version, self.count = version, count
 
 
 class BrokerHealth:
@@ -100,7 +124,8 @@ class BrokerHealth:
         self,
         *,
         broker_id: int,
-        cluster_id: str,
+        image: ClusterImage,
+        is_controller: Callable[[], bool],
         clock: Clock,
         replicas: ReplicaManager,
         descriptors: Descriptors,
@@ -113,7 +138,8 @@ class BrokerHealth:
         level: Callable[[], int] = lambda: FIRST,
     ) -> None:
         self._broker_id = broker_id
-        self._cluster_id = cluster_id
+        self._cluster_id = image.cluster_id
+        self._is_controller = is_controller
         self._clock = clock
         self._replicas = replicas
         self._descriptors = descriptors
@@ -129,6 +155,7 @@ class BrokerHealth:
         """The cluster's feature level, as far as is known here."""
         self._began = clock.monotonic()
         self._counts = PartitionCounts(broker_id)
+        self._leaderless = LeaderlessCount(image)
         self._recount_at = self._began
         self._counting = asyncio.Lock()
         self._sync: tuple[object | None, float] = (None, self._began)
@@ -146,6 +173,8 @@ class BrokerHealth:
                 await self._replicas.maintenance.for_each("health", counts.add)
                 counts.traffic.add(self._replicas.gone_traffic.total())
                 self._counts = counts
+                if self._is_controller():
+                    await self._leaderless.renew()
                 now = self._clock.monotonic()
                 self._recount_at = now + max(_FRESH_SECONDS, _SHARE * (now - began))
         self.latest = self._make()
@@ -180,7 +209,7 @@ class BrokerHealth:
                 "leaders": counts.led,
                 "under_replicated": counts.under_replicated,
                 "under_min_isr": counts.under_min_isr,
-                "offline": counts.offline,
+                "offline": counts.unserved + self._leaderless_known,
                 "recovering_logs": self._replicas.recovering,
                 "disk_total_bytes": total,
                 "disk_free_bytes": free,
@@ -198,6 +227,11 @@ class BrokerHealth:
                 "feature_level_max": self._levels.max,
             },
         )
+
+    @property
+    def _leaderless_known(self) -> int:
+        """Of the whole cluster where this broker is its active controller: others leave them to that."""
+        return self._leaderless.count if self._is_controller() else 0
 
     def _own_problems(self, total: int, free: int) -> Iterator[Problem]:
         yield from self._store_problems()
@@ -269,14 +303,23 @@ class BrokerHealth:
 
     def _partition_problems(self) -> Iterator[Problem]:
         subject, counts = f"broker {self._broker_id}", self._counts
-        if counts.offline:
-            yield problem(Code.OFFLINE_PARTITIONS, subject, f"{counts.offline} partition(s) held here have no leader")
+        leaderless, unserved = self._leaderless_known, counts.unserved
+        offline = [f"{leaderless} partition(s) of the cluster have no leader"] if leaderless else []
+        offline += [f"{unserved} partition(s) should be led here and cannot be"] if unserved else []
+        if offline:
+            yield problem(Code.OFFLINE_PARTITIONS, subject, "; ".join(offline))
         if counts.under_min_isr:
             message = f"{counts.under_min_isr} partition(s) led here have an ISR below min.insync.replicas"
             yield problem(Code.UNDER_MIN_ISR, subject, message)
         if counts.under_replicated:
             message = f"{counts.under_replicated} partition(s) led here lack in-sync replicas"
             yield problem(Code.UNDER_REPLICATED, subject, message)
+
+
+def _slices(topics: list[Topic]) -> Iterator[tuple[PartitionState, ...]]:
+    for topic in topics:
+        for start in range(0, len(topic.partitions), _AT_ONCE):
+            yield topic.partitions[start : start + _AT_ONCE]
 
 
 def _utc(ms: int) -> str:

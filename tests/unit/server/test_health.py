@@ -1,18 +1,22 @@
 """A broker says what is wrong with it: over the wire, to anyone who may connect."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 from struct import pack
+from uuid import UUID
 
 import pytest
 
 from headrace.client.columnar.settings import ClientSettings
 from headrace.client.core.health import describe_health_request, read_health
+from headrace.cluster.image import NO_LEADER, ClusterImage, PartitionState, Topic
 from headrace.health import Code, HealthReport
 from headrace.net.address import Address
 from headrace.net.network import Network
 from headrace.ops.health import Unheard, ask_health, complaints
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.peer import InternalApi
+from headrace.server.health import LeaderlessCount
 from headrace.testing import Broker
 from headrace.testing.cluster import SimulatedCluster
 from headrace.testing.loop import run_virtual
@@ -126,5 +130,30 @@ def test_a_clock_that_has_jumped_is_told_until_it_is_back() -> None:
         machine.set_clock(0)
         assert not codes(await health_of(client, machine.address))
         await cluster.stop()
+
+    run_virtual(main)
+
+
+def test_partitions_without_a_leader_are_counted_again_only_when_the_metadata_has_changed() -> None:
+    class Image(ClusterImage):
+        reads = 0
+
+        def topics(self) -> Iterator[Topic]:
+            self.reads += 1
+            return super().topics()
+
+    def state(leader: int) -> PartitionState:
+        return PartitionState(replicas=(1,), isr=(), leader=leader)
+
+    async def main() -> None:
+        image = Image(cluster_id="c", controller_id=1)
+        image.put_topic(Topic(name="large", id=UUID(int=1), partitions=(state(1), *[state(NO_LEADER)] * 2_500)))
+        counted = LeaderlessCount(image)
+        for _ in range(3):
+            await counted.renew()
+        assert (counted.count, image.reads) == (2_500, 1)
+        image.put_topic(Topic(name="small", id=UUID(int=2), partitions=(state(NO_LEADER),)))
+        await counted.renew()
+        assert (counted.count, image.reads) == (2_501, 2)
 
     run_virtual(main)
