@@ -1,6 +1,7 @@
 """How long a failed login is made to wait: longer with each one from the same address, so that guessing is slow.
 
-Who knows the password never waits, however often others have failed from the same address.
+Also the next login from that address has to wait for its verdict, whatever that will be: a client that takes a slow
+answer for a wrong password and hangs up would else guess as fast as it can connect. Other addresses never wait.
 """
 
 from collections import OrderedDict
@@ -10,6 +11,9 @@ from typing import Final, NamedTuple
 FIRST_DELAY: Final = 0.1
 LONGEST_DELAY: Final = 1.5
 """Seconds. Whoever mistypes a password is still told so within two."""
+LONGEST_PAUSE: Final = 0.25
+"""Seconds between a failure and the next verdict, at most: four guesses a second, and little to wait for those who
+share the address and know their passwords."""
 FORGOTTEN_AFTER: Final = 60.0
 """Seconds without another failure after which an address begins anew."""
 REPORT_SECONDS: Final = 1.0
@@ -32,6 +36,7 @@ class _Record:
     failures: int = 0
     last: float = 0.0
     reported: float = float("-inf")
+    next_verdict: float = float("-inf")
 
 
 class FailedLogins:
@@ -39,6 +44,11 @@ class FailedLogins:
 
     def __init__(self) -> None:
         self._records: OrderedDict[str, _Record] = OrderedDict()
+
+    def pause(self, address: str, now: float) -> float:
+        """Seconds until the next login from this address may be told its verdict."""
+        record = self._records.get(address)
+        return 0.0 if record is None else max(0.0, record.next_verdict - now)
 
     def failed(self, address: str, now: float) -> FailedLogin:
         """Another login from this address has failed."""
@@ -54,4 +64,5 @@ class FailedLogins:
         if is_reported:
             record.reported = now
         delay = min(FIRST_DELAY * 2 ** min(record.failures - 1, 10), LONGEST_DELAY)
+        record.next_verdict = now + min(delay, LONGEST_PAUSE)
         return FailedLogin(delay, record.failures, is_reported)

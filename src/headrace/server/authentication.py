@@ -7,12 +7,16 @@
 
 On a listener without SASL a connection is KNOWN from the start, and SaslHandshake is answered ILLEGAL_SASL_STATE.
 A wrong password is answered after a delay that grows with each failure from the same address; meanwhile nothing more
-is read from the connection. After SaslHandshake v0 tokens come as bare frames, without a request header. Hello is how
-another broker of the cluster becomes known instead: see `handlers.peer`.
+is read from the connection. Other logins from that address take turns: none is answered, right or wrong, until a pause
+after the last failure has passed, so that hanging up early makes nobody guess faster. One that finds `MOST_WAITING`
+before it is closed unanswered. After SaslHandshake v0 tokens come as bare frames, without a request header. Hello is
+how another broker of the cluster becomes known instead: see `handlers.peer`.
 """
 
 from asyncio import AbstractEventLoop
+from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum, auto
 from struct import Struct
 from typing import Any, Final
@@ -26,12 +30,14 @@ from headrace.protocol.peer import InternalApi
 from headrace.security.failed_logins import FailedLogins
 from headrace.security.sasl import PLAIN, AuthenticationFailed, authenticate_plain
 
-from .connection import Connection, Parts
+from .connection import Connection, Parts, Slot
 
 log = structlog.get_logger(__name__)
 
 UNKNOWN_FRAME_LIMIT: Final = 512 * 1024
 """The largest request of a client that is not known yet."""
+MOST_WAITING: Final = 40
+"""Logins of one address that wait for their turn."""
 _LENGTH: Final = Struct(">i")
 
 
@@ -50,6 +56,18 @@ _ADMITTED: Final[dict[AuthenticationState, frozenset[int]]] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Login:
+    """A login whose verdict is known here, but not told yet."""
+
+    slot: Slot
+    user: str
+    """As it is shown, where the token is wrong."""
+    is_right: bool
+    answer: Parts | None
+    """None where only closing the connection says that it is wrong."""
+
+
 class Authenticator:
     """Brings the connections of a SASL listener from NEW to KNOWN."""
 
@@ -59,6 +77,8 @@ class Authenticator:
         self._failed_logins = FailedLogins()
         self._frame_limit = frame_limit
         self._states: dict[Connection, AuthenticationState] = {}
+        self._waiting: dict[str, deque[_Login]] = {}
+        """By address, for those where somebody waits."""
 
     def open(self, connection: Connection) -> None:
         """A connection was accepted."""
@@ -84,52 +104,85 @@ class Authenticator:
         self._states[connection] = AuthenticationState.CHOSEN_BARE if version == 0 else AuthenticationState.CHOSEN
         return {"error_code": ErrorCode.none, "mechanisms": [PLAIN]}
 
-    def authenticate(
-        self, connection: Connection, token: bytes, answer: Callable[[dict[str, Any]], Parts]
-    ) -> Parts | None:
-        """The answer to SaslAuthenticate, encoded by `answer`: the connection is KNOWN afterwards. None where the token
-        is wrong: then the answer comes later, and the connection is closed after it.
+    def authenticate(self, connection: Connection, token: bytes, answer: Callable[[dict[str, Any]], Parts]) -> None:
+        """SaslAuthenticate: its answer, encoded by `answer`, may come later. After it the connection is KNOWN, or is
+        closed where the token is wrong.
         """
-        try:
-            user = authenticate_plain(token, self._users)
-        except AuthenticationFailed as failure:
-            delay = self._delay(connection, failure)
-            code = ErrorCode.sasl_authentication_failed
-            parts = answer({"error_code": code, "error_message": str(failure), "auth_bytes": b""})
-            slot = connection.open_slot()
-            self._close_after(connection, delay, lambda: slot.answer(parts))
-            return None
-        self.admit(connection, f"User:{user}")
-        return answer({"error_code": ErrorCode.none, "error_message": None, "auth_bytes": b"", "session_lifetime": 0})
+        code = ErrorCode.sasl_authentication_failed
+        self._log_in(
+            connection,
+            token,
+            right=answer(
+                {"error_code": ErrorCode.none, "error_message": None, "auth_bytes": b"", "session_lifetime": 0}
+            ),
+            wrong=lambda message: answer({"error_code": code, "error_message": message, "auth_bytes": b""}),
+        )
 
     def take_bare_token(self, connection: Connection, token: bytes) -> None:
         """A token after SaslHandshake v0; what is wrong with it can only be told by closing."""
+        self._log_in(connection, token, right=[_LENGTH.pack(0)], wrong=lambda _message: None)
+
+    def _log_in(
+        self, connection: Connection, token: bytes, *, right: Parts, wrong: Callable[[str], Parts | None]
+    ) -> None:
+        slot = connection.open_slot()
         try:
-            user = authenticate_plain(token, self._users)
+            login = _Login(slot=slot, user=authenticate_plain(token, self._users), is_right=True, answer=right)
         except AuthenticationFailed as failure:
-            connection.open_slot()
-            self._close_after(connection, self._delay(connection, failure), connection.close)
+            login = _Login(slot=slot, user=shown(failure.user), is_right=False, answer=wrong(str(failure)))
+        waiting = self._waiting.get(connection.peer)
+        if waiting is None:
+            pause = self._pause(connection.peer)
+            if not pause:
+                self._tell(login)
+                return
+            waiting = self._waiting[connection.peer] = deque()
+            self._loop.call_later(pause, self._take_turns, connection.peer)
+        if len(waiting) >= MOST_WAITING:
+            connection.close()
             return
-        self.admit(connection, f"User:{user}")
-        connection.open_slot().answer([_LENGTH.pack(0)])
+        connection.hold()
+        waiting.append(login)
 
-    def _delay(self, connection: Connection, failure: AuthenticationFailed) -> float:
-        login = self._failed_logins.failed(connection.peer, self._loop.time())
-        if login.is_reported:
-            log.warning(
-                "authentication failed",
-                user=shown(failure.user),
-                peer=connection.peer,
-                mechanism=PLAIN,
-                failures=login.failures,
-            )
-        return login.delay
+    def _pause(self, address: str) -> float:
+        return self._failed_logins.pause(address, self._loop.time())
 
-    def _close_after(self, connection: Connection, delay: float, last: Callable[[], None]) -> None:
-        """Serve nothing more, do what is last after the delay, then close."""
+    def _take_turns(self, address: str) -> None:
+        """Tell those who wait their verdicts, up to the next one that is wrong."""
+        waiting = self._waiting[address]
+        while waiting:
+            pause = self._pause(address)
+            if pause:
+                self._loop.call_later(pause, self._take_turns, address)
+                return
+            login = waiting.popleft()
+            if not login.slot.connection.is_closed:
+                self._tell(login)
+        del self._waiting[address]
+
+    def _tell(self, login: _Login) -> None:
+        connection = login.slot.connection
+        if login.is_right:
+            self.admit(connection, f"User:{login.user}")
+            login.slot.answer(login.answer)
+            if connection.is_held:
+                connection.release()
+            return
         connection.hold()
         connection.drain()
-        self._loop.call_later(delay, last)
+        delay = self._failed(connection, login.user)
+        self._loop.call_later(
+            delay, connection.close if login.answer is None else lambda: login.slot.answer(login.answer)
+        )
+
+    def _failed(self, connection: Connection, user: str) -> float:
+        """Count a failed login; the seconds until it is answered."""
+        failed = self._failed_logins.failed(connection.peer, self._loop.time())
+        if failed.is_reported:
+            log.warning(
+                "authentication failed", user=user, peer=connection.peer, mechanism=PLAIN, failures=failed.failures
+            )
+        return failed.delay
 
     def admit(self, connection: Connection, principal: str) -> None:
         """Somebody has shown who it is: the connection is KNOWN."""

@@ -264,7 +264,8 @@ class Dispatcher:
             return answer(blank_response(request.api_key, request.version, ErrorCode.illegal_sasl_state.value))
         if request.api_key == ApiKey.SASL_HANDSHAKE:
             return answer(self._authenticator.handshake(connection, entity.mechanism, request.version))
-        return self._authenticator.authenticate(connection, entity.auth_bytes, answer)
+        self._authenticator.authenticate(connection, entity.auth_bytes, answer)
+        return None
 
     async def _run(self, info: RequestInfo, correlation_id: int, slot: Slot, work: Work) -> None:
         try:

@@ -7,10 +7,11 @@ believed: things expire as if it had not jumped, until it is back, or the operat
 
 What was believed last is remembered in the data directory, with the machine's boot id, so that a restart of the broker
 believes no more than its last life did. After a restart of the machine nobody knows how long it was off: its clock is
-believed, unless it shows a time before the one that is remembered. Then it is certainly wrong, and believed again once
-it is past that.
+believed, unless it shows a time before the one that is remembered. Then it is certainly wrong, and the time that passes
+is counted from the remembered one.
 
-A clock that is set back is always believed: nothing expires too soon by it.
+A clock that is set back is always believed, since nothing expires too soon by it, and so is its way back: what is
+remembered is the latest time that was believed, with what has passed since.
 """
 
 import json
@@ -51,8 +52,6 @@ class RetentionClock:
         self._path = f"{directory}/{CLOCK_CHECKPOINT}"
         self._anchor = (clock.now_ms(), uptime())
         """The latest time of day that was believed, and the uptime then."""
-        self._floor_ms: int | None = None
-        """A time of day that is past for certain, and that the clock has not reached since the machine started."""
         self.jump_ms = 0
         """How far the wall clock was ahead of what is believed when it was last looked at; 0 where it is believed."""
 
@@ -61,18 +60,22 @@ class RetentionClock:
         known = self._read()
         try:
             wall_ms, uptime, boot_id = int(known["wall_ms"]), float(known["uptime"]), str(known["boot_id"])
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return
+        if not (0 <= wall_ms < 2**63 and uptime >= 0):
             return
         if boot_id and boot_id == self._boot_id and uptime <= self._uptime():
             self._anchor = (wall_ms, uptime)
         elif self._clock.now_ms() < wall_ms:
-            self._floor_ms = wall_ms
+            self._anchor = (wall_ms, self._uptime())
 
     def save(self) -> None:
         """Remember what is believed now. Not synced: a machine that stops loses it, and then it says nothing."""
         if self._disk is None:
             return
-        content = {"version": 0, "wall_ms": self.now_ms(), "uptime": self._uptime(), "boot_id": self._boot_id}
+        self.now_ms()
+        uptime = self._uptime()
+        content = {"version": 0, "wall_ms": self._latest_ms(uptime), "uptime": uptime, "boot_id": self._boot_id}
         try:
             self._disk.write(self._path, json.dumps(content).encode())
         except StorageError as error:
@@ -81,19 +84,19 @@ class RetentionClock:
     def now_ms(self) -> int:
         """The wall clock, or what it would show had it not jumped ahead."""
         wall_ms, uptime = self._clock.now_ms(), self._uptime()
-        if self._floor_ms is not None:
-            if wall_ms < self._floor_ms:
-                return wall_ms
-            self._floor_ms, self._anchor = None, (wall_ms, uptime)
-        believed_ms = self._anchor[0] + round((uptime - self._anchor[1]) * 1000)
-        ahead_ms, most_ms = wall_ms - believed_ms, self._most_ms()
+        latest_ms = self._latest_ms(uptime)
+        ahead_ms, most_ms = wall_ms - latest_ms, self._most_ms()
         if 0 <= most_ms < ahead_ms:
             self.jump_ms = ahead_ms
-            return believed_ms
+            return latest_ms
         self.jump_ms = 0
         if ahead_ms > 0 or most_ms < 0:
             self._anchor = (wall_ms, uptime)
         return wall_ms
+
+    def _latest_ms(self, uptime: float) -> int:
+        """The latest time that was believed, and what has passed since."""
+        return self._anchor[0] + round((uptime - self._anchor[1]) * 1000)
 
     def monotonic(self) -> float:
         """As the clock below has it."""
@@ -106,6 +109,6 @@ class RetentionClock:
             if not error.is_missing:
                 raise
             return {}
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}

@@ -1,6 +1,12 @@
 """Failed logins are answered later and later, for each address by itself."""
 
-from headrace.security.failed_logins import FORGOTTEN_AFTER, LONGEST_DELAY, MOST_ADDRESSES, FailedLogins
+from headrace.security.failed_logins import (
+    FORGOTTEN_AFTER,
+    LONGEST_DELAY,
+    LONGEST_PAUSE,
+    MOST_ADDRESSES,
+    FailedLogins,
+)
 
 
 def test_the_delay_grows_up_to_its_limit() -> None:
@@ -36,3 +42,13 @@ def test_no_more_than_so_many_addresses_are_remembered() -> None:
     for number in range(MOST_ADDRESSES):
         logins.failed(str(number), 0.0)
     assert logins.failed("first", 0.0).failures == 1
+
+
+def test_the_next_verdict_of_an_address_with_failures_has_to_wait() -> None:
+    logins = FailedLogins()
+    assert logins.pause("192.0.2.1", 0.0) == 0
+    for _ in range(5):
+        logins.failed("192.0.2.1", 1.0)
+    assert logins.pause("192.0.2.1", 1.0) == LONGEST_PAUSE
+    assert logins.pause("192.0.2.1", 1.0 + LONGEST_PAUSE) == 0
+    assert logins.pause("192.0.2.2", 1.0) == 0

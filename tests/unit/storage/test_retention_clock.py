@@ -115,22 +115,81 @@ def test_a_machine_that_was_off_for_ten_days_is_believed() -> None:
     assert clock.now_ms() == machine.clock.now_ms() - 10 * DAY
 
 
-def test_a_machine_that_starts_in_the_past_is_believed_once_its_clock_is_set() -> None:
-    machine = Machine()
+def start_in_the_past(machine: Machine, days: int) -> RetentionClock:
+    """A broker that ran before its machine was restarted with a clock that is behind."""
     machine.clock.advance(DAY)
     machine.start_broker().save()
     machine.boot_id = "second"
-    machine.clock.jump(-300 * DAY)
-    clock = machine.start_broker()
+    machine.clock.jump(-days * DAY)
+    return machine.start_broker()
+
+
+def test_a_machine_that_starts_in_the_past_is_believed_once_its_clock_is_set() -> None:
+    machine = Machine()
+    clock = start_in_the_past(machine, days=300)
     assert clock.now_ms() == machine.clock.now_ms()
-    machine.clock.jump(303 * DAY)
+    machine.clock.advance(5 * DAY)
+    machine.clock.jump(300 * DAY)
     assert clock.now_ms() == machine.clock.now_ms()
     machine.clock.jump(3 * DAY)
     assert clock.now_ms() == machine.clock.now_ms() - 3 * DAY
 
 
+def test_a_machine_that_starts_in_the_past_may_not_jump_ahead_of_what_was_remembered() -> None:
+    machine = Machine()
+    clock = start_in_the_past(machine, days=1)
+    machine.clock.advance(MINUTE)
+    machine.clock.jump(3650 * DAY)
+    assert clock.now_ms() == machine.clock.now_ms() - 3649 * DAY
+    assert clock.jump_ms == 3649 * DAY
+
+
+def test_a_broker_restarted_while_the_clock_is_behind_believes_it_once_it_is_set() -> None:
+    machine = Machine()
+    start_in_the_past(machine, days=300).save()
+    machine.clock.advance(MINUTE)
+    clock = machine.start_broker()
+    assert clock.now_ms() == machine.clock.now_ms()
+    clock.save()
+    machine.boot_id = "third"
+    clock = machine.start_broker()
+    machine.clock.jump(300 * DAY)
+    assert clock.now_ms() == machine.clock.now_ms()
+    assert clock.jump_ms == 0
+
+
+def test_a_clock_that_is_set_back_may_return_after_a_restart_of_the_broker() -> None:
+    machine = Machine()
+    clock = machine.start_broker()
+    machine.clock.jump(-DAY)
+    clock.save()
+    clock = machine.start_broker()
+    assert clock.now_ms() == machine.clock.now_ms()
+    machine.clock.jump(DAY)
+    assert clock.now_ms() == machine.clock.now_ms()
+
+
+DAMAGED = (
+    b"",
+    b"{",
+    b"[]",
+    b"[" * 20_000,
+    b'{"wall_ms": "x", "uptime": 0, "boot_id": "first"}',
+    b'{"wall_ms": Infinity, "uptime": 0, "boot_id": "first"}',
+    b'{"wall_ms": -1, "uptime": 0, "boot_id": "first"}',
+    b'{"wall_ms": 1, "uptime": -Infinity, "boot_id": "first"}',
+    b'{"wall_ms": 1, "uptime": NaN, "boot_id": "first"}',
+    b'{"wall_ms": 1e300, "uptime": 0, "boot_id": "first"}',
+    b'{"wall_ms": 1}',
+)
+
+
 def test_a_damaged_checkpoint_says_nothing() -> None:
-    for content in (b"", b"{", b"[]", b'{"wall_ms": "x", "uptime": 0, "boot_id": "first"}', b'{"wall_ms": 1}'):
+    for content in DAMAGED:
         machine = Machine()
         machine.disk.write(f"/data/{CLOCK_CHECKPOINT}", content)
-        assert machine.start_broker().now_ms() == machine.clock.now_ms()
+        clock = machine.start_broker()
+        assert clock.now_ms() == machine.clock.now_ms()
+        machine.clock.jump(DAY)
+        assert clock.jump_ms == 0
+        assert clock.now_ms() == machine.clock.now_ms() - DAY
