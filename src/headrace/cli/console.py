@@ -74,12 +74,13 @@ def report(error: Exception) -> ExitCode:
         import traceback
 
         typer.echo("".join(traceback.format_exception(error)), err=True, nl=False)
-    message, code = _explain(error)
+    message, code = explain(error)
     typer.echo(f"headrace: {' '.join(message.split())}", err=True)
     return code
 
 
-def _explain(error: Exception) -> tuple[str, ExitCode]:
+def explain(error: Exception) -> tuple[str, ExitCode]:
+    """An error in words, and the exit code for it."""
     if isinstance(error, Failure):
         return error.message, error.code
     if _is_usage(error):

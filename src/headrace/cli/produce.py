@@ -14,11 +14,11 @@ from typing import Annotated, Any, BinaryIO, Final, cast
 import typer
 
 from headrace.client.admin import Admin
-from headrace.client.errors import ClusterUnreachable, UnknownTopic
+from headrace.client.errors import ClientError, ClusterUnreachable, UnknownTopic
 from headrace.client.writer import Record, RecordWriter
 
 from . import connecting
-from .console import ExitCode, Failure, bad_input, examples, note, say, say_json
+from .console import Failure, bad_input, examples, explain, note, say, say_json
 from .options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, delimiter, pairs, time_ms
 from .progress import Advance, progress
 from .records import Recipe, csv_records, json_records, paced, records_of, whole_file
@@ -26,6 +26,9 @@ from .registries import Encoder, RegistryUrl, require_registry
 
 _FLUSH_SECONDS: Final = 120.0
 _SETTLE_SECONDS: Final = 5.0
+
+EndedBy = Failure | ClientError | OSError | None
+"""What ended the input before its end."""
 
 
 class Acks(StrEnum):
@@ -129,8 +132,9 @@ def produce(
 ) -> None:
     """Send lines of standard input, or files, to a topic.
 
-    Keys choose partitions as Kafka's Java client does. Stops at the first record that is refused. The topic must be
-    there, whatever the broker's auto.create.topics.enable says; --create makes it.
+    Keys choose partitions as Kafka's Java client does. Stops reading at the first record that is refused or
+    malformed, and says how many were delivered; those already sent by then are among them. The topic must be there,
+    whatever the broker's auto.create.topics.enable says; --create makes it.
 
     With --value-schema or --key-schema each value or key is JSON, and encoded by a schema of the registry (Avro, JSON
     Schema, Protobuf) as serializers do it; @FILE registers a schema first. Cells of CSV become what the schema says,
@@ -159,8 +163,9 @@ def produce(
     settings = {**_delivery(acks, idempotent), "compression.type": compression.value}
     _require_topic(connecting.admin(bootstrap, properties), topic, partition, create)
     writer = connecting.record_writer(bootstrap, properties, topic, partition, settings)
-    seconds = _transfer(source, writer, count, rate)
-    _summarize(writer, seconds, json)
+    started = time.monotonic()
+    ended_by = _transfer(source, writer, count, rate)
+    _summarize(writer, time.monotonic() - started, ended_by, json)
 
 
 def _refuse_mixtures(
@@ -201,14 +206,17 @@ def _encoders(
     )
 
 
-def _transfer(source: "Source", writer: RecordWriter, count: int | None, rate: float | None) -> float:
-    """Send what there is to send; the seconds it took."""
-    started = time.monotonic()
+def _transfer(source: "Source", writer: RecordWriter, count: int | None, rate: float | None) -> EndedBy:
+    """Send what there is to send; the error that ended it early, if one did."""
     shown = not source.is_interactive()
     with progress(f"to {writer.topic}", source.total_bytes(), of_bytes=True, shown=shown) as advance:
-        records = itertools.islice(source.records(advance), count)
-        _send(writer, records if rate is None else paced(records, rate, time.monotonic, time.sleep))
-    return time.monotonic() - started
+
+        def on_bytes(amount: int) -> None:
+            advance(amount)
+            writer.poll()
+
+        records = itertools.islice(source.records(on_bytes), count)
+        return _send(writer, records if rate is None else paced(records, rate, time.monotonic, writer.poll))
 
 
 def _headers(items: list[str] | None) -> list[tuple[str, bytes]] | None:
@@ -294,22 +302,30 @@ class Source:
         return records_of(readable, self.recipe, self.delimiter, name, advance)
 
 
-def _send(writer: RecordWriter, records: Iterable[Record]) -> None:
+def _send(writer: RecordWriter, records: Iterable[Record]) -> EndedBy:
+    """Send until the input ends or a record is refused, and wait for the answers; the error that ended the input."""
+    ended_by = None
     try:
         for record in records:
-            writer.write(record)
             if writer.failure is not None:
                 break
+            writer.write(record)
     except KeyboardInterrupt:
         writer.finish(5.0)
         raise
+    except (Failure, ClientError, OSError) as error:
+        ended_by = error
+    if writer.failure is not None:
+        writer.withdraw()
     unanswered = writer.finish(_FLUSH_SECONDS)
     if unanswered:
-        writer.abandon()
-        raise ClusterUnreachable(f"{unanswered} records had no answer within {_FLUSH_SECONDS:.0f} s")
+        writer.withdraw(in_flight=True)
+        return ClusterUnreachable(f"{unanswered} records had no answer within {_FLUSH_SECONDS:.0f} s")
+    return ended_by
 
 
-def _summarize(writer: RecordWriter, seconds: float, json: bool) -> None:
+def _summarize(writer: RecordWriter, seconds: float, ended_by: EndedBy, json: bool) -> None:
+    failure = _failure(writer, ended_by)
     rate = writer.delivered / seconds if seconds > 0 else 0.0
     if json:
         say_json(
@@ -319,17 +335,30 @@ def _summarize(writer: RecordWriter, seconds: float, json: bool) -> None:
                 "failed": writer.failed,
                 "bytes": writer.sent_bytes,
                 "seconds": round(seconds, 3),
-                "error": None if writer.failure is None else writer.failure.message,
+                "error": None if failure is None else failure.message,
             }
         )
-    elif writer.failure is None:
+    elif failure is None:
         size = f"{writer.sent_bytes / 1e6:.1f} MB" if writer.sent_bytes >= 100_000 else f"{writer.sent_bytes} bytes"
-        records = "1 record" if writer.delivered == 1 else f"{writer.delivered} records"
-        say(f"{records} ({size}) to {writer.topic} in {seconds:.1f} s, {rate:,.0f} a second")
-    if writer.failure is not None:
-        code = ExitCode.UNREACHABLE if isinstance(writer.failure, ClusterUnreachable) else ExitCode.FAILED
-        raise Failure(
-            f"{writer.failed} records refused by topic '{writer.topic}', {writer.delivered} delivered:"
-            f" {writer.failure.message}",
-            code,
-        )
+        say(f"{_counted(writer.delivered)} ({size}) to {writer.topic} in {seconds:.1f} s, {rate:,.0f} a second")
+    if failure is not None:
+        raise failure
+
+
+def _failure(writer: RecordWriter, ended_by: EndedBy) -> Failure | None:
+    """Why not all was delivered: a record was refused, or the input ended with an error."""
+    reason = writer.failure or ended_by
+    if reason is None:
+        return None
+    message, code = explain(reason)
+    if writer.failure is None:
+        return Failure(f"{message.rstrip('.')}; {_counted(writer.delivered)} before that delivered", code)
+    also = f"; and {explain(ended_by)[0]}" if ended_by is not None else ""
+    return Failure(
+        f"{_counted(writer.failed)} refused by topic '{writer.topic}', {writer.delivered} delivered: {message}{also}",
+        code,
+    )
+
+
+def _counted(records: int) -> str:
+    return "1 record" if records == 1 else f"{records} records"

@@ -17,6 +17,7 @@ _SLICE_SECONDS: Final = 0.2
 _SILENCE_SECONDS: Final = 1.5
 """After which records without an answer are told of. librdkafka's idempotent producer looks for a broker that gives it
 an id each half second, so that its first records may take a second where nothing is wrong."""
+_WITHDRAWN: Final = ("_PURGE_QUEUE", "_PURGE_INFLIGHT")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,7 +93,9 @@ class RecordWriter:
                 self._producer.poll(0.1)
                 self._tell_of_silence()
             except self._refusals as exception:
-                raise from_kafka(exception.args[0], self.topic) from exception
+                self.sent += 1
+                self._on_failure(exception.args[0], None)
+                return
         self.sent += 1
         self.sent_bytes += (len(value) if value else 0) + (len(key) if key else 0)
         if self.sent & 0xFF == 0:
@@ -124,13 +127,16 @@ class RecordWriter:
             records = "1 record has" if waiting == 1 else f"{waiting} records have"
             self._on_wait(f"{records} no answer yet{f': {reason}' if reason else ''}")
 
-    def abandon(self) -> None:
-        """Forget what is still queued."""
-        self._producer.purge(in_queue=True, in_flight=True, blocking=True)
+    def withdraw(self, *, in_flight: bool = False) -> None:
+        """Send no more of what is queued, which then counts as never written; `in_flight`: nor wait for its answers."""
+        self._producer.purge(in_queue=True, in_flight=in_flight, blocking=True)
         self._producer.poll(0)
 
     def _on_failure(self, error: Any, _message: Any) -> None:
         if error is None:
+            return
+        if error.name() in _WITHDRAWN:
+            self.sent -= 1
             return
         self.failed += 1
         if self.failure is None:

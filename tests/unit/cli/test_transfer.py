@@ -1,5 +1,6 @@
 """`headrace produce` and `headrace consume` against a broker."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -106,7 +107,56 @@ def test_a_refused_record_is_the_exit_code(headrace: Headrace, cluster: Broker) 
     result = headrace("produce", topic, "--json", stdin=b"x" * 5000)
     assert result.returncode == 1
     assert json.loads(result.stdout)["failed"] == 1
-    assert result.stderr.startswith(b"headrace: 1 records refused by topic 'small'")
+    assert result.stderr.startswith(b"headrace: 1 record refused by topic 'small'")
+
+
+def test_a_refused_record_ends_the_reading(headrace: Headrace, cluster: Broker) -> None:
+    topic = cluster.create_topic("refusing", max_message_bytes=1000)
+    with subprocess.Popen(
+        command("produce", topic),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(cluster.bootstrap),
+    ) as process:
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(b"x" * 5000 + b"\n")
+            for _ in range(200):
+                process.stdin.write(b"y\n")
+                process.stdin.flush()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(0.1)
+        assert process.poll() is not None, "it still reads"
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        assert process.returncode == 1
+        assert process.stderr is not None
+        assert b"refused by topic 'refusing'" in process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("options", "lines", "wrong"),
+    [
+        (["--format", "json"], b'{"value": "a"}\n{"value": "b"}\n{oops\n', "record 3 of standard input is not JSON"),
+        (["-K", ":"], b"k:a\nk:b\nc\nk:d\n", "record 3 of standard input has no key separator"),
+        (["--format", "csv", "--columns", "x,y"], b"1,2\n3,4\n5\n", "row 3 of standard input has 1 cells"),
+    ],
+    ids=["json", "lines", "csv"],
+)
+def test_what_stands_before_malformed_input_is_delivered_and_counted(
+    headrace: Headrace, cluster: Broker, options: list[str], lines: bytes, wrong: str
+) -> None:
+    topic = cluster.create_topic(f"malformed-{options[-1].replace(',', '').replace(':', 'k')}")
+    result = headrace("produce", topic, *options, stdin=lines)
+    assert (result.returncode, result.stdout) == (2, b"")
+    assert wrong.encode() in result.stderr
+    assert result.stderr.endswith(b"; 2 records before that delivered\n")
+    assert len(headrace("consume", topic).stdout.splitlines()) == 2
+    result = headrace("produce", topic, *options, "--json", stdin=lines)
+    told = json.loads(result.stdout)
+    assert (result.returncode, told["delivered"], told["failed"]) == (2, 2, 0)
+    assert wrong in told["error"]
 
 
 @pytest.mark.parametrize("verb", ["produce", "consume"])
