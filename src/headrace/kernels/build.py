@@ -22,7 +22,7 @@ from .layout import SIZE_AFTER_DATA, TYPE_AT, Layout, layout
 _ENTRY: Final = "headrace_walk"
 _SOURCES: Final = {native.RECORDS: records, native.HEADS: heads}
 _HELPERS: Final = {
-    native.RECORDS: ("varint", "behind", "headers", "word", "spread", "faulty", "parts", "likeness", "known_time"),
+    native.RECORDS: ("varint", "behind", "headers", "word", "spread", "faulty", "parts", "likeness", "run"),
     native.HEADS: ("u32", "low_u32", "crc32c"),
 }
 _OPTIONS: Final = {
@@ -53,6 +53,7 @@ def compiled_check(places: Layout) -> Code:
 
 def _emitted(kernel: str, write_entry: Callable[[Any, Any], None]) -> Code:
     os.environ["NUMBA_CPU_NAME"], os.environ["NUMBA_CPU_FEATURES"] = "generic", ""
+    os.environ["NUMBA_LOOP_VECTORIZE"] = "0"  # vectors come from constants outside of the function
     import llvmlite.binding as llvm
     from numba import types
 

@@ -64,6 +64,8 @@ _NULL: Final = 1
 _UNREADABLE: Final = 0x80
 """From here on attributes, which nobody uses, are taken for a varint that goes on by clients in Python."""
 _FAR: Final = 1 << 62
+_PLACES: Final = 63
+"""The bits of a place that lie in the first byte of its varint."""
 _COMPARES: Final = False
 """Whether records are compared with those before them. It pays in compiled code alone, which has True here."""
 
@@ -249,26 +251,59 @@ def likeness(data: Sequence[int], record: Parts, index: int) -> Likeness:
     )
 
 
-def known_time(data: Sequence[int], at: int, index: int, like: Likeness) -> int:
-    """The timestamp delta, zigzag-coded, of a record that is like an earlier one; -1 of another."""
-    head = word(data, at)
-    time = head >> like.time_shift
-    value_at = at + like.value_at
-    if (
-        head & like.mask == like.pattern | spread(index << 1, like.width) << like.offset_shift
-        and (data[value_at] | data[value_at + 1] << 8) & like.value_mask == like.value_length
-        and data[at + like.total - 1] == 0
-        and time & (0x8080 if like.is_long else 0x80) == (0x80 if like.is_long else 0)
-    ):
-        return time & 0x7F | (time >> 1 & 0x3F80 if like.is_long else 0)
-    return -1
+class Run(NamedTuple):
+    """Records that are like an earlier one: where the next begins, its place, and the timestamp deltas of these."""
+
+    at: int
+    index: int
+    newest: int
+    oldest: int
+
+
+def run(data: Sequence[int], at: int, index: int, end: int, size: int, like: Likeness) -> Run:
+    """The records from `at` on, and before the place `end`, up to the first that is not like the earlier one.
+
+    All but the bytes is known before the loop, and offset deltas are counted in their varints: some 20 instructions for
+    a record.
+    """
+    newest = -_FAR
+    oldest = _FAR
+    mask, total, value_at, last = like.mask, like.total, like.value_at, like.total - 1
+    value_mask, value_length, time_shift = like.value_mask, like.value_length, like.time_shift
+    wide = 0x80 if like.is_long else 0
+    ends = wide << 8 | 0x80
+    high = (wide << 7) - wide
+    step = 2 << like.offset_shift
+    expected = like.pattern | spread(index << 1, like.width) << like.offset_shift
+    while index < end and at + total <= size:
+        head = word(data, at)
+        value = at + value_at
+        time = head >> time_shift
+        if (
+            head & mask != expected
+            or (data[value] | data[value + 1] << 8) & value_mask != value_length
+            or data[at + last] != 0
+            or time & ends != wide
+        ):
+            break
+        time = time & 0x7F | time >> 1 & high
+        time = (time >> 1) ^ -(time & 1)
+        newest = max(newest, time)
+        oldest = min(oldest, time)
+        at += total
+        index += 1
+        if index & _PLACES:
+            expected += step
+        else:
+            expected = like.pattern | spread(index << 1, like.width) << like.offset_shift
+    return Run(at, index, newest, oldest)
 
 
 def walk(data: Sequence[int], state: MutableSequence[int]) -> int:
     """`SOUND`, or the first fault. `state` holds `SIZE` and `COUNT`, and gets what was learned on the way.
 
-    Compiled code compares a record with an earlier one, once two had the same size, as most are alike. The processor
-    need not wait for a length to find the next record then, which more than doubles the speed.
+    Compiled code compares records with an earlier one, once two had the same size, as most are alike. The processor
+    need not wait for a length to find the next record then, which makes it several times as fast.
     """
     size = state[SIZE]
     count = state[COUNT]
@@ -277,32 +312,36 @@ def walk(data: Sequence[int], state: MutableSequence[int]) -> int:
     keyless = 0
     at = 0
     total = 0
-    is_keyless = False
+    index = 0
     like = _UNLIKE
-    for index in range(count):
-        time = -1
-        if index < like.until and at + like.total <= size:
-            time = known_time(data, at, index, like)
-        if time >= 0:
-            is_keyless = like.is_keyless
-            at += like.total
-        else:
-            record = parts(data, at, size, index)
-            if record.fault != SOUND:
-                return index << 4 | record.fault
-            if _COMPARES and record.end - at == total:
-                like = likeness(data, record, index)
-            total = record.end - at
-            time, is_keyless, at = record.time, record.is_keyless, record.end
-        time = (time >> 1) ^ -(time & 1)
-        if time > newest:
-            newest = time
-        if time < oldest:
-            oldest = time
-        if is_keyless:
+    while index < count:
+        if index < like.until:
+            alike = run(data, at, index, min(count, like.until), size, like)
+            newest = max(newest, alike.newest)
+            oldest = min(oldest, alike.oldest)
+            if like.is_keyless:
+                for place in range(index, min(alike.index, index + KEYLESS_ROOM - keyless)):
+                    state[KEYLESS + 1 + keyless + place - index] = place
+                keyless += alike.index - index
+            at = alike.at
+            index = alike.index
+            if index == count:
+                break
+        record = parts(data, at, size, index)
+        if record.fault != SOUND:
+            return index << 4 | record.fault
+        if _COMPARES and record.end - at == total:
+            like = likeness(data, record, index)
+        total = record.end - at
+        at = record.end
+        time = (record.time >> 1) ^ -(record.time & 1)
+        newest = max(newest, time)
+        oldest = min(oldest, time)
+        if record.is_keyless:
             if keyless < KEYLESS_ROOM:
                 state[KEYLESS + 1 + keyless] = index
             keyless += 1
+        index += 1
     if at != size:
         return count << 4 | LEFT_OVER
     state[NEWEST] = newest
