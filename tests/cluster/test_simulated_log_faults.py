@@ -225,6 +225,27 @@ def test_who_becomes_the_only_replica_with_a_lost_directory_leads_when_an_operat
     run_virtual(main, 1, longest=600)
 
 
+def test_a_lost_directory_is_fetched_again_although_compaction_has_left_no_record() -> None:
+    async def main() -> None:
+        run = Run(Plan(seed=1, partitions=1, settings={"log.cleaner.backoff.ms": "1000"}))
+        await run.start_with((0, 2), {"flush.messages": "1", "min.insync.replicas": "2"}, "a", "b", "c")
+        configs = {"cleanup.policy": "compact", "max.compaction.lag.ms": "1000"}
+        asked = [{"name": name, "config_operation": 0, "value": value} for name, value in configs.items()]
+        resource = {"resource_type": 2, "resource_name": TOPIC, "configs": asked}
+        values = {"resources": [resource], "validate_only": False}
+        await run.client.ask_anyone(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, values)
+        log = held(run, 0).log
+        await run.cluster.until(lambda: log.first_dirty_offset == log.log_end_offset, "what has no key is gone")
+        await run.cluster[2].stop()
+        lose(run, 2)
+        await run.cluster[2].start()
+        await in_sync(run, 0, 2)
+        assert held(run, 2).log.log_end_offset == log.log_end_offset
+        await run.end()
+
+    run_virtual(main, 1, longest=600)
+
+
 def test_a_preferred_leader_that_lost_its_directory_fetches_it_when_all_start_anew() -> None:
     async def story(run: Run) -> None:
         await run.cluster.stop()
