@@ -66,7 +66,6 @@ async def do_everything(run: Run) -> None:
         (ReplicaFetchState, "take", 3),
         (ReplicaFetchState, "request", 3),
         (Partition, "append_fetched", 3),
-        (IsrKeeper, "_change", 3),
         (IsrKeeper, "_carry", 3),
         (Membership, "_see_controller", 1),
         (ClusterMember, "_poll", 3),

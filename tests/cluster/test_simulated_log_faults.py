@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
+from headrace.protocol.peer import InternalApi
 from headrace.replication.partition import Partition
 from headrace.storage.condition import Health
 from headrace.storage.disk import StorageError
@@ -193,6 +194,56 @@ def test_a_loss_is_remembered_until_the_controller_has_taken_account_of_it() -> 
         await led_by(run, 0)
 
     told(story, replicas=(0, 2), least_isr=1)
+
+
+def test_who_becomes_the_only_replica_with_a_lost_directory_leads_when_an_operator_says_so() -> None:
+    """It finds the loss while the partition is on its way to another broker, who would have to be fetched from; then
+    the move is cancelled."""
+
+    async def main() -> None:
+        run = Run(Plan(seed=1, partitions=1))
+        await run.start_with([2], {"flush.messages": "1"}, "a")
+        await run.cluster[2].stop()
+        assert await run.client.reassign(TOPIC, 0, [1]) is ErrorCode.none
+        lose(run, 2)
+        reports = run.cluster.network.hold(InternalApi.REPORT_LOGS, asker="b2")
+        await run.cluster[2].start()
+        assert (await opened(run, 2)).log.health is Health.REFETCHING
+        assert await run.client.reassign(TOPIC, 0, None) is ErrorCode.none
+        assert run.cluster.state(TOPIC).replicas == (2,)
+        reports.release()
+        await run.cluster.until(lambda: run.cluster.state(TOPIC).isr == (), "it is not counted on")
+        assert run.cluster.state(TOPIC).leader == -1
+        async with asyncio.timeout(60):
+            while run.cluster.state(TOPIC).leader != 2:
+                await elect_uncleanly(run)
+                await run.client.pause()
+        await run.write_until_acknowledged("b")
+        assert held(run, 2).log.log_end_offset == 1
+        await run.end()
+
+    run_virtual(main, 1, longest=600)
+
+
+def test_a_lost_directory_is_fetched_again_although_compaction_has_left_no_record() -> None:
+    async def main() -> None:
+        run = Run(Plan(seed=1, partitions=1, settings={"log.cleaner.backoff.ms": "1000"}))
+        await run.start_with((0, 2), {"flush.messages": "1", "min.insync.replicas": "2"}, "a", "b", "c")
+        configs = {"cleanup.policy": "compact", "max.compaction.lag.ms": "1000"}
+        asked = [{"name": name, "config_operation": 0, "value": value} for name, value in configs.items()]
+        resource = {"resource_type": 2, "resource_name": TOPIC, "configs": asked}
+        values = {"resources": [resource], "validate_only": False}
+        await run.client.ask_anyone(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, values)
+        log = held(run, 0).log
+        await run.cluster.until(lambda: log.first_dirty_offset == log.log_end_offset, "what has no key is gone")
+        await run.cluster[2].stop()
+        lose(run, 2)
+        await run.cluster[2].start()
+        await in_sync(run, 0, 2)
+        assert held(run, 2).log.log_end_offset == log.log_end_offset
+        await run.end()
+
+    run_virtual(main, 1, longest=600)
 
 
 def test_a_preferred_leader_that_lost_its_directory_fetches_it_when_all_start_anew() -> None:

@@ -459,7 +459,7 @@ class ActiveController:
 
         def settle(state: PartitionState, rules: Rules, offline: Offline) -> PartitionState | None:
             alive = self._alive - offline
-            after = (is_lost and election.after_loss_of_records(state, rules, {broker}, alive, {broker})) or state
+            after = (is_lost and election.after_loss_of_log(state, rules, broker, alive)) or state
             after = election.after_change_of_brokers(after, rules, alive) or after
             return None if after == state else after
 

@@ -88,9 +88,30 @@ def after_loss_of_records(
     They leave the ISR and the ELR, and return to them by following a leader. The only replica there is stays: nobody
     else could hold more. All who came at once are named at once, as none of them may lead because of what it once had.
     """
+    return None if len(state.replicas) == 1 else _purged(state, rules, losers, alive, emptied)
+
+
+def after_loss_of_log(
+    state: PartitionState, rules: Rules, broker: int, alive: AbstractSet[int]
+) -> PartitionState | None:
+    """The state when a broker has found the directory of its log gone, and has a new one.
+
+    It leaves the ISR and the ELR also as the only replica, which a reassignment that was cancelled may have made it:
+    nobody leads before the directory turns up again, or an operator chooses.
+    """
+    return _purged(state, rules, {broker}, alive, {broker})
+
+
+def _purged(
+    state: PartitionState,
+    rules: Rules,
+    losers: AbstractSet[int],
+    alive: AbstractSet[int],
+    emptied: AbstractSet[int],
+) -> PartitionState | None:
     left = losers & {*state.isr, *state.elr}
     emptied = (emptied & {*left, *state.last_known_elr}) - {*state.emptied}
-    if len(state.replicas) == 1 or not (left or emptied):
+    if not (left or emptied):
         return None
     purged = replace(
         state,

@@ -239,7 +239,10 @@ class FollowerSession:
                 self._held[key] = None
                 continue
             self._moved.pop(key, None)
-            answer = self._answer(key, self._asking.pop(key), left if slowly is None else min(left, slowly.most_bytes))
+            position = self._asking.pop(key)
+            answer = self._answer(key, position, left if slowly is None else min(left, slowly.most_bytes))
+            if _brings_nothing(answer[0]):
+                self._asking[key] = position
             answers.append(answer)
             left -= answer[0].size
             if slowly is not None:
@@ -272,6 +275,14 @@ class FollowerSession:
             answered = (position.leader_epoch, position.offset, error.code.value)
             return PartitionProgress(*key, *answered, -1, start, -1, -1, -1, 0), None
         return _progress(position, found, partition.log.log_end_offset), found.records
+
+
+def _brings_nothing(progress: PartitionProgress) -> bool:
+    """Whether an answer leaves the follower where it is, as there is no batch between it and the end of the log.
+
+    It does not tell its position again, which has to stand until there is one.
+    """
+    return not progress.size and not progress.code and progress.diverging_end < 0
 
 
 def _progress(position: FetchPosition, records: FetchedPartition, log_end_offset: int) -> PartitionProgress:

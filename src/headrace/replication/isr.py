@@ -7,13 +7,15 @@ the larger ISR (see `followers`), and it is certain in two cases only:
 -   the answer is a state: that is the ISR now;
 -   the answer is INELIGIBLE_REPLICA: the state is the one the leader knows, and stays so.
 
-When the controller cannot be reached, or is no controller any more, the same is asked again. After any other refusal
-this leader knows less than the controller: a newer state is on its way, and will settle it.
+When the controller cannot be reached, or is no controller any more, the same is asked again, for the same
+registrations: who has come anew since may hold less. After any other refusal this leader knows less than the
+controller: a newer state is on its way, and will settle it.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
 import structlog
@@ -61,13 +63,15 @@ class IsrKeeper:
         self._answered = answered
         self._own_epoch = own_epoch
         self._now = now
-        self._wanted: dict[Partition, frozenset[int]] = {}
+        self._wanted: dict[Partition, Mapping[int, int]] = {}
+        """ISRs, and with which registration each member had fetched when that was decided."""
         self._news = asyncio.Event()
         self._number = 0
 
     def propose(self, partition: Partition, isr: frozenset[int]) -> None:
         """Ask for an ISR; the latest request counts."""
-        self._wanted[partition] = isr
+        assert partition.followers is not None
+        self._wanted[partition] = partition.followers.epochs_of(isr, self._own_epoch())
         self._news.set()
 
     async def run(self) -> None:
@@ -77,14 +81,14 @@ class IsrKeeper:
             self._news.clear()
             wanted, self._wanted = self._wanted, {}
             try:
-                changes = {p: self._change(p, isr) for p, isr in wanted.items() if _is_asking(p, isr)}
+                changes = {p: _change(p, epochs) for p, epochs in wanted.items() if _is_asking(p, epochs.keys())}
                 if changes:
                     await self._carry(changes)
             except Exception:
                 self._ask_again(wanted)
                 raise
 
-    def _ask_again(self, changes: Mapping[Partition, frozenset[int]]) -> None:
+    def _ask_again(self, changes: Mapping[Partition, Mapping[int, int]]) -> None:
         """Send these again: whether the controller has carried them out is not known."""
         self._wanted = {**changes, **self._wanted}
         self._news.set()
@@ -96,7 +100,9 @@ class IsrKeeper:
         except (OSError, CodedError) as error:
             log.info("the controller could not be asked for an ISR", reason=str(error))
             await asyncio.sleep(RETRY_SECONDS)
-            self._ask_again({partition: frozenset(change.isr) for partition, change in changes.items()})
+            self._ask_again(
+                {p: dict(zip(change.isr, change.broker_epochs, strict=True)) for p, change in changes.items()}
+            )
             return
         refusals: Counter[str] = Counter()
         for (partition, change), result in zip(changes.items(), outcomes, strict=True):
@@ -108,23 +114,22 @@ class IsrKeeper:
         for reason, count in refusals.items():
             log.info("the controller refused ISRs", partitions=count, reason=reason)
 
-    def _change(self, partition: Partition, isr: frozenset[int]) -> IsrChange:
-        assert partition.followers is not None
-        members = tuple(r for r in partition.state.replicas if r in isr)
-        epochs = partition.followers.epochs_of(members, self._own_epoch())
-        return IsrChange(
-            partition.topic,
-            partition.topic_id,
-            partition.index,
-            partition.leader_epoch,
-            partition.state.partition_epoch,
-            members,
-            tuple(epochs[member] for member in members),
-            partition.rules.min_insync_replicas,
-        )
+
+def _change(partition: Partition, epochs: Mapping[int, int]) -> IsrChange:
+    members = tuple(r for r in partition.state.replicas if r in epochs)
+    return IsrChange(
+        partition.topic,
+        partition.topic_id,
+        partition.index,
+        partition.leader_epoch,
+        partition.state.partition_epoch,
+        members,
+        tuple(epochs[member] for member in members),
+        partition.rules.min_insync_replicas,
+    )
 
 
-def _is_asking(partition: Partition, isr: frozenset[int]) -> bool:
+def _is_asking(partition: Partition, isr: AbstractSet[int]) -> bool:
     return partition.is_leader and partition.followers is not None and partition.followers.asked == isr
 
 

@@ -20,6 +20,9 @@ alone tells its epoch. Other markers stay as long as a batch of their transactio
 `delete.retention.ms`, as tombstones do: so whoever reads the log from its start meets the end of every transaction of
 which it has met something.
 
+The last batch stays, too, as an empty one if need be: else a log of which nothing is left would end behind offsets that
+no follower can reach, as there is no batch to fetch.
+
 A crash at any point leaves the old or the new segments: the new file is complete and synced as `.cleaned`, becomes
 `.swap` (from here on recovery finishes the job), the old ones go, and it becomes `.log`.
 """
@@ -136,7 +139,8 @@ def rewrite(plan: CompactionPlan, most_keys: int = DEDUPE_BYTES // BYTES_PER_KEY
     """
     latest, clean_offset = _map_keys(plan, most_keys)
     sources = [source for source in plan.sources if source.segment.base_offset < clean_offset]
-    rewriting = _Rewriting(plan, latest, clean_offset, Transactions(plan.aborted))
+    last = next((source for source in reversed(plan.sources) if source.size), None)
+    rewriting = _Rewriting(plan, latest, clean_offset, Transactions(plan.aborted), last)
     groups: list[tuple[Sequence[SegmentToClean], Segment]] = []
     rewritten = Rewritten(plan=plan, groups=groups, clean_offset=clean_offset)
     try:
@@ -276,6 +280,8 @@ class _Rewriting:
     clean_offset: int
     """Where the map ends: records from here on stay."""
     transactions: Transactions
+    last: SegmentToClean | None
+    """The last one with batches."""
 
 
 def _new_segment(plan: CompactionPlan, group: Sequence[SegmentToClean]) -> Segment:
@@ -299,14 +305,25 @@ def _rewrite_group(rewriting: _Rewriting, group: Sequence[SegmentToClean], clean
     cleaned.begin()
     cleaned.aborted = AbortedIndex(first_open=group[-1].first_open)
     for source in group:
-        for header, batch in _batches(source):
-            kept = _clean_batch(rewriting, source, header, batch, cleaned.aborted)
-            if kept is not None:
-                kept_header, data = kept
-                file.append(data)
-                cleaned.take(kept_header)
+        for header, data in _cleaned_batches(rewriting, source, cleaned.aborted):
+            file.append(data)
+            cleaned.take(header)
     file.datasync()
     cleaned.save_cleaned_indexes(group[-1].segment.next_offset)
+
+
+def _cleaned_batches(
+    rewriting: _Rewriting, source: SegmentToClean, aborted: AbortedIndex
+) -> Iterator[tuple[BatchHeader, bytes]]:
+    """What stays of a segment: of the last one that has any the last batch at least, though it may be empty."""
+    last: tuple[BatchHeader, bytes] | None = None
+    kept: tuple[BatchHeader, bytes] | None = None
+    for header, batch in _batches(source):
+        last, kept = (header, batch), _clean_batch(rewriting, source, header, batch, aborted)
+        if kept is not None:
+            yield kept
+    if last is not None and kept is None and source is rewriting.last:
+        yield last if last[0].is_control else _without_records(last[0])
 
 
 def _clean_batch(
@@ -382,6 +399,10 @@ def _emptied(plan: CompactionPlan, header: BatchHeader) -> tuple[BatchHeader, by
     known = plan.producers.get(header.producer_id)
     if header.producer_id == NO_PRODUCER or known is None or known.last_offset != header.last_offset:
         return None
+    return _without_records(header)
+
+
+def _without_records(header: BatchHeader) -> tuple[BatchHeader, bytes]:
     return _encode(header._replace(attributes=header.attributes & ~header.codec), [])
 
 

@@ -529,7 +529,7 @@ class SimulatedDisk:
     def _commit(self, change: _NameChange) -> None:
         if change not in self._name_changes:
             return  # it was made safe with another
-        if change.source is not None and change.target is not None:
+        if change.source is not None:  # of a directory what happened inside comes first, also where it is removed
             for earlier in self._name_changes.under(change.source, before=change):
                 self._commit(earlier)
         self._name_changes.remove(change)

@@ -80,6 +80,18 @@ def test_the_only_replica_there_is_stays_whatever_it_has_lost() -> None:
     assert election.after_loss_of_records(state(0, "0", replicas="0"), ALONE, {0}, {0}) is None
 
 
+def test_the_only_replica_whose_directory_is_gone_leads_when_an_operator_says_so() -> None:
+    lost = election.after_loss_of_log(state(0, "0", replicas="0"), ALONE, 0, set())
+    assert lost is not None
+    assert shown(lost) == (NO_LEADER, "", "")
+    assert not lost.counts_on(0), "its broker may go on with the new directory"
+    empty = {0: LogEnd(-1, 0)}
+    assert election.after_change_of_brokers(lost, ALONE, {0}) is None
+    assert election.recovered(lost, ALONE, {0}, empty) is None
+    assert shown(election.recovered(lost, ALONE, {0}, {0: LogEnd(3, 10)})) == (0, "0", ""), "it was put back"
+    assert shown(election.led_uncleanly(lost, {0}, empty)) == (0, "0", "")
+
+
 @pytest.mark.parametrize(
     ("before", "broker", "after"),
     [

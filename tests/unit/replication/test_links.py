@@ -11,6 +11,7 @@ import pytest
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
 from headrace.replication.throttle import Throttle
+from headrace.storage.log import Log
 from headrace.testing.disk import PowerLost
 from tests.support.intake import RULES
 from tests.support.links import FOLLOWER, LEADER, TOPIC_ID, Pair, append, readable
@@ -318,6 +319,19 @@ def test_a_follower_that_hears_first_who_leads_waits_until_the_leader_has_heard_
     pair.ask()
     assert leader.high_watermark == 1
     assert not pair.later, "it had nothing to ask for again later"
+
+
+def test_a_follower_for_which_there_is_no_batch_gets_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compaction may have removed all that lies between its position and the end of the log."""
+    pair = Pair()
+    pair.elect(1, (LEADER,))
+    append(pair.leaders[0], b"as good as removed")
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "read", lambda *_: None)
+        pair.exchange()
+    append(pair.leaders[0], b"next")
+    pair.exchange()
+    assert pair.followers[0].log.log_end_offset == 2
 
 
 def test_a_follower_that_leaves_is_not_waited_with_any_more() -> None:

@@ -131,6 +131,30 @@ def test_records_without_a_key_go() -> None:
     assert contents(store) == {1: ("a", "1")}
 
 
+@pytest.mark.parametrize("ends_with_marker", [False, True])
+def test_the_last_batch_stays_so_that_the_end_of_the_log_can_be_fetched(ends_with_marker: bool) -> None:
+    """Though records without a key go, and markers of which nothing else is left."""
+    store = Store(COMPACT)
+    for _ in range(3):
+        append(store.log, encode_batch([Record(0, 1, None, b"x")]))
+    if ends_with_marker:
+        mark(store, committed=False)
+    store.log.producers().expire(store.clock.now_ms() + 100 * DAY, DAY, DAY)
+    for _ in range(2):
+        store.log.first_dirty_offset = 0  # as after a crash before it was written down
+        store.log.end_segment_older_than(1 << 60)
+        assert clean(store)
+        store.clock.advance(DAY + 1)
+    (batch,) = read_all(store.log)
+    assert read_header(batch).last_offset == store.log.log_end_offset - 1
+    assert not contents(store)
+    end = store.log.log_end_offset
+    write(store, ("a", "1"))
+    end_segment(store)
+    clean(store)
+    assert read_header(read_all(store.log)[0]).base_offset == end, "it is not the last one any more"
+
+
 def test_index_files_of_a_cleaned_segment_say_nothing_of_what_was_truncated() -> None:
     store = Store(COMPACT)
     for number in range(12):

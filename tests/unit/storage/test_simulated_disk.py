@@ -71,6 +71,17 @@ def test_what_is_lost_stays_lost_and_uses_up_no_fault() -> None:
     assert disk.listdir("/data") == []
 
 
+@pytest.mark.parametrize("names_kept", range(4))
+def test_nothing_of_a_lost_directory_comes_back_in_a_new_one_of_its_name(names_kept: int) -> None:
+    disk = with_file(b"safe", b"")
+    disk.create("/d/unsafe").close()
+    disk.lose("/d")
+    disk.mkdir("/d")
+    disk.sync_directory("/")
+    disk.crash(names_kept=names_kept)
+    assert disk.listdir("/d") == []
+
+
 def test_a_truncation_may_be_undone() -> None:
     disk = with_file(b"0123456789", b"")
     file = disk.open("/d/f")
