@@ -1,7 +1,8 @@
 """A small HTTP server for probes and scrapes, on the broker's event loop: GET, one request per connection.
 
 Whoever asks for something else than the paths it has is told so; whoever sends no request in time, or a head of more
-than `MOST_HEAD` bytes, or is one too many, is sent away. It takes few descriptors and no memory to speak of.
+than `MOST_HEAD` bytes, is sent away. Where there are too many, the one that has been slow for the longest makes room
+for the next, so that nobody keeps a probe out by holding connections. It takes few descriptors and little memory.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import structlog
 
 MOST_HEAD: Final = 8 * 1024
 MOST_CONNECTIONS: Final = 32
+"""That have not sent their request yet, and as many that are answered."""
 HEAD_SECONDS: Final = 5.0
 SEND_SECONDS: Final = 30.0
 JSON: Final = "application/json"
@@ -36,6 +38,10 @@ Headers = Mapping[str, str]
 Answerer = Callable[[Headers], Awaitable[HttpAnswer]]
 
 
+_Slowest = dict[asyncio.Task[None], None]
+"""Those that are at one step of their conversation, the first to come there first."""
+
+
 class _Refused(Exception):
     """A request that is answered with its status and nothing else."""
 
@@ -51,6 +57,8 @@ class Endpoint:
         self._paths = paths
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
+        self._asking: _Slowest = {}
+        self._answered: _Slowest = {}
 
     async def start(self, host: str, port: int) -> int:
         """Listen; the port, which the system chose if 0 was asked. Raises OSError."""
@@ -66,17 +74,23 @@ class Endpoint:
         await asyncio.gather(*self._open, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._open) >= MOST_CONNECTIONS:
-            writer.transport.abort()
-            return
         task = asyncio.get_running_loop().create_task(self._converse(reader, writer))
         self._open.add(task)
-        task.add_done_callback(self._open.discard)
+        _enter(self._asking, task)
+        task.add_done_callback(lambda _: self._ended(task, writer))
+
+    def _ended(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
+        self._open.discard(task)
+        self._asking.pop(task, None)
+        self._answered.pop(task, None)
+        if task.cancelled():  # perhaps before it had begun
+            writer.transport.abort()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(HEAD_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
+            self._has_asked()
             method, answer = await self._answer(head)
             async with asyncio.timeout(SEND_SECONDS):
                 writer.write(_encoded(answer, with_body=method != "HEAD"))
@@ -88,9 +102,12 @@ class Endpoint:
             writer.close()
         except (asyncio.IncompleteReadError, TimeoutError, OSError):
             writer.transport.abort()
-        except asyncio.CancelledError:
-            writer.transport.abort()
-            raise
+
+    def _has_asked(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._asking.pop(task, None)
+        _enter(self._answered, task)
 
     async def _answer(self, head: bytes) -> tuple[str, HttpAnswer]:
         method = ""
@@ -105,6 +122,14 @@ class Endpoint:
         except Exception:
             log.exception("monitoring request failed")
             return method, _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _enter(step: _Slowest, task: asyncio.Task[None]) -> None:
+    if len(step) >= MOST_CONNECTIONS:
+        slowest = next(iter(step))
+        del step[slowest]
+        slowest.cancel()
+    step[task] = None
 
 
 def _parsed(head: bytes) -> tuple[str, str, Headers]:

@@ -7,11 +7,18 @@ from http import HTTPStatus
 import pytest
 
 from headrace.server.monitoring import endpoint
-from headrace.server.monitoring.endpoint import Endpoint, Headers, HttpAnswer
+from headrace.server.monitoring.endpoint import MOST_CONNECTIONS, Endpoint, Headers, HttpAnswer
+
+LARGE = 32 << 20
+"""More than the buffers of a connection hold."""
 
 
 async def _hello(headers: Headers) -> HttpAnswer:
     return HttpAnswer(f"hello {headers.get('user-agent', '?')}".encode())
+
+
+async def _large(_headers: Headers) -> HttpAnswer:
+    return HttpAnswer(bytes(LARGE))
 
 
 async def _broken(_headers: Headers) -> HttpAnswer:
@@ -20,7 +27,7 @@ async def _broken(_headers: Headers) -> HttpAnswer:
 
 def serve(talk: Callable[[int, Endpoint], Awaitable[None]]) -> None:
     async def main() -> None:
-        served = Endpoint({"/hello": _hello, "/broken": _broken})
+        served = Endpoint({"/hello": _hello, "/broken": _broken, "/large": _large})
         port = await served.start("127.0.0.1", 0)
         try:
             await talk(port, served)
@@ -97,17 +104,36 @@ def test_who_sends_no_request_in_time_is_sent_away(monkeypatch: pytest.MonkeyPat
     serve(talk)
 
 
-def test_connections_beyond_the_limit_are_closed_and_the_others_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "MOST_CONNECTIONS", 1)
+async def ask_without_end(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /hello HTTP/1.1\r\n")
+    return reader, writer
 
+
+def test_who_keeps_its_request_back_makes_room_for_the_next() -> None:
     async def talk(port: int, _: Endpoint) -> None:
-        first = await asyncio.open_connection("127.0.0.1", port)
-        first[1].write(b"GET /hello HTTP/1.1\r\n")
-        second = await asyncio.open_connection("127.0.0.1", port)
-        assert await until_closed(second[0]) == b""
-        first[1].write(b"\r\n")
-        assert status(await first[0].read()) == HTTPStatus.OK
-        for writer in (first[1], second[1]):
-            writer.close()
+        slow = [await ask_without_end(port) for _number in range(MOST_CONNECTIONS + 8)]
+        for _number in range(MOST_CONNECTIONS - 1):
+            assert status(await said(port, b"GET /hello HTTP/1.1\r\n\r\n")) == HTTPStatus.OK
+        assert await until_closed(slow[0][0]) == b""
+        slow[-1][1].write(b"\r\n")
+        assert status(await slow[-1][0].read()) == HTTPStatus.OK, "the latest of them had its place still"
+        for connection in slow:
+            connection[1].close()
+
+    serve(talk)
+
+
+def test_who_does_not_read_its_answer_makes_room_for_the_next() -> None:
+    async def talk(port: int, _: Endpoint) -> None:
+        slow = []
+        for _number in range(MOST_CONNECTIONS + 1):
+            slow.append(await asyncio.open_connection("127.0.0.1", port, limit=1))
+            slow[-1][1].write(b"GET /large HTTP/1.1\r\n\r\n")
+            await slow[-1][0].readexactly(1)
+        assert status(await said(port, b"GET /hello HTTP/1.1\r\n\r\n")) == HTTPStatus.OK
+        assert len(await until_closed(slow[0][0])) < LARGE, "it was cut off"
+        for connection in slow:
+            connection[1].close()
 
     serve(talk)
