@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final, cast
@@ -21,8 +21,8 @@ from . import connecting
 from .console import Failure, bad_input, examples, explain, note, say, say_json
 from .options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, delimiter, pairs, time_ms
 from .progress import Advance, progress
-from .records import Recipe, csv_records, json_records, paced, records_of, whole_file
-from .registries import Encoder, RegistryUrl, require_registry
+from .records import Headers, Recipe, csv_records, json_records, paced, records_of, whole_file
+from .registries import NONE, Encoder, EncoderById, RegistryUrl, require_registry
 
 _FLUSH_SECONDS: Final = 120.0
 _SETTLE_SECONDS: Final = 5.0
@@ -139,6 +139,10 @@ def produce(
     With --value-schema or --key-schema each value or key is JSON, and encoded by a schema of the registry (Avro, JSON
     Schema, Protobuf) as serializers do it; @FILE registers a schema first. Cells of CSV become what the schema says,
     and strings without one.
+
+    With --format json each line is a record as `headrace consume --json` prints it: value, and if they are there key,
+    headers, timestamp and partition. A value with a value_schema_id (and value_message, for Protobuf) is encoded by
+    that schema, and a key likewise; --registry none writes it as plain JSON.
     """
     _refuse_mixtures(format_, whole, key, key_separator, columns, key_column)
     encoders = _encoders(topic, value_schema, key_schema, registry, bootstrap, properties)
@@ -150,6 +154,7 @@ def produce(
         timestamp=0 if timestamp is None else time_ms(timestamp, "--timestamp", time.time_ns() // 1_000_000),
         encode_value=encoders[0],
         encode_key=encoders[1],
+        encode_by_id=_encoder_by_id(format_, registry, bootstrap, properties),
     )
     source = Source(
         files=_checked(files or []),
@@ -161,7 +166,9 @@ def produce(
         recipe=recipe,
     )
     settings = {**_delivery(acks, idempotent), "compression.type": compression.value}
-    _require_topic(connecting.admin(bootstrap, properties), topic, partition, create)
+    partitions = _require_topic(connecting.admin(bootstrap, properties), topic, partition, create)
+    if partition is None:
+        source = replace(source, partitions=partitions)
     writer = connecting.record_writer(bootstrap, properties, topic, partition, settings)
     started = time.monotonic()
     ended_by = _transfer(source, writer, count, rate)
@@ -206,6 +213,14 @@ def _encoders(
     )
 
 
+def _encoder_by_id(
+    format_: Format, registry: str | None, bootstrap: str, properties: list[str] | None
+) -> EncoderById | None:
+    if format_ is not Format.JSON or registry == NONE:
+        return None
+    return EncoderById(lambda: require_registry(registry, bootstrap, properties))
+
+
 def _transfer(source: "Source", writer: RecordWriter, count: int | None, rate: float | None) -> EndedBy:
     """Send what there is to send; the error that ended it early, if one did."""
     shown = not source.is_interactive()
@@ -219,7 +234,7 @@ def _transfer(source: "Source", writer: RecordWriter, count: int | None, rate: f
         return _send(writer, records if rate is None else paced(records, rate, time.monotonic, writer.poll))
 
 
-def _headers(items: list[str] | None) -> list[tuple[str, bytes]] | None:
+def _headers(items: list[str] | None) -> Headers | None:
     """Headers in the order given; a name may stand twice."""
     return [(name, value.encode()) for item in items or () for name, value in pairs([item], "--header").items()] or None
 
@@ -239,8 +254,8 @@ def _delivery(acks: Acks, idempotent: bool | None) -> dict[str, Any]:
     return {"acks": acks.value, "enable.idempotence": acks is Acks.ALL if idempotent is None else idempotent}
 
 
-def _require_topic(admin: Admin, topic: str, partition: int | None, create: bool) -> None:
-    """See that the topic is there, or make it where that was asked for."""
+def _require_topic(admin: Admin, topic: str, partition: int | None, create: bool) -> int:
+    """See that the topic is there, or make it where that was asked for; how many partitions it has."""
     if create:
         error = admin.create_topics([topic])[topic]
         if error is None:
@@ -250,6 +265,7 @@ def _require_topic(admin: Admin, topic: str, partition: int | None, create: bool
     partitions = len(_numbers(admin, topic, is_new=create))
     if partition is not None and partition >= partitions:
         raise bad_input(f"--partition {partition}: topic '{topic}' has {partitions}, from 0 to {partitions - 1}")
+    return partitions
 
 
 def _numbers(admin: Admin, topic: str, *, is_new: bool) -> list[int]:
@@ -275,6 +291,8 @@ class Source:
     key_column: str | None = None
     delimiter: bytes
     recipe: Recipe
+    partitions: int | None = None
+    """How many the topic has, of which lines of JSON may name one; None where all records go to the same."""
 
     def total_bytes(self) -> int | None:
         """How much there is to read; None if that cannot be known."""
@@ -298,7 +316,7 @@ class Source:
         if self.format is Format.CSV:
             return csv_records(readable, self.recipe, name, advance, columns=self.columns, key_column=self.key_column)
         if self.format is Format.JSON:
-            return json_records(readable, self.recipe, name, advance)
+            return json_records(readable, self.recipe, name, advance, partitions=self.partitions)
         return records_of(readable, self.recipe, self.delimiter, name, advance)
 
 

@@ -15,8 +15,13 @@ from .progress import Advance
 
 Clock = Callable[[], float]
 Encode = Callable[["bytes | dict[str, str]"], bytes]
+EncodeById = Callable[[Any, int, str, str], bytes]
+Headers = list[tuple[str, bytes | None]]
 
 _CHUNK: Final = 256 << 10
+_LATEST_TIMESTAMP: Final = 2**63 - 1
+_MOST_SHOWN: Final = 60
+_TOO_DEEP: Final = "is nested too deeply"
 
 
 class Readable(Protocol):
@@ -30,11 +35,13 @@ class Recipe:
     key_separator: bytes | None = None
     key: bytes | None = None
     null_value: bytes | None = None
-    headers: list[tuple[str, bytes]] | None = None
+    headers: Headers | None = None
     timestamp: int = 0
     encode_key: Encode | None = None
     encode_value: Encode | None = None
     """What makes bytes of a schema from JSON, or from a row of CSV; None leaves a value as it is."""
+    encode_by_id: EncodeById | None = None
+    """The same for lines of JSON that name their schemas, where none is given for all."""
 
     def record(self, piece: bytes, number: int, source: str) -> Record:
         """The record of one piece, which is the `number`th of its source."""
@@ -70,6 +77,8 @@ def _encoded(encode: Encode | None, value: bytes | dict[str, str] | None, where:
         return json.dumps(value, ensure_ascii=False).encode() if isinstance(value, dict) else value
     try:
         return encode(value)
+    except RecursionError as error:
+        raise bad_input(f"{where} {_TOO_DEEP}") from error
     except ValueError as error:
         raise bad_input(f"{where}: {error}") from error
 
@@ -118,6 +127,7 @@ def csv_records(
     key_column: str | None = None,
 ) -> Iterator[Record]:
     """The rows of CSV as objects of JSON, by the columns that the first line names, or these."""
+    csv.field_size_limit(MAX_RECORD_BYTES)
     reader = csv.reader(_lines(stream, name, on_bytes), strict=True)
     try:
         head = list(columns) or next(reader, [])
@@ -153,26 +163,105 @@ def _check_head(head: Sequence[str], key_column: str | None, name: str) -> None:
         raise bad_input(f"--key-column {key_column}: {name} has the columns {', '.join(head)}")
 
 
-def json_records(stream: Readable, recipe: Recipe, name: str, on_bytes: Advance) -> Iterator[Record]:
-    """Lines as `headrace consume --json` prints them: key, value, headers and timestamp of each record."""
+def json_records(
+    stream: Readable, recipe: Recipe, name: str, on_bytes: Advance, *, partitions: int | None = None
+) -> Iterator[Record]:
+    """Lines as `headrace consume --json` prints them: key, value, headers, timestamp and partition of each record.
+
+    With `partitions`, which is how many the topic has, each record goes to the one it names.
+    """
     for number, piece in enumerate(pieces(stream, b"\n", name, on_bytes), 1):
         if not piece.strip():
             continue
         where = f"record {number} of {name}"
         try:
-            found = json.loads(piece)
+            fields = json.loads(piece)
+        except RecursionError as error:
+            raise bad_input(f"{where} {_TOO_DEEP}") from error
         except ValueError as error:
             raise bad_input(f"{where} is not JSON: {error}") from error
-        if not isinstance(found, dict) or "value" not in found:
+        if not isinstance(fields, dict) or "value" not in fields:
             raise bad_input(f'{where} is not an object with a value, such as {{"key": "k", "value": "v"}}')
-        record = recipe.made(_bytes(found.get("key")), _bytes(found["value"]), number, name)
-        headers = found.get("headers") or []
         try:
-            record.headers = [(str(key), _bytes(value) or b"") for key, value in headers] or recipe.headers
-            record.timestamp = int(found.get("timestamp") or 0) or recipe.timestamp
-        except (TypeError, ValueError) as error:
-            raise bad_input(f'{where}: headers are [["name", "value"], ...], and timestamp is a number') from error
+            record = _json_record(fields, recipe, number, name, partitions)
+        except RecursionError as error:
+            raise bad_input(f"{where} {_TOO_DEEP}") from error
+        except ValueError as error:
+            raise bad_input(f"{where}: {error}") from error
         yield record
+
+
+def _json_record(fields: dict[str, Any], recipe: Recipe, number: int, name: str, partitions: int | None) -> Record:
+    """ValueError says what is wrong with the fields."""
+    by_schema = {part: _by_schema(fields, part, recipe) for part in ("key", "value")}
+    plain = {part: _bytes(fields.get(part)) for part, encoded in by_schema.items() if encoded is None}
+    record = recipe.made(plain.get("key"), plain.get("value"), number, name)
+    record.key = by_schema["key"] or record.key
+    record.value = by_schema["value"] or record.value
+    record.headers = _headers(fields.get("headers")) or recipe.headers
+    record.timestamp = _timestamp(fields.get("timestamp")) or recipe.timestamp
+    if partitions is not None:
+        record.partition = _partition(fields.get("partition"), partitions)
+    return record
+
+
+def _by_schema(fields: dict[str, Any], part: str, recipe: Recipe) -> bytes | None:
+    """A key or value encoded by the schema that the line names for it; None where it names none that counts."""
+    schema_id = fields.get(f"{part}_schema_id")
+    for_all = recipe.encode_key if part == "key" else recipe.encode_value
+    if schema_id is None or for_all is not None or recipe.encode_by_id is None:
+        return None
+    if type(schema_id) is not int:
+        raise ValueError(f"{part}_schema_id {_shown(schema_id)} is not the id of a schema")
+    message = fields.get(f"{part}_message") or ""
+    return recipe.encode_by_id(fields.get(part), schema_id, str(message), f"{part}_schema_id")
+
+
+def _headers(given: Any) -> Headers:
+    """Headers as pairs, as an object of names and values, or as the gateway has them: objects with name and value."""
+    pairs = list(given.items()) if isinstance(given, dict) else given or []
+    if not isinstance(pairs, list):
+        raise _no_headers(given)
+    headers: Headers = []
+    for pair in pairs:
+        match pair:
+            case [str(name), value] | {"name": str(name), "value": value}:
+                name.encode()
+                headers.append((name, _bytes(value)))
+            case _:
+                raise _no_headers(given)
+    return headers
+
+
+def _no_headers(given: Any) -> ValueError:
+    return ValueError(f'headers {_shown(given)} are not [["name", "value"], ...] or {{"name": "value", ...}}')
+
+
+def _timestamp(given: Any) -> int:
+    """0 for none."""
+    try:
+        timestamp = int(given or 0)
+    except (TypeError, ValueError, OverflowError):
+        timestamp = _LATEST_TIMESTAMP + 1
+    if not -1 <= timestamp <= _LATEST_TIMESTAMP:
+        raise ValueError(f"timestamp {_shown(given)} is not a number of milliseconds since 1970")
+    return max(timestamp, 0)
+
+
+def _partition(given: Any, partitions: int) -> int:
+    if given is None:
+        return -1
+    if type(given) is not int or given not in range(partitions):
+        raise ValueError(
+            f"partition {_shown(given)}: the topic has {partitions}, from 0 to {partitions - 1}; leave it out for"
+            " keys to choose, or give --partition for all"
+        )
+    return given
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
 
 
 def _bytes(value: Any) -> bytes | None:
@@ -182,7 +271,7 @@ def _bytes(value: Any) -> bytes | None:
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, dict) and value.keys() == {"base64"}:
-        return base64.b64decode(str(value["base64"]))
+        return base64.b64decode(str(value["base64"]), validate=True)
     return json.dumps(value, ensure_ascii=False).encode()
 
 

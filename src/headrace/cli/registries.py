@@ -152,6 +152,10 @@ class Encoder:
             return self._encode(value, coerce=True)
         return self._encode(self._parsed(value))
 
+    def of_json(self, value: Any) -> bytes:
+        """The same for what JSON has."""
+        return self._encode(value)
+
     def _parsed(self, data: bytes) -> Any:
         try:
             text = data.decode()
@@ -165,6 +169,25 @@ class Encoder:
             if self._takes_text:
                 return text
             raise ValueError(f"it is not JSON: {error}") from None
+
+
+class EncoderById:
+    """Encodes values of JSON with the schemas they name. Looks for the registry when the first one does."""
+
+    def __init__(self, find: "Callable[[], SchemaRegistry]") -> None:
+        self._find = find
+        self._registry: SchemaRegistry | None = None
+        self._encoders: dict[tuple[int, str], Encoder] = {}
+
+    def __call__(self, value: Any, schema_id: int, message: str, option: str) -> bytes:
+        """ValueError says why it cannot be; `option` is what names the schema."""
+        found = self._encoders.get((schema_id, message))
+        if found is None:
+            if self._registry is None:
+                self._registry = self._find()
+            which = f"id:{schema_id}{f'#{message}' if message else ''}"
+            found = self._encoders[schema_id, message] = encoder(self._registry, which, "", option)
+        return found.of_json(value)
 
 
 def encoder(registry: "SchemaRegistry", which: str, subject: str, option: str) -> Encoder:

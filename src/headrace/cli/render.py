@@ -176,6 +176,8 @@ def as_json(message: Message, decode: Decode = lambda _data: None) -> bytes:
         if found is not None:
             values[name] = found.value
             values[f"{name}_schema_id"] = found.schema_id
+            if found.message:
+                values[f"{name}_message"] = found.message
     return _json(values)
 
 

@@ -24,9 +24,11 @@ _WITHDRAWN: Final = ("_PURGE_QUEUE", "_PURGE_INFLIGHT")
 class Record:
     value: bytes | None
     key: bytes | None = None
-    headers: list[tuple[str, bytes]] | None = None
+    headers: list[tuple[str, bytes | None]] | None = None
     timestamp: int = 0
     """Milliseconds since 1970; 0 takes the time of sending."""
+    partition: int = -1
+    """-1 leaves it to the key; that of the writer, if it has one, goes before."""
 
 
 class RecordWriter:
@@ -82,12 +84,13 @@ class RecordWriter:
     def write(self, record: Record) -> None:
         """Queue one record; waits while the buffer is full. The hot path of bulk loads: no context managers here."""
         value, key = record.value, record.key
+        partition = record.partition if self._partition < 0 else self._partition
         while True:
             try:
                 if record.headers or record.timestamp:
-                    self._produce(self.topic, value, key, self._partition, None, None, record.timestamp, record.headers)
+                    self._produce(self.topic, value, key, partition, None, None, record.timestamp, record.headers)
                 else:
-                    self._produce(self.topic, value, key, self._partition)
+                    self._produce(self.topic, value, key, partition)
                 break
             except BufferError:
                 self._producer.poll(0.1)

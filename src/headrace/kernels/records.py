@@ -255,7 +255,7 @@ class Run(NamedTuple):
     """Records that are like an earlier one: where the next begins, its place, and the timestamp deltas of these."""
 
     at: int
-    index: int
+    place: int
     newest: int
     oldest: int
 
@@ -320,11 +320,11 @@ def walk(data: Sequence[int], state: MutableSequence[int]) -> int:
             newest = max(newest, alike.newest)
             oldest = min(oldest, alike.oldest)
             if like.is_keyless:
-                for place in range(index, min(alike.index, index + KEYLESS_ROOM - keyless)):
+                for place in range(index, min(alike.place, index + KEYLESS_ROOM - keyless)):
                     state[KEYLESS + 1 + keyless + place - index] = place
-                keyless += alike.index - index
+                keyless += alike.place - index
             at = alike.at
-            index = alike.index
+            index = alike.place
             if index == count:
                 break
         record = parts(data, at, size, index)

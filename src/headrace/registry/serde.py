@@ -32,10 +32,11 @@ class Unencodable(ValueError):
 
 
 class DecodedValue(NamedTuple):
-    """A value as JSON has it, and the schema it was written with."""
+    """A value as JSON has it, and the schema it was written with; for Protobuf also which message it is."""
 
     value: Any
     schema_id: int
+    message: str = ""
 
 
 class Codec(Protocol):
@@ -47,6 +48,9 @@ class Codec(Protocol):
 
     def decode(self, data: bytes) -> Any:
         """The value in these bytes, as JSON has it."""
+
+    def message_of(self, data: bytes) -> str:
+        """Which of a Protobuf schema's messages the bytes are; nothing for values of other schemas."""
 
     def encode(self, value: Any, *, coerce: bool = False) -> bytes:
         """A value of JSON in bytes; with `coerce` texts may stand for numbers, as in CSV."""
@@ -74,8 +78,8 @@ class Serde:
         if schema_id not in self._codecs:
             schema = self._registry.schema(schema_id)
             self._codecs[schema_id] = None if schema is None else self.codec(schema)
-        codec = self._codecs[schema_id]
-        return None if codec is None else DecodedValue(codec.decode(data[_HEAD.size :]), schema_id)
+        codec, body = self._codecs[schema_id], data[_HEAD.size :]
+        return None if codec is None else DecodedValue(codec.decode(body), schema_id, codec.message_of(body))
 
     def codec(self, schema: RegisteredSchema, message: str = "") -> Codec:
         """What decodes and encodes values of a schema; of Protobuf's messages the first, unless one is named."""
@@ -126,6 +130,9 @@ class JsonCodec:
             return json.loads(data)
         except ValueError as error:
             raise Undecodable(f"not JSON: {error}") from error
+
+    def message_of(self, data: bytes) -> str:  # noqa: ARG002 - there is but one
+        return ""
 
     def encode(self, value: Any, *, coerce: bool = False) -> bytes:
         if coerce and isinstance(value, dict):
@@ -209,6 +216,9 @@ class ProtobufCodec:
         except DecodeError as error:
             raise Undecodable(f"not a {message.DESCRIPTOR.full_name}: {error}") from error
         return json_format.MessageToDict(message, preserving_proto_field_name=True)
+
+    def message_of(self, data: bytes) -> str:
+        return str(self._message(_read_indexes(data)[0]).DESCRIPTOR.full_name)
 
     def encode(self, value: Any, *, coerce: bool = False) -> bytes:  # noqa: ARG002 - its JSON takes texts for numbers
         from google.protobuf import json_format
@@ -305,6 +315,9 @@ class AvroCodec:
         if stream.tell() != len(data):
             raise Undecodable(f"{len(data) - stream.tell()} bytes follow the value")
         return _plain(value)
+
+    def message_of(self, data: bytes) -> str:  # noqa: ARG002 - there is but one
+        return ""
 
     def encode(self, value: Any, *, coerce: bool = False) -> bytes:
         from io import BytesIO

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cli.console import Failure
-from headrace.cli.records import Recipe, paced, pieces, records_of, whole_file
+from headrace.cli.records import Recipe, csv_records, json_records, paced, pieces, records_of, whole_file
 from headrace.client.writer import Record
 
 
@@ -75,3 +75,61 @@ def test_a_rate_spaces_records_evenly() -> None:
 
     list(paced(iter([Record(value=b"")] * 11), 5.0, lambda: time, wait))
     assert time == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        (b'[["a", "1"], ["a", null]]', [("a", b"1"), ("a", None)]),
+        (b'{"a": "1", "b": {"base64": "/w=="}, "c": null}', [("a", b"1"), ("b", b"\xff"), ("c", None)]),
+        (b'[{"name": "a", "value": "1"}]', [("a", b"1")]),
+        (b"[]", None),
+        (b"null", None),
+    ],
+)
+def test_headers_of_json_are_pairs_or_an_object(headers: bytes, expected: object) -> None:
+    line = b'{"value": "v", "headers": %s}' % headers
+    (record,) = json_records(io.BytesIO(line), Recipe(), "x", ignore)
+    assert record.headers == expected
+
+
+def test_a_record_of_json_goes_to_the_partition_it_names() -> None:
+    lines = b'{"value": "v", "partition": 1}\n{"value": "v"}\n'
+    assert [r.partition for r in json_records(io.BytesIO(lines), Recipe(), "x", ignore, partitions=2)] == [1, -1]
+    assert [r.partition for r in json_records(io.BytesIO(lines), Recipe(), "x", ignore)] == [-1, -1]
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        (b'{"value": "\\ud800"}', "surrogates not allowed"),
+        (b'{"value": {"a": "\\ud800"}}', "surrogates not allowed"),
+        (b'{"value": 1, "headers": {"\\ud800": "x"}}', "surrogates not allowed"),
+        (b'{"value": {"base64": "no!"}}', "base64"),
+        (b'{"value": 1, "timestamp": 1e30}', r"timestamp 1e\+30 is not a number of milliseconds"),
+        (b'{"value": 1, "timestamp": Infinity}', "timestamp Infinity is not a number of milliseconds"),
+        (b'{"value": 1, "timestamp": {}}', None),
+        (b'{"value": 1, "timestamp": [1]}', r"timestamp \[1\] is not a number of milliseconds"),
+        (b'{"value": 1, "headers": 5}', "headers 5 are not"),
+        (b'{"value": 1, "headers": [{"a": "1", "b": "2"}]}', "headers .* are not"),
+        (b'{"value": 1, "partition": 2}', "partition 2: the topic has 2, from 0 to 1"),
+        (b'{"value": 1, "partition": true}', "partition true: the topic has 2"),
+        (b'{"value": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "is nested too deeply"),
+        (b'{"value": 1, "value_schema_id": "7"}', 'value_schema_id "7" is not the id of a schema'),
+    ],
+)
+def test_what_is_wrong_with_a_record_of_json_is_told_with_its_number(line: bytes, wrong: str | None) -> None:
+    recipe = Recipe(encode_by_id=lambda *_: b"\0")
+    found = json_records(io.BytesIO(line), recipe, "'in'", ignore, partitions=2)
+    if wrong is None:
+        assert next(found).timestamp == 0
+        return
+    with pytest.raises(Failure, match=rf"record 1 of 'in'.*{wrong}"):
+        next(found)
+
+
+def test_a_cell_of_csv_may_be_as_large_as_a_record() -> None:
+    text = b"a\n" + b"x" * 200_000 + b"\n"
+    (record,) = csv_records(io.BytesIO(text), Recipe(), "x", ignore)
+    assert record.value is not None
+    assert len(record.value) > 200_000

@@ -208,6 +208,57 @@ def test_what_consume_prints_as_json_produce_takes_back(call: Run, broker: Broke
     assert call("consume", copy, "--json").stdout.replace(copy, topic) == shown
 
 
+def test_a_copy_by_way_of_json_has_the_schemas_of_the_original(
+    call: Run, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    keys, order = written(tmp_path / "key.avsc", '"string"'), written(tmp_path / "order.avsc", ORDER)
+    proto = written(tmp_path / "order.proto", PROTO)
+    for schema, line in [
+        (f"{order}", 'a:{"id": 7, "total": 3}'),
+        (f"{proto}#Other", 'b:{"name": "x"}'),
+        (f"{proto}", 'c:{"id": 1}'),
+    ]:
+        call("schema", "compatibility", f"{topic}-value", "--set", "none")
+        sent = call("produce", topic, "-K", ":", "--key-schema", f"@{keys}", "--value-schema", f"@{schema}", stdin=line)
+        assert sent.exit_code == 0, sent.stderr
+    assert call("produce", topic, stdin="plain").exit_code == 0
+    shown = call("consume", topic, "--json").stdout
+    assert json.loads(shown.splitlines()[1])["value_message"] == "Other"
+    copy = broker.create_topic(f"{topic}.copy")
+    assert call("produce", copy, "--format", "json", stdin=shown).exit_code == 0
+    for part in ("{key}", "{value}"):
+        as_bytes = [
+            call("consume", name, "--registry", "none", "--format", part).stdout_bytes for name in (topic, copy)
+        ]
+        assert as_bytes[0] == as_bytes[1]
+    assert call("consume", copy, "--json").stdout.replace(copy, topic) == shown
+
+
+def test_a_schema_id_that_no_registry_has_is_told_and_may_be_left_aside(call: Run, topic: str) -> None:
+    line = '{"value": {"id": 7}, "value_schema_id": 4711}'
+    refused = call("produce", topic, "--format", "json", stdin=line)
+    assert (refused.exit_code, "value_schema_id id:4711: the registry has no such schema" in refused.stderr) == (
+        2,
+        True,
+    )
+    assert call("produce", topic, "--format", "json", "--registry", "none", stdin=line).exit_code == 0
+    assert lines(call("consume", topic)) == ['{"id": 7}']
+
+
+def test_records_of_json_keep_their_partitions_and_null_headers(call: Run, broker: Broker, topic: str) -> None:
+    wide, copy = broker.create_topic(f"{topic}.wide", 3), broker.create_topic(f"{topic}.copy", 3)
+    given = [{"value": str(p), "partition": p, "headers": [["h", None], ["h", ""]]} for p in (2, 0, 1)]
+    call("produce", wide, "--format", "json", stdin="".join(f"{json.dumps(one)}\n" for one in given))
+    shown = call("consume", wide, "--json").stdout
+    found = sorted((json.loads(line) for line in shown.splitlines()), key=lambda one: one["partition"])
+    assert [(one["value"], one["headers"]) for one in found] == [(v, [["h", None], ["h", ""]]) for v in "012"]
+    assert call("produce", copy, "--format", "json", "--partition", "1", stdin=shown).exit_code == 0
+    copied = [json.loads(line)["partition"] for line in lines(call("consume", copy, "--json"))]
+    assert copied == [1, 1, 1]
+    narrow = call("produce", topic, "--format", "json", stdin=json.dumps({"value": "x", "partition": 2}))
+    assert (narrow.exit_code, "partition 2: the topic has 1, from 0 to 0" in narrow.stderr) == (2, True)
+
+
 def test_a_terminal_is_never_sent_garbage(
     call: Run, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
