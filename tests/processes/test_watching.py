@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -22,7 +24,8 @@ from tests.support.process import START_SECONDS, ClusterProcesses, wait_for
 pytestmark = pytest.mark.slow
 
 SEEN_SECONDS = 10.0
-SETTINGS = {"auto.create.topics.enable": "false", "zookeeper.session.timeout.ms": "4000"}
+SESSION_SECONDS = 4
+SETTINGS = {"auto.create.topics.enable": "false", "zookeeper.session.timeout.ms": str(SESSION_SECONDS * 1000)}
 FULL, KILLED = 3, 2
 RECORDS = 3_000
 
@@ -167,6 +170,32 @@ def test_a_cluster_that_goes_and_comes_is_followed_and_a_hanging_broker_keeps_no
         await screen.shows("nobody answers", lambda: "no broker answers" in screen.health())
         assert (await asyncio.to_thread(doctor, run, cluster, "brokers"))[0] == 3
         await asyncio.to_thread(cluster.start, cluster.brokers)
+        await screen.shows("all is well again", lambda: screen.health().startswith("ok"), START_SECONDS)
+
+    on_screen(cluster.bootstrap, talk)
+
+
+def test_a_cluster_whose_zookeeper_hangs_is_shown_by_what_its_brokers_say(cluster: ClusterProcesses, run: Run) -> None:
+    (server,) = cluster.zookeeper.servers
+
+    async def talk(screen: Screen) -> None:
+        await screen.shows("all is well", lambda: screen.health().startswith("ok"), START_SECONDS)
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            lost = "ZooKeeper unreachable, broker not registered"
+            seconds = SESSION_SECONDS + SEEN_SECONDS
+            await screen.shows("what they say", lambda: screen.health().count(lost) == 3, seconds)
+            for broker in cluster.brokers:
+                assert "ZooKeeper unreachable" in screen.row(Section.BROKERS, str(broker))[0]
+            code, found = await asyncio.to_thread(doctor, run, cluster, "brokers", "partitions", "store")
+            assert code == 2
+            for broker in cluster.brokers:
+                assert any(f"broker {broker}: ZooKeeper unreachable" in each for each in found["store"])
+            assert "offline partitions" in str(found["partitions"])
+            once = await asyncio.to_thread(run, "top", "--once", "-b", cluster.bootstrap)
+            assert (once.exit_code, lost in once.stdout, "orders" in once.stdout) == (0, True, True)
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
         await screen.shows("all is well again", lambda: screen.health().startswith("ok"), START_SECONDS)
 
     on_screen(cluster.bootstrap, talk)

@@ -220,6 +220,8 @@ class Observer:
         except _CONNECTION_ERRORS as error:
             if isinstance(error, AuthenticationRefused) and self._view is None:
                 raise ClientError(f"not let in by {error}", AUTHENTICATION_FAILED) from error
+            if self._look_at_health():
+                return f"the cluster's metadata cannot be read: {error}"
             if self._view is None and _CLOSED in str(error):
                 return f"{HANGS_UP} ({error})"
             return f"no broker answers at {error}"
@@ -228,6 +230,21 @@ class Observer:
         self._view_pace.took(began, self._clock())
         self._view = _with_addresses(view, self._view)
         return ""
+
+    def _look_at_health(self) -> bool:
+        """Whether brokers tell their health, though nothing else. Who does is known from then on, if nobody was."""
+        addresses = enumerate(self._candidates())
+        asked = {number: BrokerView(id=number, host=a.host, port=a.port) for number, a in addresses}
+        reports = self.ask(asked.values(), lambda _, channel: ask_report(channel))
+        if reports and self._view is None:
+            found = {report.broker_id: replace(asked[n], id=report.broker_id) for n, report in reports.items()}
+            self._view = ClusterView(
+                cluster_id=next(iter(reports.values())).cluster_id,
+                controller=None,
+                brokers=tuple(found[broker] for broker in sorted(found)),
+                partitions=(),
+            )
+        return bool(reports)
 
     def _from_any(self, work: Callable[[Channel], T]) -> T:
         """From the broker that answered last, else from whichever is first to answer."""
@@ -318,13 +335,16 @@ class Observer:
         self, turns: _Turns, led: list[PartitionView], beginning: frozenset[TopicPartition], whole: bool
     ) -> BrokerReading:
         now = self._clock()
+        health: HealthReport | None = None
+        clock: ClockReading | None = None
         try:
             health, clock = self._read_health(turns)
             reading = turns.link.call(lambda channel: self._read_rest(channel, turns, led, whole))
             some = [p for p in led if p.key in beginning][:BATCH]
             starts = turns.link.call(lambda channel: read_starts(channel, some))
         except ERRORS as error:
-            return BrokerReading(at=now, reason=str(error))
+            is_explained = health is not None and not health.ready
+            return BrokerReading(at=now, reason="" if is_explained else str(error), health=health, clock=clock)
         return replace(reading, health=health, clock=clock, starts=starts)
 
     def _read_health(self, turns: _Turns) -> tuple[HealthReport | None, ClockReading | None]:

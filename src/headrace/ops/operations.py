@@ -350,7 +350,7 @@ class Operations:
         return self._cluster.with_any(attempt) if at is None else self._cluster.with_broker(at, attempt)
 
 
-def partition_view(topic: str, partition: Any, moving: tuple[Replicas, Replicas] | None) -> PartitionView:
+def partition_view(topic: str, partition: Any, moving: tuple[Replicas, Replicas] | None = None) -> PartitionView:
     """A partition of an answer to Metadata or DescribeTopicPartitions; `moving` has who comes and who goes."""
     adding, removing = moving or ((), ())
     return PartitionView(

@@ -469,14 +469,17 @@ def _broker_problem(broker: _Broker) -> tuple[Severity, str]:
 
 def _headline(view: ClusterView, brokers: Iterable[BrokerRow], reason: str) -> tuple[Severity, str]:
     """How bad it is, and what it is: brokers first, then what each says, then partitions."""
-    if reason:
+    rows = list(brokers)
+    if reason and not any(broker.is_reached for broker in rows):
         return Severity.CRITICAL, reason
-    found = [complaint for broker in brokers if (complaint := _complaint(broker)) is not None]
+    found = [complaint for broker in rows if (complaint := _complaint(broker)) is not None]
     for problem in PartitionProblem:
         count = len(view.with_problem(problem))
         if count:
             found.append((_PARTITION_SEVERITY[problem], f"{count} {problem}"))
-    if view.controller is None:
+    if reason:
+        found.append((Severity.CRITICAL, reason))
+    elif view.controller is None:
         found.append((Severity.CRITICAL, "no controller"))
     if not found:
         return Severity.OK, "all replicas are in sync"

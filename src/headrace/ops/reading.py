@@ -4,9 +4,11 @@ Any broker that speaks Kafka's protocol can be asked; what an older one does not
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from headrace.client.columnar.channel import Channel
+from headrace.client.core.errors import ConnectionLost
 from headrace.client.core.groups import committed_request, read_committed
 from headrace.client.core.health import DESCRIBE_HEALTH, VERSION, describe_health_request, read_health
 from headrace.client.core.metadata import metadata_request
@@ -61,15 +63,18 @@ def read_report(channel: Channel) -> HealthReport:
 
 
 def read_cluster(channel: Channel) -> ClusterView:
-    """Brokers and partitions as this broker knows them."""
+    """Brokers and partitions as this broker knows them, be it from before it lost its cluster.
+
+    One that has lost it hangs up once it has answered Metadata, which is therefore asked after the partitions.
+    """
+    partitions = [partition_view(topic.name, each) for topic in _read_topics(channel) for each in topic.partitions]
     answer = channel.ask(ApiKey.METADATA, metadata_request([]))
     living = [BrokerView(id=b.node_id, host=b.host, port=b.port, rack=b.rack) for b in answer.brokers]
     moving = _read_moves(channel)
-    partitions = [
-        partition_view(topic.name, partition, moving.get(TopicPartition(topic.name, partition.partition_index)))
-        for topic in _read_topics(channel)
-        for partition in topic.partitions
-    ]
+    for at, each in enumerate(partitions) if moving else ():
+        if each.key in moving:
+            adding, removing = moving[each.key]
+            partitions[at] = replace(each, adding=adding, removing=removing)
     partitions.sort(key=_key)
     controller = int(answer.controller_id)
     return ClusterView(
@@ -106,7 +111,10 @@ def _read_moves(channel: Channel) -> dict[TopicPartition, tuple[tuple[int, ...],
     """Who comes and who goes; nobody where the controller cannot be asked."""
     if ApiKey.LIST_PARTITION_REASSIGNMENTS not in channel.served:
         return {}
-    answer = channel.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, {"timeout": _MOVES_TIMEOUT_MS, "topics": None})
+    try:
+        answer = channel.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, {"timeout": _MOVES_TIMEOUT_MS, "topics": None})
+    except ConnectionLost:
+        return {}
     return {
         TopicPartition(topic.name, p.partition_index): (tuple(p.adding_replicas), tuple(p.removing_replicas))
         for topic in answer.topics

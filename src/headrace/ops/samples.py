@@ -41,7 +41,7 @@ class BrokerReading:
     at: float
     """When, in seconds of a clock that does not go back."""
     reason: str = ""
-    """Why it did not answer; empty where it did."""
+    """Why it did not answer; empty where it did, or where it told by its health why it answers nothing else."""
     health: HealthReport | None = None
     """None where it did not answer, or is a broker of Apache Kafka, which has no such report."""
     clock: ClockReading | None = None
@@ -64,7 +64,13 @@ class ClusterSample:
 
     at: float
     view: ClusterView | None = None
-    """The newest there is; None where no broker was ever reached."""
+    """The newest there is; of brokers alone where they tell their health and nothing else, None where nobody was ever
+    reached."""
     reason: str = ""
-    """Why the cluster could not be asked this time; empty where it could."""
+    """Why the cluster's metadata could not be read this time; empty where it could."""
     brokers: Mapping[int, BrokerReading] = field(default_factory=dict)
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the cluster answers: with its metadata, or a broker of it with its health."""
+        return self.view is not None and (not self.reason or any(not each.reason for each in self.brokers.values()))

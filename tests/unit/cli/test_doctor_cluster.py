@@ -102,6 +102,26 @@ def test_a_store_that_brokers_do_not_reach_is_told_with_the_store() -> None:
     assert (finding.check, finding.status) == ("store", FAIL)
 
 
+def test_what_brokers_say_of_partitions_counts_where_old_metadata_does_not_show_it() -> None:
+    lost = {"health": health(1, Code.STORE_UNREACHABLE, Code.OFFLINE_PARTITIONS)}
+    finding = only("partitions", with_brokers(b1=lost, b2={}))
+    assert (finding.status, finding.found.startswith("broker 1: offline partitions")) == (FAIL, True)
+    seen = view(partition(PAYMENTS, leader=None, isr=()))
+    assert only("partitions", inspected(sample(10, seen, b1=lost, b2={}))).found == "1 offline: payments-0"
+
+
+def test_brokers_that_tell_their_health_alone_are_critical_and_nothing_is_said_of_what_is_not_known() -> None:
+    seen = replace(view(brokers=(broker(1),)), controller=None)
+    lost = health(1, Code.STORE_UNREACHABLE, Code.NOT_REGISTERED)
+    found = inspected(sample(10, seen, "the cluster's metadata cannot be read", b1={"health": lost}))
+    assert found.last.is_reached
+    assert [(f.status, f.found) for f in findings("brokers", found)] == [
+        (FAIL, "broker 1: broker not registered: it is so (here)"),
+        (FAIL, "the cluster's metadata cannot be read"),
+    ]
+    assert findings("partitions", found) == findings("settings", found) == []
+
+
 def test_partitions_are_as_bad_as_their_worst() -> None:
     seen = view(partition(ORDERS, isr=(1,)), partition(PAYMENTS, leader=None, isr=()))
     first, second = findings("partitions", with_view(seen, topics={"orders": SAFE}))

@@ -1,6 +1,7 @@
 """The observer against a broker in this process, and against brokers that hang, are gone, or are not ours."""
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,15 +11,18 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headrace.client.errors import ClientError
+from headrace.health import Code
 from headrace.ops.inspection import Wanted, inspect
 from headrace.ops.observer import GROUPS_AT_ONCE, Observer, Pace
 from headrace.ops.rates import RateModel
 from headrace.ops.reading import BATCH
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
+from headrace.protocol.peer import InternalApi, Message, encode_message
 from headrace.testing import Broker
 from tests.support.process import free_port
 from tests.support.scripted import Asked, Reply, ScriptedBroker
+from tests.unit.ops.test_rates import health
 
 PATIENCE = 60.0
 
@@ -264,3 +268,92 @@ def test_a_large_cluster_of_apache_kafka_is_read_in_batches_and_in_turns_without
     assert len(groups) == GROUPS
     assert (len(whole.ends), len(whole.groups)) == (PARTITIONS, GROUPS)
     assert (whole.sizes, whole.disk_free) == ({("large", 0): 5}, None)
+
+
+# Brokers that have lost their cluster
+
+LOST = health(1, Code.STORE_UNREACHABLE)
+MODERN = {**KAFKA, ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0), ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0)}
+
+
+class LostBroker:
+    """Answers Metadata once and then hangs up, or never; says in any case how it is."""
+
+    def __init__(self, *, tells_metadata: bool, is_silent: bool = False) -> None:
+        self._tells_metadata = tells_metadata
+        self._is_silent = is_silent
+        self._hangs_up = False
+        self.released = threading.Event()
+        served = {int(api): versions for api, versions in MODERN.items()}
+        self.scripted = ScriptedBroker(self._answer, served)
+
+    def _answer(self, asked: Asked) -> Reply:
+        if asked.api_key == InternalApi.DESCRIBE_HEALTH:
+            return b"".join(map(bytes, encode_message(Message(LOST.to_json()))))
+        if self._is_silent:
+            self.released.wait(PATIENCE)
+            return None
+        if self._hangs_up or not self._tells_metadata:
+            self._hangs_up = False
+            return None
+        if asked.api_key == ApiKey.METADATA:
+            self._hangs_up = True
+            return _metadata(asked.entity, self.scripted.port)
+        if asked.api_key == ApiKey.DESCRIBE_TOPIC_PARTITIONS:
+            return {"throttle_time": 0, "topics": [_topic()], "next_cursor": None}
+        return answer_as_kafka(asked, self.scripted.port)
+
+
+def _topic() -> dict[str, Any]:
+    partition = {
+        "error_code": ErrorCode.none,
+        "partition_index": 0,
+        "leader_id": 1,
+        "leader_epoch": 0,
+        "replica_nodes": [1],
+        "isr_nodes": [1],
+        "eligible_leader_replicas": None,
+        "last_known_elr": None,
+        "offline_replicas": [],
+    }
+    return {
+        "error_code": ErrorCode.none,
+        "name": "large",
+        "topic_id": None,
+        "is_internal": False,
+        "partitions": [partition],
+        "topic_authorized_operations": 0,
+    }
+
+
+def test_a_broker_that_hangs_up_after_its_metadata_is_read_whole_with_its_health() -> None:
+    lost = LostBroker(tells_metadata=True)
+    with lost.scripted, Observer(lost.scripted.bootstrap, seconds=PATIENCE) as observer:
+        sample = observer.observe(whole=True)
+    assert (sample.reason, sample.is_reached) == ("", True)
+    assert sample.view is not None
+    assert [(p.key, p.leader) for p in sample.view.partitions] == [(("large", 0), 1)]
+    assert sample.brokers[1].health == LOST
+    assert "ZooKeeper unreachable" in RateModel().add(sample).headline
+
+
+def test_brokers_that_tell_their_health_and_nothing_else_are_shown_with_it() -> None:
+    lost = LostBroker(tells_metadata=False)
+    with lost.scripted, Observer(lost.scripted.bootstrap, seconds=PATIENCE) as observer:
+        sample = observer.observe(whole=True)
+        again = observer.observe(whole=True)
+    for seen in (sample, again):
+        assert seen.is_reached
+        assert "metadata cannot be read" in seen.reason
+        assert (seen.brokers[1].health, seen.brokers[1].reason) == (LOST, "")
+        dashboard = RateModel().add(seen)
+        assert [(row.id, row.is_reached, row.problems) for row in dashboard.brokers] == [(1, True, LOST.problems)]
+        assert dashboard.headline.startswith("broker 1 ZooKeeper unreachable; the cluster's metadata cannot be read")
+
+
+def test_a_broker_that_keeps_requests_waiting_until_it_knows_its_cluster_is_shown_with_its_health() -> None:
+    lost = LostBroker(tells_metadata=False, is_silent=True)
+    with lost.scripted, Observer(lost.scripted.bootstrap, seconds=1.0) as observer:
+        sample = observer.observe(whole=True)
+        lost.released.set()
+    assert (sample.is_reached, sample.brokers[1].health) == (True, LOST)

@@ -18,6 +18,12 @@ CLOCK_FAIL_MS: Final = 60_000
 _NAMED: Final = 3
 _FEW_FILES: Final = 4096
 _MOST_USED: Final = 0.8
+_SEEN_IN_METADATA: Final = {
+    Code.OFFLINE_PARTITIONS: PartitionProblem.OFFLINE,
+    Code.UNDER_MIN_ISR: PartitionProblem.UNDER_MIN_ISR,
+    Code.UNDER_REPLICATED: PartitionProblem.UNDER_REPLICATED,
+}
+"""What brokers report of partitions, and metadata shows, too, where they have not lost their cluster."""
 _CHECK_OF: Final = {
     Code.LOG_DIR_FULL: "disk",
     Code.LOG_DIR_FAILED: "disk",
@@ -26,10 +32,9 @@ _CHECK_OF: Final = {
     Code.STORE_UNREACHABLE: "store",
     Code.DESCRIPTORS_SHORT: "limits",
     Code.CLOCK_JUMPED: "clock",
-    Code.UNDER_MIN_ISR: "partitions",
+    **dict.fromkeys(_SEEN_IN_METADATA, "partitions"),
 }
 """The check that a broker's own problem belongs to; others are of `brokers`."""
-_SEEN_FROM_OUTSIDE: Final = frozenset({Code.OFFLINE_PARTITIONS, Code.UNDER_REPLICATED})
 _INTERNAL: Final = ("__consumer_offsets", "__transaction_state", "_schemas")
 _ENTRY_ADVICE: Final = (
     "start the brokers, or name others with --bootstrap; where their listeners want a user, a password or TLS, set "
@@ -75,17 +80,23 @@ def check_brokers(found: Inspection) -> Iterator[Finding]:
                 advice = "see its log: it has lost ZooKeeper, or waits to join"
                 yield fail(check, f"{name} answers, but is not registered in the cluster", advice)
             yield from _reported(check, name, reading)
-    if view.controller is None:
+    if answering and found.last.reason:
+        yield fail(check, found.last.reason, "see what the brokers that answer say of themselves, and their logs")
+    elif view.controller is None:
         yield fail(check, "there is no controller", "see whether ZooKeeper has a majority; one is elected by itself")
-    if answering == len(view.brokers):
+    elif answering == len(view.brokers):
         yield ok(check, f"{answering} of {len(view.brokers)} answer, controller {view.controller}")
 
 
 def _reported(check: str, name: str, reading: BrokerReading) -> Iterator[Finding]:
-    """The problems of a broker's report that belong to a check."""
+    return (_of_problem(check, name, problem) for problem in _problems(check, reading))
+
+
+def _problems(check: str, reading: BrokerReading) -> Iterator[Problem]:
+    """Those of a broker's report that belong to a check."""
     for problem in () if reading.health is None else reading.health.problems:
-        if problem.code not in _SEEN_FROM_OUTSIDE and _CHECK_OF.get(problem.code, "brokers") == check:
-            yield _of_problem(check, name, problem)
+        if _CHECK_OF.get(problem.code, "brokers") == check:
+            yield problem
 
 
 def _of_problem(check: str, name: str, problem: Problem) -> Finding:
@@ -100,29 +111,38 @@ def _answering(found: Inspection) -> Iterator[tuple[str, BrokerReading]]:
 
 
 def check_partitions(found: Inspection) -> Iterator[Finding]:
-    """Offline, under min ISR, under-replicated."""
+    """Offline, under min ISR, under-replicated: by the metadata, and by what brokers report beyond it."""
     check = "partitions"
     view = found.last.view
     if view is None:
         return
-    troubled: dict[PartitionProblem, list[PartitionView]] = {}
-    for partition in view.partitions:
-        problem = partition.problem
-        if problem is PartitionProblem.UNDER_REPLICATED and len(partition.isr) < _min_isr(found, partition):
-            problem = PartitionProblem.UNDER_MIN_ISR
-        if problem is not None:
-            troubled.setdefault(problem, []).append(partition)
+    troubled = {} if found.last.reason else _troubled(found, view.partitions)
     for problem in PartitionProblem:
         if problem in troubled:
             text = f"{len(troubled[problem])} {problem}: {_some(f'{p.topic}-{p.partition}' for p in troubled[problem])}"
             bad = warn if problem is PartitionProblem.UNDER_REPLICATED else fail
             yield bad(check, text, _PARTITION_ADVICE[problem])
-    if not troubled:
+    reported = [
+        _of_problem(check, name, problem)
+        for name, reading in _answering(found)
+        for problem in _problems(check, reading)
+        if _SEEN_IN_METADATA[problem.code] not in troubled
+    ]
+    yield from reported
+    if not troubled and not reported and not found.last.reason:
         moving = f", {len(view.moving)} moving" if view.moving else ""
         yield ok(check, f"{len(view.partitions)}, all replicas are in sync{moving}")
-    if PartitionProblem.UNDER_MIN_ISR not in troubled:
-        for name, reading in _answering(found):
-            yield from _reported(check, name, reading)
+
+
+def _troubled(found: Inspection, partitions: Iterable[PartitionView]) -> dict[PartitionProblem, list[PartitionView]]:
+    troubled: dict[PartitionProblem, list[PartitionView]] = {}
+    for partition in partitions:
+        problem = partition.problem
+        if problem is PartitionProblem.UNDER_REPLICATED and len(partition.isr) < _min_isr(found, partition):
+            problem = PartitionProblem.UNDER_MIN_ISR
+        if problem is not None:
+            troubled.setdefault(problem, []).append(partition)
+    return troubled
 
 
 def _min_isr(found: Inspection, partition: PartitionView) -> int:
@@ -240,7 +260,7 @@ def check_settings(found: Inspection) -> Iterator[Finding]:
     """Settings that endanger records: too few replicas, acknowledged by too few, elections that lose."""
     check = "settings"
     view = found.last.view
-    if view is None:
+    if view is None or found.last.reason:
         return
     brokers = len(view.brokers)
     factors: dict[str, int] = {}

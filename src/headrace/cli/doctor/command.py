@@ -221,9 +221,9 @@ def _check_cluster(
                 yield from CHECKS[name](inspection, thresholds)
 
     found = _shown(findings(), json)
-    is_reached = inspection.last.view is not None and not inspection.last.reason
     failures = sum(finding.status is Status.FAIL for finding in found)
     warnings = sum(finding.status is Status.WARN for finding in found)
+    is_reached = inspection.last.is_reached
     code = ExitCode.UNREACHABLE if not is_reached else CRITICAL if failures else WARNING if warnings else ExitCode.OK
     if json:
         view = inspection.last.view

@@ -96,7 +96,7 @@ def _once(
         say_json(as_values(dashboard))
     else:
         _print(dashboard, orders, text, limit)
-    if last.reason:
+    if not last.is_reached:
         note(f"headrace: {last.reason}")
         raise typer.Exit(ExitCode.UNREACHABLE)
 
