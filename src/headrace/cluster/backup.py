@@ -48,7 +48,17 @@ MOST_BYTES: Final = 4 << 30
 _KIND: Final = "metadata backup"
 _LEFT_OUT: Final = (f"{BROKERS}/", f"{CONTROLLER}/", f"{MARKS}/", f"{ACCOUNTED}/")
 _OUR_ROOTS: Final = frozenset(
-    ("brokers", "cluster", "config", "controller", "controller_epoch", "deleted_topics", "producer_ids", "topics")
+    (
+        "brokers",
+        "cluster",
+        "config",
+        "controller",
+        "controller_epoch",
+        "deleted_topics",
+        "producer_ids",
+        "security",
+        "topics",
+    )
 )
 _ALL: Final = "/"
 

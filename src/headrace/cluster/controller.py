@@ -7,8 +7,9 @@ from uuid import UUID
 from headrace.config import Change
 from headrace.protocol.errors import CodedError
 
+from .entries import EntryKind, EntryValues
 from .image import Topic
-from .metadata_writer import Quorum, TopicSpec
+from .metadata_writer import DecideEntry, Quorum, TopicSpec
 
 
 class Controller(Protocol):
@@ -40,6 +41,15 @@ class Controller(Protocol):
     async def alter_client_metrics(
         self, name: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
     ) -> Mapping[str, str]: ...
+
+    async def change_entries(
+        self, kind: EntryKind, changes: Mapping[str, DecideEntry], *, validate_only: bool = False
+    ) -> Mapping[str, EntryValues]:
+        """Change entries by name: each as is decided on what it is now. What they are then; without values, gone.
+
+        Nothing is changed where one decision raises. Very many are more than one commit: all before a failure count.
+        """
+        ...
 
     async def describe_quorum(self) -> Quorum: ...
 

@@ -14,6 +14,7 @@ Changes, each a list that begins with its kind:
     ids_deleted [id, …]                                    topics that were deleted before; in a snapshot
     brokers     [[id, host, port, rack, epoch], …]         all that live
     configs     "broker" | "group" | "client_metrics", name, {…}
+                "user" | "acl" | "quota" | "token", name, {…}   an entry (`entries`); gone where {} is told
 
 The least ISR (`min.insync.replicas`) is told, not left to each broker's own settings: whom the controller may elect
 depends on when leaders acknowledge, so both have to go by the same number, at the same version.
@@ -34,7 +35,7 @@ Change = list[Any]
 MOST_KEPT: Final = 50_000
 """Changes that a slow broker may be behind before it gets everything anew."""
 MOST_SENT: Final = 2_000
-"""Changes, or topics of a snapshot, in one answer."""
+"""Changes, or entries or topics of a snapshot, in one answer."""
 MOST_STATES: Final = 20_000
 """Partitions in one answer; more only where one topic alone has more."""
 _STATES_AT: Final = {"topic": 4, "partitions": 2}
@@ -141,7 +142,7 @@ class Feed:
         self._publish(_brokers(self._image.brokers.values()))
 
     def configs_changed(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
-        """Settings of a broker, of all brokers, or of a group were set."""
+        """Settings of a broker, of all brokers, or of a group were set, or an entry."""
         self._publish(["configs", kind, name, dict(configs)])
 
     def _publish(self, change: Change) -> None:
@@ -202,7 +203,12 @@ class Feed:
         first += [["configs", "broker", name, dict(configs)] for name, configs in image.broker_configs.items()]
         first += [["configs", "group", name, dict(configs)] for name, configs in image.group_configs.items()]
         first += [["configs", "client_metrics", name, dict(configs)] for name, configs in image.client_metrics.items()]
-        return _paged(first, [(topic, self._least_isr(topic)) for topic in image.topics()])
+        entries = [
+            ["configs", kind.value, name, dict(values)]
+            for kind in image.entries
+            for name, values in image.entries[kind].items()
+        ]
+        return _paged(first, entries, [(topic, self._least_isr(topic)) for topic in image.topics()])
 
     def _note_applied(self, broker: int, version: int) -> None:
         if self._applied.get(broker, -1) < version:
@@ -248,8 +254,10 @@ def _portion(changes: Iterable[Change]) -> list[Change]:
     return portion
 
 
-def _paged(first: list[Change], topics: list[tuple[Topic, int]]) -> Iterator[list[Change]]:
+def _paged(first: list[Change], entries: list[Change], topics: list[tuple[Topic, int]]) -> Iterator[list[Change]]:
     yield first
+    for start in range(0, len(entries), MOST_SENT):
+        yield entries[start : start + MOST_SENT]
     page: list[Change] = []
     states = 0
     for topic, least_isr in topics:

@@ -3,15 +3,19 @@
 Handlers read the image and never change it. Each change makes new `Topic` values and a higher `version`.
 """
 
-from collections.abc import Iterator, KeysView, Mapping
+from collections.abc import Callable, Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
+
+from .entries import EntryKind, EntryValues
 
 MOST_DELETED: Final = 5_000
 """Topics that are known to have been deleted: so many are remembered, the latest."""
 NO_LEADER: Final = -1
 """The leader of a partition that nobody may lead now."""
+EntryListener = Callable[[EntryKind, str, EntryValues], None]
+"""Told of an entry that has changed; its values are empty where it was removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +105,11 @@ class ClusterImage:
         """What was set on groups, by group id."""
         self.client_metrics: dict[str, Mapping[str, str]] = {}
         """What was set on subscriptions to the metrics of clients, by their names."""
+        self.entries: dict[EntryKind, dict[str, EntryValues]] = {kind: {} for kind in EntryKind}
+        """What the cluster keeps for its security, by name."""
+        self.entries_version: dict[EntryKind, int] = dict.fromkeys(EntryKind, 0)
+        """Grows with each change of entries of that kind."""
+        self._entry_listeners: list[EntryListener] = []
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._deleted: dict[UUID, None] = {}
@@ -146,6 +155,20 @@ class ClusterImage:
     def deleted(self) -> Iterator[UUID]:
         """The topics that are known to have been deleted, in that order."""
         return iter(self._deleted)
+
+    def put_entry(self, kind: EntryKind, name: str, values: EntryValues) -> None:
+        """An entry is new or has changed; without values it is gone."""
+        if values:
+            self.entries[kind][name] = values
+        else:
+            self.entries[kind].pop(name, None)
+        self.entries_version[kind] += 1
+        for listener in self._entry_listeners:
+            listener(kind, name, values)
+
+    def on_entry(self, listener: "EntryListener") -> None:
+        """`listener` is called with each entry that changes from now on; those that are there are its own to read."""
+        self._entry_listeners.append(listener)
 
     def remove_topic(self, name: str) -> None:
         topic = self._by_name.pop(name)

@@ -41,9 +41,10 @@ from headrace.config import (
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.storage.disk import StorageError
 
-from .commits import CommitTooLarge
+from .commits import CommitTooLarge, portions
 from .election import without_elr
-from .fenced import Deposed
+from .entries import EntryKind, EntryValues, key_of, name_of, prefix_of
+from .fenced import MOST_OPERATIONS, Deposed
 from .identity import new_topic_id
 from .image import MOST_DELETED, BrokerNode, ClusterImage, PartitionState, Topic
 from .leaders import Leaders
@@ -94,12 +95,16 @@ _OF_ALL: Final = "default"
 """What stands for it in a key, which has no empty parts."""
 MAX_PARTITIONS: Final = 100_000
 """The most partitions of one topic."""
+MOST_ENTRY_BYTES: Final = 256 << 10
+"""Of the values of one entry."""
 DEFAULT: Final = -1
 MIN_ISR: Final = "min.insync.replicas"
 
 T = TypeVar("T")
 Decide = Callable[[Topic], Mapping[int, PartitionState]]
 """The next states of some partitions of a topic."""
+DecideEntry = Callable[[EntryValues], EntryValues]
+"""The next values of an entry, which has none where it is not there or is to go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +205,10 @@ class MetadataWriter:
         ):
             for key, stored in await self._store.list(prefix):
                 kept[unquote(key[len(prefix) :])] = decode_configs(key, stored)
+                self._config_versions[key] = stored.version
+        for kind in EntryKind:
+            for key, stored in await self._store.list(prefix_of(kind)):
+                self._image.put_entry(kind, name_of(kind, key), decode_configs(key, stored))
                 self._config_versions[key] = stored.version
         self._use_broker_configs()
 
@@ -357,6 +366,22 @@ class MetadataWriter:
 
         return await self._change(CLIENT_METRICS, alter)
 
+    async def change_entries(
+        self, kind: EntryKind, changes: Mapping[str, DecideEntry], *, validate_only: bool = False
+    ) -> Mapping[str, EntryValues]:
+        """The entries as they are now; see `Controller`."""
+
+        async def change_all() -> Mapping[str, EntryValues]:
+            entries = self._image.entries[kind]
+            decided = {name: decide(entries.get(name, {})) for name, decide in changes.items()}
+            if not validate_only:
+                await self._put_entries(
+                    kind, {name: values for name, values in decided.items() if values != entries.get(name, {})}
+                )
+            return decided
+
+        return await self._change(prefix_of(kind), change_all)
+
     async def describe_quorum(self) -> Quorum:
         """A lone broker is a quorum of one: what it changes counts at once."""
         version = self._image.version
@@ -456,11 +481,41 @@ class MetadataWriter:
         for topic in list(self._image.topics()):
             self._apply_settings(topic)
 
+    async def _put_entries(self, kind: EntryKind, changed: Mapping[str, EntryValues]) -> None:
+        names = list(changed)
+        for start in range(0, len(names), MOST_OPERATIONS):
+            some = {key_of(kind, name): name for name in names[start : start + MOST_OPERATIONS]}
+            for portion in portions([self._entry_operation(key, changed[name])] for key, name in some.items()):
+                await self._commit_values(portion)
+                for operation in portion:
+                    name = some[operation.key]
+                    self._note_version(operation)
+                    self._image.put_entry(kind, name, changed[name])
+                    self._listeners.configs_changed(kind.value, name, changed[name])
+
+    def _entry_operation(self, key: str, values: EntryValues) -> Operation:
+        version = self._config_versions.get(key)
+        value = encode_configs(values)
+        if len(value) > MOST_ENTRY_BYTES:
+            raise CodedError(
+                ErrorCode.invalid_request, f"too much for one entry: {len(value)} bytes, and {MOST_ENTRY_BYTES} fit"
+            )
+        if version is None:
+            return Create(key, value)
+        return Put(key, value, version) if values else Delete(key, version)
+
+    def _note_version(self, operation: Operation) -> None:
+        if isinstance(operation, Delete):
+            del self._config_versions[operation.key]
+        else:
+            self._config_versions[operation.key] = self._config_versions.get(operation.key, -1) + 1
+
     async def _put_configs(self, key: str, configs: Mapping[str, str]) -> None:
         version = self._config_versions.get(key)
         value = encode_configs(configs)
-        await self._commit([Create(key, value) if version is None else Put(key, value, version)])
-        self._config_versions[key] = 0 if version is None else version + 1
+        operation = Create(key, value) if version is None else Put(key, value, version)
+        await self._commit_values([operation])
+        self._note_version(operation)
 
     async def _commit(self, operations: Sequence[Operation]) -> None:
         try:
@@ -470,8 +525,16 @@ class MetadataWriter:
         except StoreError as error:
             raise _answerable(error) from error
         except Conflict as conflict:
-            message = f"{conflict.key} was changed by another controller; ask again"
-            raise CodedError(ErrorCode.not_controller, message) from conflict
+            raise _changed_by_another(conflict) from conflict
+
+    async def _commit_values(self, operations: Sequence[Operation]) -> None:
+        """The same, for what is no topic."""
+        try:
+            await self._commit(operations)
+        except CommitTooLarge as error:
+            raise CodedError(ErrorCode.invalid_request, f"too much for one change: {error}") from error
+        except AlreadyExists as conflict:
+            raise _changed_by_another(conflict) from conflict
 
     async def _take_back(self, operations: Sequence[Operation], then: Callable[[], None]) -> None:
         """After a commit that the logs could not follow. What fails here is logged: the first error is the answer."""
@@ -628,6 +691,10 @@ def _known_broker_setting(name: str) -> Setting:
         return broker_setting(name)
     except ConfigError as error:
         raise CodedError(ErrorCode.invalid_request, str(error)) from None
+
+
+def _changed_by_another(conflict: Conflict) -> CodedError:
+    return CodedError(ErrorCode.not_controller, f"{conflict.key} was changed by another controller; ask again")
 
 
 def _answerable(error: Exception) -> Exception:

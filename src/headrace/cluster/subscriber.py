@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 from uuid import UUID
 
+from .entries import KINDS, EntryKind
 from .feed import FeedPosition
 from .image import BrokerNode, ClusterImage, PartitionState, Topic
 from .topics import INTERNAL, decode_state
@@ -63,6 +64,8 @@ class Subscriber:
         self._newest_epoch = -1
         self._named: set[str] = set()
         """The topics that the snapshot under way has brought."""
+        self._named_entries: set[tuple[str, str]] = set()
+        """And the entries."""
         self._states: dict[str, PartitionState] = {}
         self._beginnings = 0
         self._without_breath = 0
@@ -107,12 +110,13 @@ class Subscriber:
             self.place = FeedPosition(answer["epoch"], answer["version"])
             return
         if page == 0:
-            self._named = set()
+            self._named, self._named_entries = set(), set()
             self._image.is_whole = False
         elif (answer["epoch"], answer["snapshot"], page) != (asked.epoch, asked.snapshot, asked.page):
             self.forget_place()
             return
         self._named |= {change[1] for change in answer["changes"] if change[0] == "topic"}
+        self._named_entries |= {(change[1], change[2]) for change in answer["changes"] if change[0] == "configs"}
         await self._take_changes(answer["changes"])
         if answer["version"] < 0:
             self.place = FeedPosition(answer["epoch"], -1, answer["snapshot"], page + 1)
@@ -149,6 +153,9 @@ class Subscriber:
         """What a whole snapshot does not name is gone."""
         for topic in [topic for topic in self._image.topics() if topic.name not in named]:
             self._take_gone(topic)
+        for kind, entries in self._image.entries.items():
+            for name in [name for name in entries if (kind.value, name) not in self._named_entries]:
+                self._image.put_entry(kind, name, {})
 
     def _take_gone(self, topic: Topic) -> None:
         """A topic that is not there any more: only what is known to have been deleted is deleted here as well."""
@@ -212,6 +219,9 @@ class Subscriber:
 
     def _take_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
         image = self._image
+        if kind in KINDS:
+            image.put_entry(EntryKind(kind), name, dict(configs))
+            return
         kinds = {"broker": image.broker_configs, "group": image.group_configs, "client_metrics": image.client_metrics}
         if kind in kinds:  # a controller of a later release may know others
             kinds[kind][name] = dict(configs)

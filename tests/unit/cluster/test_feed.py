@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from headrace.cluster import feed as feed_module
+from headrace.cluster.entries import EntryKind
 from headrace.cluster.feed import Feed, FeedPosition
 from headrace.cluster.image import BrokerNode, ClusterImage, PartitionState, Topic
 from headrace.cluster.subscriber import Subscriber
@@ -429,5 +430,25 @@ def test_settings_of_kinds_that_a_later_release_knows_are_passed_over() -> None:
         assert await setting.subscriber.take({"epoch": 7, "version": 2, "changes": changes}, place)
         assert setting.image.client_metrics == {"s": {"interval.ms": "1000"}}
         assert (setting.image.group_configs, setting.image.broker_configs) == ({}, {})
+
+    run_virtual(main)
+
+
+def test_entries_reach_brokers_and_what_a_snapshot_does_not_name_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_pages(monkeypatch)
+
+    async def main() -> None:
+        setting = Setting(topic("t", 1))
+        mine = setting.image.entries[EntryKind.ACL]
+        setting.image.put_entry(EntryKind.ACL, "withdrawn while it was away", {"a": ""})
+        for number in range(9):
+            setting.source.put_entry(EntryKind.ACL, f"r{number}", {"a": ""})
+        await setting.follow()
+        assert mine == {f"r{number}": {"a": ""} for number in range(9)}
+        setting.feed.configs_changed("acl", "r1", {"b": ""})
+        setting.feed.configs_changed("acl", "r2", {})
+        await setting.follow()
+        assert mine["r1"] == {"b": ""}
+        assert "r2" not in mine
 
     run_virtual(main)

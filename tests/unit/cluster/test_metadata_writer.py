@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.cluster.entries import EntryKind, EntryValues
 from headrace.cluster.identity import cluster_id
 from headrace.cluster.image import BrokerNode, ClusterImage, Topic
 from headrace.cluster.log_settings import intake_settings, log_settings
@@ -362,5 +363,60 @@ def test_a_topic_grows_by_more_than_a_commit_takes() -> None:
         grown = await broker.controller.create_partitions("t", 30_000)
         assert len(grown.partitions) == 30_000
         assert len(broker.logs.topics["t"].partitions) == 30_000
+
+    with_broker(work)
+
+
+def test_entries_are_kept_and_those_without_values_are_gone(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    names = ["alice", ".", "..", "a/b", "ü", "=", "long" * 50]
+
+    async def make(broker: Broker) -> None:
+        heard: list[tuple[EntryKind, str, EntryValues]] = []
+        broker.image.on_entry(lambda kind, name, values: heard.append((kind, name, values)))
+        for name in names:
+            await broker.controller.change_entries(EntryKind.USER, {name: lambda _: {"m": "1"}})
+        await broker.controller.change_entries(EntryKind.USER, {"alice": lambda now: {**now, "n": "2"}})
+        await broker.controller.change_entries(EntryKind.USER, {"a/b": lambda _: {}, "nobody": lambda now: now})
+        assert heard[-2:] == [(EntryKind.USER, "alice", {"m": "1", "n": "2"}), (EntryKind.USER, "a/b", {})]
+        assert broker.image.entries_version[EntryKind.USER] == len(heard) == len(names) + 2
+
+    async def look(broker: Broker) -> None:
+        left = {name: {"m": "1"} for name in names if name != "a/b"} | {"alice": {"m": "1", "n": "2"}}
+        assert broker.image.entries[EntryKind.USER] == left
+        assert broker.image.entries[EntryKind.ACL] == {}
+        await broker.controller.change_entries(EntryKind.USER, {"a/b": lambda now: {"again": str(len(now))}})
+        assert broker.image.entries[EntryKind.USER]["a/b"] == {"again": "0"}
+
+    with_broker(make, path)
+    with_broker(look, path)
+
+
+def test_no_entry_changes_where_one_decision_is_refused_or_only_tried() -> None:
+    def refuse(now: EntryValues) -> EntryValues:
+        raise CodedError(ErrorCode.invalid_request, f"not {now}")
+
+    async def work(broker: Broker) -> None:
+        change = broker.controller.change_entries
+        with pytest.raises(CodedError):
+            await change(EntryKind.ACL, {"one": lambda _: {"a": ""}, "two": refuse})
+        assert await change(EntryKind.ACL, {"one": lambda _: {"a": ""}}, validate_only=True) == {"one": {"a": ""}}
+        with pytest.raises(CodedError, match="too much") as refused:
+            await change(EntryKind.ACL, {"one": lambda _: {"a": "x" * 2_000_000}})
+        assert refused.value.code is ErrorCode.invalid_request
+        assert broker.image.entries[EntryKind.ACL] == {}
+
+    with_broker(work)
+
+
+def test_thousands_of_entries_change_together() -> None:
+    async def work(broker: Broker) -> None:
+        names = [f"user-{number}" for number in range(1_000)]
+        await broker.controller.change_entries(
+            EntryKind.QUOTA, {name: lambda _: {"rate": "9" * 2_000} for name in names}
+        )
+        assert len(broker.image.entries[EntryKind.QUOTA]) == len(names)
+        await broker.controller.change_entries(EntryKind.QUOTA, dict.fromkeys(names, lambda _: {}))
+        assert not broker.image.entries[EntryKind.QUOTA]
 
     with_broker(work)

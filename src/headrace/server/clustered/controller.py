@@ -12,8 +12,9 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from headrace.cluster.active_controller import ActiveController
+from headrace.cluster.entries import EntryKind, EntryValues
 from headrace.cluster.image import ClusterImage, Topic
-from headrace.cluster.metadata_writer import DEFAULT, Quorum, QuorumReplica, TopicSpec
+from headrace.cluster.metadata_writer import DEFAULT, DecideEntry, Quorum, QuorumReplica, TopicSpec
 from headrace.cluster.producer_ids import ProducerIds
 from headrace.cluster.store import MetadataStore, StoreError
 from headrace.config import Change
@@ -106,6 +107,13 @@ class ClusterController:
             name, changes, replace_all=replace_all, validate_only=validate_only
         )
         return await self._known(active, configs)
+
+    async def change_entries(
+        self, kind: EntryKind, changes: Mapping[str, DecideEntry], *, validate_only: bool = False
+    ) -> Mapping[str, EntryValues]:
+        active = await self._ruling()
+        entries = await active.writer.change_entries(kind, changes, validate_only=validate_only)
+        return entries if validate_only else await self._known(active, entries)
 
     async def describe_quorum(self) -> Quorum:
         """Brokers follow the controller's feed; those that live and are not in it yet have come nowhere."""
