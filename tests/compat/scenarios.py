@@ -11,7 +11,6 @@ from headrace.protocol.partitioner import partition_for
 from .broker import produce_with_tool
 from .clients.confluent import ConfluentDriver
 from .model import (
-    MAX_MESSAGE_BYTES,
     Ability,
     ClientDriver,
     Codec,
@@ -282,8 +281,8 @@ def one_byte(stage: Stage) -> None:
 
 
 def ten_megabytes(stage: Stage) -> None:
-    """10 MiB that no codec makes smaller, with a small record before and after."""
-    topic = stage.topic("ten-megabytes", {"max.message.bytes": str(MAX_MESSAGE_BYTES)})
+    """10 MiB that no codec makes smaller, with a small record before and after; the broker's settings are its own."""
+    topic = stage.topic("ten-megabytes")
     big = random.Random(10).randbytes(_BIG)
     records = [Record(key=b"big", value=value, partition=7) for value in (b"before", big, b"after")]
     for record in records:

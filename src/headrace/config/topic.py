@@ -187,10 +187,10 @@ _ROWS: Final = (
     _topic(
         "max.message.bytes",
         Type.INT,
-        "1048588",
+        "12582912",
         at_least(0),
         "message.max.bytes",
-        "The largest record batch that is accepted, as it arrives (compressed).",
+        "The largest record batch that is accepted, as it arrives (compressed): a message of 10 MB, by default.",
     ),
     _topic(
         "message.timestamp.type",

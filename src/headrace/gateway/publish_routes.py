@@ -64,7 +64,7 @@ _WRITE_PROBLEMS: Final = {
     401: Reply("Credentials are missing, or the brokers do not take them."),
     403: Reply("Not allowed to write here."),
     404: Reply("There is no such topic or partition."),
-    413: Reply("The body has more than 10 MiB, or a record is larger than its topic takes."),
+    413: Reply("The body has more than 16 MiB, or a record is larger than its topic takes."),
     422: Reply("The Idempotency-Key was used for another body."),
     502: Reply("The brokers refused for a reason that has no status of its own."),
     503: Reply("The cluster does not answer; a write may have happened."),
@@ -243,7 +243,7 @@ def _confluent_code(problem: Problem) -> int:
 
 
 _CONFLUENT: Final = Object(
-    {"key": Nullable(Text(most=10 << 20)), "value": Nullable(Text(most=10 << 20)), "partition": Nullable(PARTITION)}
+    {"key": Nullable(Text(most=16 << 20)), "value": Nullable(Text(most=16 << 20)), "partition": Nullable(PARTITION)}
 )
 
 

@@ -20,7 +20,7 @@ from .rawjson import Raw, is_json
 FORMATS: Final = ("auto", "json", "text", "base64")
 RAW_MEMBERS: Final = frozenset({"value"})
 _encode: Final = json.JSONEncoder(ensure_ascii=False).encode
-_TEXT: Final = Text(most=10 << 20)
+_TEXT: Final = Text(most=16 << 20)
 _HEADER: Final = Object(
     {"name": Text(most=1000), "value": Nullable(_TEXT), "value_base64": Nullable(_TEXT)}, required=("name",)
 )

@@ -148,7 +148,7 @@ def request_routes(clients: Clients, publisher: Publisher, desk: ReplyDesk) -> R
             200: Reply(
                 "The reply.", Object({"request": request_position, "reply": SHOWN}, required=("request", "reply"))
             ),
-            413: Reply("The body has more than 10 MiB, or is larger than the topic takes."),
+            413: Reply("The body has more than 16 MiB, or is larger than the topic takes."),
             422: Reply("The reply is not of the format asked for."),
             504: Reply("No reply came in time."),
             **READ_PROBLEMS,

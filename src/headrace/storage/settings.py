@@ -24,7 +24,7 @@ class LogSettings:
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     flush_messages: int = NEVER
     flush_ms: int = NEVER
-    max_message_bytes: int = 1_048_588
+    max_message_bytes: int = 12 << 20
     file_delete_delay_ms: int = 60_000
     producer_id_expiration_ms: int = DAY_MS
     idempotency_key_expiration_ms: int = HOUR_MS

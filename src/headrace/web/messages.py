@@ -15,8 +15,8 @@ HeaderList = Sequence[tuple[bytes, bytes]]
 JSON: Final = b"application/json"
 PART_SECONDS: Final = 30.0
 """How long a body may stand still."""
-MOST_BODY: Final = 10 << 20
-"""Bytes of a request's body, also after decompression."""
+MOST_BODY: Final = 16 << 20
+"""Bytes of a request's body, also after decompression: a message of 10 MB fits in base64."""
 _GZIP_WINDOW: Final = 31
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 """Made once: `json.dumps` with options makes an encoder for each call."""

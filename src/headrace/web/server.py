@@ -17,7 +17,7 @@ from headrace.net.tcp import BACKLOG, listening_socket
 
 from .application import Application
 
-LARGEST_MESSAGE: Final = 10 << 20
+LARGEST_MESSAGE: Final = 16 << 20
 
 log = structlog.get_logger(__name__)
 

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+from base64 import b64encode
+from random import Random
 from typing import Any
 
 import pytest
@@ -101,6 +103,22 @@ def test_two_gateways_agree_on_an_idempotency_key(bootstrap: str) -> None:
     conversation(bootstrap, talk)
     conversation(bootstrap, talk)
     assert offsets[0] == offsets[1]
+
+
+def test_a_message_of_10_mb_goes_through_as_it_is_and_in_base64(bootstrap: str) -> None:
+    value = Random(10).randbytes(10 << 20)
+    text = b64encode(value).decode()
+
+    async def talk(ask: Asker) -> None:
+        await make(ask, "large")
+        raw = await ask("POST", MESSAGES.format("large"), value, {"X-Partition-Key": "k"})
+        described = await ask("POST", MESSAGES.format("large"), {"value_base64": text})
+        assert [raw.json.get("offset"), described.json.get("offset")] == [0, 1]
+        for offset in range(2):
+            (read,) = (await ask("GET", f"{PARTITION.format('large', 0)}?offset={offset}&limit=1")).json["records"]
+            assert read["value_base64"] == text
+
+    conversation(bootstrap, talk)
 
 
 def test_reading_by_time_and_from_the_ends(bootstrap: str) -> None:
