@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from .authorization import AUTHORIZATION_SETTINGS
 from .cluster import CLUSTER_SETTINGS
 from .groups import GROUP_SETTINGS
 from .listeners import LISTENER_SETTINGS
@@ -44,6 +45,7 @@ def _dynamic(
 
 _OWN: Final = (
     *LISTENER_SETTINGS,
+    *AUTHORIZATION_SETTINGS,
     *NO_EFFECT_SETTINGS,
     Setting(
         name="node.id",

@@ -96,8 +96,7 @@ quota.window.size.seconds int 1
 replication.quota.window.num int 11
 replication.quota.window.size.seconds int 1
 """,
-    "TLS, ACLs, delegation tokens and mechanisms other than PLAIN are not there yet": """
-authorizer.class.name string ""
+    "TLS, delegation tokens and mechanisms other than PLAIN are not there yet": """
 connection.failed.authentication.delay.ms int 100
 connections.max.reauth.ms long 0
 control.plane.listener.name string - obsolete
@@ -163,7 +162,6 @@ sasl.server.callback.handler.class class -
 sasl.server.max.receive.size int 524288
 security.inter.broker.protocol string PLAINTEXT
 security.providers string -
-super.users string -
 ssl.allow.dn.changes boolean false
 ssl.allow.san.changes boolean false
 ssl.cipher.suites list ""
@@ -316,7 +314,6 @@ def _left_out(words: str) -> Rule:
 
 _JAVA: Final = _left_out("classes in Java are not loaded")
 _RULES: Final = {
-    "authorizer.class.name": _left_out("ACLs are not there yet, whoever can connect may do everything"),
     "create.topic.policy.class.name": _JAVA,
     "alter.config.policy.class.name": _JAVA,
     "client.quota.callback.class": _JAVA,

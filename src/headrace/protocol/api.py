@@ -37,6 +37,9 @@ class ApiKey(IntEnum):
     END_TXN = 26
     WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     ALTER_REPLICA_LOG_DIRS = 34
@@ -101,6 +104,9 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: _range(0, 3),
     ApiKey.ADD_OFFSETS_TO_TXN: _range(0, 4),
     ApiKey.END_TXN: _range(0, 5),
+    ApiKey.DESCRIBE_ACLS: _range(1, 3),
+    ApiKey.CREATE_ACLS: _range(1, 3),
+    ApiKey.DELETE_ACLS: _range(1, 3),
     ApiKey.DESCRIBE_CONFIGS: _range(1, 4),
     ApiKey.ALTER_CONFIGS: _range(0, 2),
     ApiKey.ALTER_REPLICA_LOG_DIRS: _range(1, 2),

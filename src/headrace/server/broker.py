@@ -39,6 +39,7 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError
 from headrace.replication.cleaner import Cleaner
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.security.authorizer import authorizer_of
 from headrace.security.sasl import users_of
 from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
@@ -392,6 +393,7 @@ class Broker:
             new_id=lambda: str(UUID(int=rng.getrandbits(128), version=4)),
         )
         self._groups.start()
+        authorizer = authorizer_of(config, image)
         self._transactions = self._make_transactions(image, controller)
         self._transactions.start()
         self._replicas.on_transaction_end = self._groups.transaction_ended
@@ -404,6 +406,7 @@ class Broker:
             groups=self._groups,
             transactions=self._transactions,
             active_controller=(lambda: config.node_id) if clustered is None else (lambda: clustered.member.controller),
+            authorizer=authorizer,
         )
         sessions = FetchSessions(
             int(config["max.incremental.fetch.session.cache.slots"]), lambda: rng.randrange(1, 2**31)
@@ -411,7 +414,7 @@ class Broker:
         replica_brokers = (lambda: image.brokers) if config["replica.selector.class"] else None
         files = FileCaps(self._descriptors.connections, self._descriptors.log_files // 2)
         self._fetch = FetchHandler(
-            loop, self._replicas, sessions, int(config["fetch.max.bytes"]), replica_brokers, files
+            loop, self._replicas, sessions, int(config["fetch.max.bytes"]), replica_brokers, files, authorizer
         )
         self._health = BrokerHealth(
             broker_id=config.node_id,
@@ -429,7 +432,7 @@ class Broker:
             level=lambda: self._level if clustered is None else clustered.member.level,
         )
         schemas = self._make_schema_book(image)
-        produce = ProduceHandler(self._replicas, schemas)
+        produce = ProduceHandler(self._replicas, schemas, authorizer)
         self._metrics = self._make_metrics(image, produce)
         raw: dict[ApiKey, RawHandler] = {ApiKey.PRODUCE: produce, ApiKey.FETCH: self._fetch}
         dispatcher = Dispatcher(
@@ -442,9 +445,9 @@ class Broker:
             relay=None if clustered is None else clustered.relay(),
             ready=None if clustered is None else clustered.member.is_ready,
             is_out_of_touch=lambda: clustered is not None and clustered.member.is_out_of_touch,
-            describe_health=HealthHandler(self._health.report),
+            describe_health=HealthHandler(self._health.report, authorizer),
             times=self._metrics.watched.times if config[REQUEST_METRICS] else None,
-            update_level=LevelHandler(self._update_level),
+            update_level=LevelHandler(self._update_level, authorizer),
         )
         self._held.push_async_callback(dispatcher.close)
         self._cleaner = Cleaner(

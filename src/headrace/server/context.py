@@ -12,6 +12,7 @@ from headrace.coordinator.groups.service import GroupCoordinator
 from headrace.coordinator.transactions.service import TransactionCoordinator
 from headrace.net.clock import Clock
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.security.authorizer import Authorizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,8 @@ class Context:
     """Which broker is the controller now, as far as this one knows; a lone broker always is."""
     log_levels: LogLevels = PROCESS_LEVELS
     """How much each logger says."""
+    authorizer: Authorizer | None = None
+    """Who may do what; None where everybody may do everything."""
 
 
 class RequestInfo(NamedTuple):

@@ -32,6 +32,8 @@ CONTROLLER_APIS: Final = frozenset(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS,
         ApiKey.LIST_PARTITION_REASSIGNMENTS,
         ApiKey.DESCRIBE_QUORUM,
+        ApiKey.CREATE_ACLS,
+        ApiKey.DELETE_ACLS,
     }
 )
 WAIT_SECONDS: Final = 5.0
@@ -187,6 +189,14 @@ def _no_leaders_elected(entity: Any, error: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _no_acls_created(entity: Any, error: dict[str, Any]) -> dict[str, Any]:
+    return {"results": [error for _ in entity.creations or ()]}
+
+
+def _no_acls_deleted(entity: Any, error: dict[str, Any]) -> dict[str, Any]:
+    return {"filter_results": [{**error, "matching_acls": ()} for _ in entity.filters or ()]}
+
+
 _REFUSALS: Final[dict[int, Callable[[Any, dict[str, Any]], dict[str, Any]]]] = {
     ApiKey.CREATE_TOPICS: _no_topics_created,
     ApiKey.DELETE_TOPICS: _no_topics_deleted,
@@ -194,5 +204,7 @@ _REFUSALS: Final[dict[int, Callable[[Any, dict[str, Any]], dict[str, Any]]]] = {
     ApiKey.ALTER_CONFIGS: _no_configs_altered,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _no_configs_altered,
     ApiKey.ELECT_LEADERS: _no_leaders_elected,
+    ApiKey.CREATE_ACLS: _no_acls_created,
+    ApiKey.DELETE_ACLS: _no_acls_deleted,
 }
 """For APIs whose answers have no place for an error of the whole."""

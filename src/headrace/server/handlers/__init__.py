@@ -4,6 +4,7 @@ from headrace.protocol.api import ApiKey
 
 from ..dispatch import Handler
 from . import (
+    acls,
     api_versions,
     cluster,
     configs,
@@ -25,6 +26,7 @@ from . import (
 )
 
 HANDLERS: dict[ApiKey, Handler] = {
+    **acls.HANDLERS,
     **api_versions.HANDLERS,
     **cluster.HANDLERS,
     **configs.HANDLERS,

@@ -21,10 +21,11 @@ from headrace.net.pacing import paced
 from headrace.protocol.api import REFETCH, START_EMPTY, ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
+from headrace.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 from headrace.storage.disk import StorageError
 
 from ..context import Context, RequestInfo
-from .authorized import CLUSTER_OPERATIONS, NOT_ASKED
+from .authorized import NOT_ASKED, cluster_operations, may, require, require_cluster
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
@@ -49,7 +50,7 @@ async def handle_describe_cluster(ctx: Context, request: Any, info: RequestInfo)
         answer["error_message"] = f"Endpoint type {asked} was asked for; this is a broker (1)"
         return answer
     if request.include_cluster_authorized_operations:
-        answer["cluster_authorized_operations"] = CLUSTER_OPERATIONS
+        answer["cluster_authorized_operations"] = cluster_operations(ctx, info)
     answer["brokers"] = [
         {"broker_id": b.id, "host": b.host, "port": b.port, "rack": b.rack, "is_fenced": False}
         for b in image.brokers.values()
@@ -58,6 +59,7 @@ async def handle_describe_cluster(ctx: Context, request: Any, info: RequestInfo)
 
 
 async def handle_describe_log_dirs(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
+    require_cluster(ctx, info, AclOperation.DESCRIBE)
     held = list(ctx.replicas.hosted()) if request.topics is None else await _held(ctx, request.topics)
     by_topic: dict[str, list[dict[str, Any]]] = {}
     async for partition in paced(held):
@@ -99,10 +101,13 @@ async def handle_alter_replica_log_dirs(
 ) -> dict[str, Any]:
     """A broker has one directory, so that nothing moves; `headrace log refetch` asks here, too."""
     found: dict[str, list[dict[str, Any]]] = {}
+    is_allowed = may(ctx, info, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME)
     for directory in request.dirs:
         for topic in directory.topics:
             for index in topic.partitions:
-                code = await _altered(ctx, directory.path, topic.name, index)
+                code = ErrorCode.cluster_authorization_failed
+                if is_allowed:
+                    code = await _altered(ctx, directory.path, topic.name, index)
                 found.setdefault(topic.name, []).append({"partition_index": index, "error_code": code})
     results = [{"topic_name": name, "partitions": partitions} for name, partitions in found.items()]
     return {"throttle_time": 0, "results": results}
@@ -139,7 +144,7 @@ async def handle_describe_producers(ctx: Context, request: Any, info: RequestInf
             {
                 "name": topic.name,
                 "partitions": [
-                    _producers(ctx, topic.name, index)
+                    _producers(ctx, info, topic.name, index)
                     async for index in paced(dict.fromkeys(topic.partition_indexes or ()))
                 ],
             }
@@ -148,8 +153,9 @@ async def handle_describe_producers(ctx: Context, request: Any, info: RequestInf
     }
 
 
-def _producers(ctx: Context, topic: str, index: int) -> dict[str, Any]:
+def _producers(ctx: Context, info: RequestInfo, topic: str, index: int) -> dict[str, Any]:
     try:
+        require(ctx, info, AclOperation.READ, ResourceType.TOPIC, topic)
         states = ctx.replicas.partition(topic, index).log.producers()
     except CodedError as error:
         return {

@@ -29,8 +29,11 @@ from headrace.config import Change, Operation, shown
 from headrace.net.pacing import paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.security import acl
+from headrace.security.acl import AclOperation
 
 from ..context import Context, RequestInfo
+from .authorized import require, require_cluster
 from .describe import (
     describe_broker_configs,
     describe_client_metrics,
@@ -63,12 +66,24 @@ async def handle_describe_configs(ctx: Context, request: Any, info: RequestInfo)
     asked = {(each.resource_type, each.resource_name): each async for each in paced(request.resources or ())}
     async for resource in paced(asked.values()):
         try:
+            _require(ctx, info, AclOperation.DESCRIBE_CONFIGS, resource)
             configs = describing.described(resource)
         except CodedError as error:
             results.append({**_answer(resource, error), "configs": ()})
         else:
             results.append({**_answer(resource, None), "configs": _asked(configs, resource.configuration_keys)})
     return {"throttle_time": 0, "results": results}
+
+
+def _require(ctx: Context, info: RequestInfo, operation: AclOperation, resource: Any) -> None:
+    """`CodedError` unless who asks may do that with the settings of a resource."""
+    kind = resource.resource_type
+    if kind == ResourceType.TOPIC:
+        require(ctx, info, operation, acl.ResourceType.TOPIC, resource.resource_name)
+    elif kind == ResourceType.GROUP:
+        require(ctx, info, operation, acl.ResourceType.GROUP, resource.resource_name)
+    else:
+        require_cluster(ctx, info, operation)
 
 
 class _Describing:
@@ -140,6 +155,7 @@ async def _alter_each(ctx: Context, request: Any, info: RequestInfo, *, replace_
         try:
             if counts[resource.resource_type, resource.resource_name] > 1:
                 raise CodedError(ErrorCode.invalid_request, "Each resource must appear at most once.")
+            _require(ctx, info, AclOperation.ALTER_CONFIGS, resource)
             await _alter(ctx, asked, resource, replace_all=replace_all, validate_only=request.validate_only)
         except CodedError as error:
             problem = error
@@ -234,6 +250,7 @@ def _answer(resource: Any, error: CodedError | None) -> dict[str, Any]:
 
 
 async def handle_list_config_resources(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
+    require_cluster(ctx, info, AclOperation.DESCRIBE_CONFIGS)
     if info.version < _FIRST_WITH_RESOURCE_TYPES:
         wanted: Iterable[int] = (ResourceType.CLIENT_METRICS,)
     else:

@@ -16,16 +16,21 @@ from typing import Any, Final
 from headrace.coordinator.groups.consumer import CONSUMER, HeartbeatRequest
 from headrace.net.pacing import paced
 from headrace.protocol.api import ApiKey
-from headrace.protocol.errors import CodedError
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.security.acl import AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
-from .authorized import GROUP_OPERATIONS, NOT_ASKED, with_operations
+from .authorized import is_free, may, may_see, require, with_operations
 
 _MS: Final = timedelta(milliseconds=1)
+_DESCRIBE: Final = AclOperation.DESCRIBE
 
 
 async def handle_consumer_group_heartbeat(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     names, owned = request.subscribed_topic_names, request.topic_partitions
+    require(ctx, info, AclOperation.READ, ResourceType.GROUP, request.group_id)
+    for name in dict.fromkeys(names or ()):
+        require(ctx, info, _DESCRIBE, ResourceType.TOPIC, name)
     heartbeat = HeartbeatRequest(
         token=None,
         member_id=request.member_id,
@@ -39,21 +44,41 @@ async def handle_consumer_group_heartbeat(ctx: Context, request: Any, info: Requ
         owned=None if owned is None else {topic.topic_id: frozenset(topic.partitions) for topic in owned},
         client_id=info.client_id or "",
         client_host=f"/{info.host}",
+        sees=None if is_free(ctx, info) else lambda name: may_see(ctx, info, _DESCRIBE, ResourceType.TOPIC, name),
     )
     return dict(await ctx.groups.consumer_heartbeat(request.group_id, heartbeat, info.version))
 
 
 async def handle_consumer_group_describe(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
-    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
-    groups = [await _describe(ctx, group_id) async for group_id in paced(dict.fromkeys(request.group_ids or ()))]
-    return {"throttle_time": 0, "groups": [with_operations(group, operations) for group in groups]}
+    asked = request.include_authorized_operations
+    groups = [await _describe(ctx, info, group_id) async for group_id in paced(dict.fromkeys(request.group_ids or ()))]
+    return {"throttle_time": 0, "groups": [with_operations(ctx, info, group, asked) for group in groups]}
 
 
-async def _describe(ctx: Context, group_id: str) -> Mapping[str, Any]:
+async def _describe(ctx: Context, info: RequestInfo, group_id: str) -> Mapping[str, Any]:
     try:
-        return await ctx.groups.describe(CONSUMER, group_id)
+        require(ctx, info, _DESCRIBE, ResourceType.GROUP, group_id)
+        described = await ctx.groups.describe(CONSUMER, group_id)
+        if not is_free(ctx, info):
+            _require_topics(ctx, info, described)
+        return described
     except CodedError as error:
         return _refused(group_id, error)
+
+
+def _require_topics(ctx: Context, info: RequestInfo, described: Mapping[str, Any]) -> None:
+    """Who may not describe a topic that a member reads is told nothing of the group, as by Kafka."""
+    names = {
+        topic["topic_name"]
+        for member in described["members"]
+        for assignment in (member["assignment"], member["target_assignment"])
+        for topic in assignment["topic_partitions"]
+    }
+    if not all(may(ctx, info, _DESCRIBE, ResourceType.TOPIC, name) for name in sorted(names)):
+        raise CodedError(
+            ErrorCode.topic_authorization_failed,
+            "The group has described topic(s) that the client is not authorized to describe.",
+        )
 
 
 def _refused(group_id: str, error: CodedError) -> dict[str, Any]:

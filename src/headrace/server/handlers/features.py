@@ -14,14 +14,17 @@ from headrace.cluster.features import FEATURES
 from headrace.config import shown
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.security.acl import AclOperation
 
 from ..context import Context, RequestInfo
+from .authorized import require_cluster
 
 _FIRST_WITHOUT_RESULTS: Final = 2
 _BY_NAME: Final = {feature.name: feature for feature in FEATURES}
 
 
 async def handle_update_features(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
+    require_cluster(ctx, info, AclOperation.ALTER)
     updates = request.feature_updates or ()
     counts = Counter(update.feature for update in updates)
     if not updates:

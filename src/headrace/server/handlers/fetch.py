@@ -38,6 +38,8 @@ from headrace.replication.partition import Partition
 from headrace.replication.purgatory import DelayedFetch, Watched
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.replica_selector import NOBODY, reader_for
+from headrace.security.acl import AclOperation, ResourceType
+from headrace.security.authorizer import Authorizer, Decisions
 from headrace.storage.disk import StorageError
 
 from ..connection import Connection, Parts, Slot
@@ -67,6 +69,8 @@ class Terms(NamedTuple):
     committed_only: bool
     leader_only: bool
     rack: str
+    may_read: Callable[[str], bool] | None
+    """Which topics whoever fetches may read, where not all."""
 
 
 class Read(NamedTuple):
@@ -109,8 +113,11 @@ class FetchHandler:
         most_bytes: int,
         replica_brokers: Brokers | None = None,
         files: FileCaps = NO_CAPS,
+        authorizer: Authorizer | None = None,
     ) -> None:
         self.loop = loop
+        self.reads = None if authorizer is None else authorizer.decisions(AclOperation.READ, ResourceType.TOPIC)
+        """Who may read which topics; None where everybody may read all."""
         self.files = files
         self._replica_brokers = replica_brokers
         """Given where consumers are sent to replicas near them."""
@@ -171,13 +178,17 @@ class FetchHandler:
         for delayed in list(self.waiting):
             delayed.finish()
 
-    def partition(self, interest: Interest) -> Partition:
+    def partition(self, interest: Interest, may_read: Callable[[str], bool] | None = None) -> Partition:
         topic, index = interest.key
+        name: str | None
         if isinstance(topic, str):
-            return self._replicas.partition(topic, index)
-        name = self._replicas.name_of(topic.bytes) if topic is not None else None
-        if name is None:
-            raise CodedError(ErrorCode.unknown_topic_id)
+            name = topic
+        else:
+            name = self._replicas.name_of(topic.bytes) if topic is not None else None
+            if name is None:
+                raise CodedError(ErrorCode.unknown_topic_id)
+        if may_read is not None and not may_read(name):
+            raise CodedError(ErrorCode.topic_authorization_failed)
         return self._replicas.partition(name, index)
 
     def read(
@@ -200,7 +211,7 @@ class FetchHandler:
     def _read_one(self, interest: Interest, left: int, terms: Terms, *, is_first: bool) -> FetchedPartition:
         max_bytes = max(min(left, interest.max_bytes), 0)
         try:
-            partition = self.partition(interest)
+            partition = self.partition(interest, terms.may_read)
             if terms.leader_only or not terms.rack or self._replica_brokers is None:
                 partition.check_leads()
             else:
@@ -283,6 +294,7 @@ class Fetch:
             committed_only=entity.isolation_level == READ_COMMITTED,
             leader_only=request.version < FIRST_WITH_RACK,
             rack=getattr(entity, "rack_id", ""),
+            may_read=None if handler.reads is None else _reader(handler.reads, request.connection),
         )
         self._view: View
         self._delayed: DelayedFetch | None = None
@@ -429,6 +441,13 @@ class Fetch:
         answer = await self._respond_in_turns(reads)
         if not self._connection.is_closed:
             self._slot.answer(answer)
+
+
+def _reader(reads: Decisions, connection: Connection) -> Callable[[str], bool] | None:
+    """What the other end of a connection may read, each time that it is asked."""
+    if connection.peer_broker is not None:
+        return None
+    return lambda topic: reads.allow(connection.principal, connection.peer, topic)
 
 
 async def _guarded(work: Coroutine[Any, Any, None], connection: Connection) -> None:

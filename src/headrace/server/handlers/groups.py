@@ -25,8 +25,10 @@ from headrace.coordinator.runtime.fields import LARGEST_TEXT
 from headrace.net.pacing import paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.security.acl import AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
+from .authorized import require
 
 _FIRST_WITH_KEYS: Final = 4
 _FIRST_WITH_REQUIRED_ID: Final = 4
@@ -52,15 +54,18 @@ class KeyType(IntEnum):
 async def handle_find_coordinator(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     key_type = getattr(request, "key_type", KeyType.GROUP)
     if info.version < _FIRST_WITH_KEYS:
-        return {"throttle_time": 0, **await _find(ctx, key_type, request.key)}
-    found = [{"key": key, **await _find(ctx, key_type, key)} async for key in paced(request.coordinator_keys or ())]
+        return {"throttle_time": 0, **await _find(ctx, info, key_type, request.key)}
+    keys = request.coordinator_keys or ()
+    found = [{"key": key, **await _find(ctx, info, key_type, key)} async for key in paced(keys)]
     return {"throttle_time": 0, "coordinators": found}
 
 
-async def _find(ctx: Context, key_type: int, key: str) -> dict[str, Any]:
+async def _find(ctx: Context, info: RequestInfo, key_type: int, key: str) -> dict[str, Any]:
     try:
         if key_type not in (KeyType.GROUP, KeyType.TRANSACTION):
             raise CodedError(ErrorCode.invalid_request, f"there is no coordinator for keys of type {key_type}")
+        kind = ResourceType.GROUP if key_type == KeyType.GROUP else ResourceType.TRANSACTIONAL_ID
+        require(ctx, info, AclOperation.DESCRIBE, kind, key)
         node = await (ctx.groups.find(key) if key_type == KeyType.GROUP else ctx.transactions.find(key))
     except CodedError as error:
         return {"error_code": error.code, "error_message": error.message, "node_id": -1, "host": "", "port": -1}
@@ -79,6 +84,7 @@ async def handle_join_group(ctx: Context, request: Any, info: RequestInfo) -> di
     instance_id = getattr(request, "group_instance_id", None)
     protocols = {protocol.name: protocol.metadata for protocol in request.protocols or ()}
     try:
+        _require_reader(ctx, info, request.group_id)
         for text in (request.protocol_type, request.member_id, instance_id or "", *protocols):
             _check_length(text)
         answer = await ctx.groups.join(
@@ -111,12 +117,17 @@ async def handle_join_group(ctx: Context, request: Any, info: RequestInfo) -> di
     return dict(answer)
 
 
+def _require_reader(ctx: Context, info: RequestInfo, group_id: str) -> None:
+    require(ctx, info, AclOperation.READ, ResourceType.GROUP, group_id)
+
+
 def _check_length(text: str) -> None:
     if len(text) > _LONGEST_ID // 4 and len(text.encode()) > _LONGEST_ID:
         raise CodedError(ErrorCode.invalid_request, f"a text of {len(text)} characters is more than a group can keep")
 
 
 async def handle_sync_group(ctx: Context, request: Any, info: RequestInfo) -> Mapping[str, Any]:
+    _require_reader(ctx, info, request.group_id)
     protocol_type = getattr(request, "protocol_type", None)
     protocol_name = getattr(request, "protocol_name", None)
     if info.version >= _FIRST_WITH_NAMED_PROTOCOL and (protocol_type is None or protocol_name is None):
@@ -136,11 +147,13 @@ async def handle_sync_group(ctx: Context, request: Any, info: RequestInfo) -> Ma
 
 
 async def handle_heartbeat(ctx: Context, request: Any, info: RequestInfo) -> Mapping[str, Any]:
+    _require_reader(ctx, info, request.group_id)
     instance_id = getattr(request, "group_instance_id", None)
     return await ctx.groups.heartbeat(request.group_id, request.member_id, instance_id, request.generation_id)
 
 
 async def handle_leave_group(ctx: Context, request: Any, info: RequestInfo) -> Mapping[str, Any]:
+    _require_reader(ctx, info, request.group_id)
     if info.version >= _FIRST_WITH_LEAVING_MEMBERS:
         leaving = [
             LeavingMember(member_id=one.member_id, instance_id=one.group_instance_id)

@@ -16,25 +16,26 @@ from headrace.coordinator.groups.classic import CLASSIC
 from headrace.net.pacing import paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
-from .authorized import GROUP_OPERATIONS, NOT_ASKED, with_operations
+from .authorized import may, may_see, require, with_operations
 
 _FIRST_WITH_MISSING_GROUPS: Final = 6
 
 
 async def handle_describe_groups(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     asked = getattr(request, "include_authorized_operations", False)
-    operations = GROUP_OPERATIONS if asked else NOT_ASKED
-    groups = [await _describe(ctx, group_id, info.version) async for group_id in paced(request.groups or ())]
-    return {"throttle_time": 0, "groups": [with_operations(group, operations) async for group in paced(groups)]}
+    groups = [await _describe(ctx, info, group_id) async for group_id in paced(request.groups or ())]
+    return {"throttle_time": 0, "groups": [with_operations(ctx, info, group, asked) async for group in paced(groups)]}
 
 
-async def _describe(ctx: Context, group_id: str, version: int) -> dict[str, Any]:
+async def _describe(ctx: Context, info: RequestInfo, group_id: str) -> dict[str, Any]:
     try:
+        require(ctx, info, AclOperation.DESCRIBE, ResourceType.GROUP, group_id)
         return dict(await ctx.groups.describe(CLASSIC, group_id))
     except CodedError as error:
-        return _not_described(group_id, error, version)
+        return _not_described(group_id, error, info.version)
 
 
 def _not_described(group_id: str, error: CodedError, version: int) -> dict[str, Any]:
@@ -54,6 +55,7 @@ def _not_described(group_id: str, error: CodedError, version: int) -> dict[str, 
 async def handle_list_groups(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     states = getattr(request, "states_filter", None) or ()
     types = getattr(request, "types_filter", None) or ()
+    sees_all = may_see(ctx, info, AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
     return {
         "throttle_time": 0,
         "error_code": ErrorCode.none,
@@ -65,6 +67,7 @@ async def handle_list_groups(ctx: Context, request: Any, info: RequestInfo) -> d
                 "group_type": group.type.value,
             }
             async for group in paced(await ctx.groups.list_groups(states, types))
+            if sees_all or may_see(ctx, info, AclOperation.DESCRIBE, ResourceType.GROUP, group.group_id)
         ],
     }
 
@@ -74,6 +77,7 @@ async def handle_delete_groups(ctx: Context, request: Any, info: RequestInfo) ->
     async for group_id in paced(dict.fromkeys(request.groups_names or ())):
         code = ErrorCode.none
         try:
+            require(ctx, info, AclOperation.DELETE, ResourceType.GROUP, group_id)
             await ctx.groups.delete_group(group_id)
         except CodedError as error:
             code = error.code
@@ -82,14 +86,18 @@ async def handle_delete_groups(ctx: Context, request: Any, info: RequestInfo) ->
 
 
 async def handle_offset_delete(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
+    require(ctx, info, AclOperation.DELETE, ResourceType.GROUP, request.group_id)
     known: dict[str, list[int]] = defaultdict(list)
     answers: dict[str, dict[int, ErrorCode]] = {}
     for topic in request.topics or ():
-        found = ctx.image.topic(topic.name)
+        is_allowed = may(ctx, info, AclOperation.READ, ResourceType.TOPIC, topic.name)
+        found = ctx.image.topic(topic.name) if is_allowed else None
         count = 0 if found is None else len(found.partitions)
         codes = answers.setdefault(topic.name, {})
         for asked in topic.partitions or ():
-            codes[asked.partition_index] = ErrorCode.unknown_topic_or_partition
+            codes[asked.partition_index] = (
+                ErrorCode.unknown_topic_or_partition if is_allowed else ErrorCode.topic_authorization_failed
+            )
             if 0 <= asked.partition_index < count:
                 known[topic.name].append(asked.partition_index)
     for name, codes in (await ctx.groups.offsets.delete(request.group_id, known)).items():

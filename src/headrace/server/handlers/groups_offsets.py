@@ -26,9 +26,11 @@ from headrace.net.pacing import paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.encode import write_count, write_topic
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.security.acl import AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
 from ..dispatch import Handler
+from .authorized import may, may_see, require
 
 _FIRST_COMMIT_WITH_THROTTLE: Final = 3
 _FIRST_WITH_EPOCH: Final = 6
@@ -44,6 +46,7 @@ _MS: Final = timedelta(milliseconds=1)
 _DONE: Final[int] = ErrorCode.none.value
 _TOO_LARGE: Final[int] = ErrorCode.offset_metadata_too_large.value
 _UNKNOWN_PARTITION: Final[int] = ErrorCode.unknown_topic_or_partition.value
+_NOT_ALLOWED: Final[int] = ErrorCode.topic_authorization_failed.value
 _CODE: Final = Struct(">ih")
 _CODE_AND_TAGS: Final = Struct(">ihx")
 
@@ -54,12 +57,13 @@ class _Commit:
     Consumers commit all the time, many partitions at once, so the answer is written by hand.
     """
 
-    def __init__(self, ctx: Context, request: Any, version: int) -> None:
+    def __init__(self, ctx: Context, request: Any, info: RequestInfo) -> None:
         self.offsets: dict[str, dict[int, bytes]] = {}
         self._codes: list[tuple[Any, list[tuple[int, int]]]] = []
         self._done = 0
         self._ctx = ctx
-        self._version = version
+        self._version = version = info.version
+        self._info = info
         self._by_id = version >= _FIRST_COMMIT_WITH_IDS
         self._now_ms = ctx.clock.now_ms()
         retention = getattr(request, "retention_time", None)
@@ -75,6 +79,12 @@ class _Commit:
                 codes += self._take(topic, asked[start : start + _PORTION])
                 await self._turn(min(len(asked), _PORTION))
 
+    async def refused(self, topics: Sequence[Any], code: ErrorCode) -> bytearray:
+        """The response where nothing of it is looked at."""
+        for topic in topics:
+            self._codes.append((topic, [(asked.partition_index, code.value) for asked in topic.partitions or ()]))
+        return await self.answer(code)
+
     async def _turn(self, done: int) -> None:
         """Let others have a turn once a portion has been done."""
         self._done += done
@@ -84,6 +94,9 @@ class _Commit:
 
     def _take(self, topic: Any, partitions: Sequence[Any]) -> list[tuple[int, int]]:
         known = self._ctx.image.topic_by_id(topic.topic_id) if self._by_id else self._ctx.image.topic(topic.name)
+        name = known.name if known is not None else None if self._by_id else topic.name
+        if name is not None and not may(self._ctx, self._info, AclOperation.READ, ResourceType.TOPIC, name):
+            return [(asked.partition_index, _NOT_ALLOWED) for asked in partitions]
         if known is None:
             unknown = ErrorCode.unknown_topic_id if self._by_id else ErrorCode.unknown_topic_or_partition
             return [(asked.partition_index, unknown.value) for asked in partitions]
@@ -127,7 +140,9 @@ class _Commit:
 
 
 async def handle_offset_commit(ctx: Context, request: Any, info: RequestInfo) -> bytearray:
-    commit = _Commit(ctx, request, info.version)
+    commit = _Commit(ctx, request, info)
+    if not may(ctx, info, AclOperation.READ, ResourceType.GROUP, request.group_id):
+        return await commit.refused(request.topics or (), ErrorCode.group_authorization_failed)
     await commit.take(request.topics or ())
     refusal = ErrorCode.none
     if any(commit.offsets.values()):
@@ -162,7 +177,11 @@ async def _fetch_group(ctx: Context, group: Any, info: RequestInfo, stable_only:
     topics = None if asked is None else [(_name_of(ctx, topic, by_id), topic) async for topic in paced(asked)]
     named = None if topics is None else await _merged(topics)
     answer: dict[str, Any] = {"group_id": group.group_id, "error_code": ErrorCode.none}
+    describe, kind = AclOperation.DESCRIBE, ResourceType.TOPIC
+    denied = {name for name in named or () if not may(ctx, info, describe, kind, name)}
+    named = None if named is None else {name: found for name, found in named.items() if name not in denied}
     try:
+        require(ctx, info, AclOperation.DESCRIBE, ResourceType.GROUP, group.group_id)
         found: Mapping[str, Mapping[int, Committed | None]] = await ctx.groups.offsets.fetch(
             group.group_id,
             named,
@@ -175,12 +194,15 @@ async def _fetch_group(ctx: Context, group: Any, info: RequestInfo, stable_only:
         refused = [] if has_code else [_refused(topic, error.code, by_id) async for _, topic in paced(topics or ())]
         return {**answer, "error_code": error.code, "topics": refused}
     if topics is None:
-        return {**answer, "topics": [each async for each in paced(_all_topics(ctx, found, by_id))]}
+        visible = {name: offsets for name, offsets in found.items() if may_see(ctx, info, describe, kind, name)}
+        return {**answer, "topics": [each async for each in paced(_all_topics(ctx, visible, by_id))]}
     return {
         **answer,
         "topics": [
             _refused(topic, ErrorCode.unknown_topic_id, by_id)
             if name is None
+            else _refused(topic, ErrorCode.topic_authorization_failed, by_id)
+            if name in denied
             else {**_heading(topic, by_id), "partitions": _partitions(found[name], topic.partition_indexes or ())}
             async for name, topic in paced(topics)
         ],

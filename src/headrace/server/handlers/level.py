@@ -1,6 +1,7 @@
 """UpdateLevel (API 20020, version 0): raises the cluster's feature level, or shows what a raise would come to.
 
--   Any client that may use the listener may ask, on any broker; the controller decides. It is refused with
+-   Any client that may use the listener may ask, on any broker; where there are ACLs it takes ALTER on the cluster. The
+    controller decides. It is refused with
     FEATURE_UPDATE_FAILED where a registered broker does not speak the level, and where it is lower than the present.
 -   Request and answer are messages of `protocol.peer`. The request has `to`, a level, or null for the newest that all
     brokers speak, and `dry_run`. The answer is a `cluster.feature_level.LevelUpdate`.
@@ -15,8 +16,11 @@ import structlog
 from headrace.cluster.store import StoreError
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
 from headrace.protocol.peer import VERSION, Message, decode_message, failure
+from headrace.security.acl import AclOperation
+from headrace.security.authorizer import Authorizer
 
 from ..connection import Slot
+from .authorized import check_connection
 from .peer import framed_message
 
 LONGEST_REQUEST: Final = 4096
@@ -30,12 +34,14 @@ UpdateLevel = Callable[[int | None, bool], Awaitable[Mapping[str, Any]]]
 class LevelHandler:
     """Answers with what `update` gives."""
 
-    def __init__(self, update: UpdateLevel) -> None:
+    def __init__(self, update: UpdateLevel, authorizer: Authorizer | None = None) -> None:
         self._update = update
+        self._authorizer = authorizer
 
     async def __call__(self, slot: Slot, version: int, correlation_id: int, body: bytes) -> None:
         """Answer a request through its slot. An `UpdateLevel` of the dispatcher."""
         try:
+            check_connection(self._authorizer, slot.connection, AclOperation.ALTER)
             answer = await self._answer(version, body)
         except CodedError as error:
             answer = failure(error)

@@ -26,9 +26,11 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.topic_partition import TopicPartition
 from headrace.replication.transactions import TransactionMarker
+from headrace.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
 from ..dispatch import Handler
+from .authorized import may, may_see
 
 _FIRST_WITH_BUMPS: Final = 2
 
@@ -39,12 +41,20 @@ async def handle_write_txn_markers(ctx: Context, request: Any, info: RequestInfo
     markers = [(asked, _marker(asked, info.version), _keys(asked)) async for asked in paced(request.markers or ())]
     if info.peer_broker is not None:
         codes = await gather_limited(lambda each: _each(ctx.replicas.append_marker, each[1], each[2]), markers)
+    elif not _may_write(ctx, info):
+        codes = [dict.fromkeys(keys, ErrorCode.cluster_authorization_failed) for _, _, keys in markers]
     else:
         codes = await _abort_for_operator(
             ctx, [(replace(marker, transaction_version=1), keys) async for _, marker, keys in paced(markers)]
         )
     answered = paced(zip(markers, codes, strict=True))
     return {"markers": [_answer(asked, found) async for (asked, _, _), found in answered]}
+
+
+def _may_write(ctx: Context, info: RequestInfo) -> bool:
+    return may_see(ctx, info, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME) or may(
+        ctx, info, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME
+    )
 
 
 def _marker(asked: Any, version: int) -> TransactionMarker:

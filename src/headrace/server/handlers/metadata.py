@@ -28,11 +28,13 @@ from headrace.cluster.topics import INTERNAL, validate_name
 from headrace.net.pacing import paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.security.acl import AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
 from ..dispatch import Handler
-from .authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from .authorized import NOT_ASKED, cluster_operations, is_free, may, may_see, operations, require
 from .metadata_cache import TopicCache, assemble, describe_partition, encode_topic
+from .topics import may_create
 
 PAGE: Final = 2000
 _BREATH: Final = 1000
@@ -44,14 +46,37 @@ async def handle_metadata(ctx: Context, request: Any, info: RequestInfo) -> byte
     """Answers in bytes; see above."""
     asks_for_all = request.topics is None or (info.version == 0 and not request.topics)
     problems: list[bytes] = []
-    operations = TOPIC_OPERATIONS if getattr(request, "include_topic_authorized_operations", False) else NOT_ASKED
     if asks_for_all:
-        topics = list(ctx.image.topics())
+        topics = await _visible(ctx, info)
     else:
-        topics, failed = await _find_topics(ctx, request)
+        topics, failed = await _find_topics(ctx, request, info)
         problems = [encode_topic(info.version, values) async for values in paced(failed)]
-    encoded = await _encoded(ctx.image, topics, info.version, operations)
-    return assemble(info.version, _cluster(ctx.image, request), encoded + problems)
+    encoded: list[bytes] = []
+    if getattr(request, "include_topic_authorized_operations", False):
+        for allowed, some in (await _by_operations(ctx, info, topics)).items():
+            encoded += await _encoded(ctx.image, some, info.version, allowed)
+    else:
+        encoded = await _encoded(ctx.image, topics, info.version, NOT_ASKED)
+    return assemble(info.version, _cluster(ctx, request, info), encoded + problems)
+
+
+async def _visible(ctx: Context, info: RequestInfo) -> list[Topic]:
+    """The topics that whoever asks may describe."""
+    topics = list(ctx.image.topics())
+    if is_free(ctx, info):
+        return topics
+    kind, describe = ResourceType.TOPIC, AclOperation.DESCRIBE
+    return [topic async for topic in paced(topics) if may_see(ctx, info, describe, kind, topic.name)]
+
+
+async def _by_operations(ctx: Context, info: RequestInfo, topics: list[Topic]) -> dict[int, list[Topic]]:
+    """The topics by what may be done with them, as many can be done the same with."""
+    if is_free(ctx, info):
+        return {operations(ctx, info, ResourceType.TOPIC, ""): topics}
+    grouped: dict[int, list[Topic]] = {}
+    async for topic in paced(topics):
+        grouped.setdefault(operations(ctx, info, ResourceType.TOPIC, topic.name), []).append(topic)
+    return grouped
 
 
 async def _encoded(image: ClusterImage, topics: list[Topic], version: int, operations: int) -> list[bytes]:
@@ -64,14 +89,15 @@ async def _encoded(image: ClusterImage, topics: list[Topic], version: int, opera
     return encoded
 
 
-def _cluster(image: ClusterImage, request: Any) -> dict[str, Any]:
+def _cluster(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
+    image = ctx.image
     wants_operations = getattr(request, "include_cluster_authorized_operations", False)
     return {
         "throttle_time": 0,
         "brokers": [_broker(broker) for broker in image.brokers.values()],
         "cluster_id": image.cluster_id,
         "controller_id": image.controller_id,
-        "cluster_authorized_operations": CLUSTER_OPERATIONS if wants_operations else NOT_ASKED,
+        "cluster_authorized_operations": cluster_operations(ctx, info) if wants_operations else NOT_ASKED,
         "error_code": ErrorCode.none,
     }
 
@@ -80,15 +106,15 @@ def _broker(broker: BrokerNode) -> dict[str, Any]:
     return {"node_id": broker.id, "host": broker.host, "port": broker.port, "rack": broker.rack}
 
 
-async def _find_topics(ctx: Context, request: Any) -> tuple[list[Topic], list[dict[str, Any]]]:
+async def _find_topics(ctx: Context, request: Any, info: RequestInfo) -> tuple[list[Topic], list[dict[str, Any]]]:
     """The topics that were asked for, each once, and answers for those that cannot be given."""
-    may_create = getattr(request, "allow_auto_topic_creation", True) and ctx.config["auto.create.topics.enable"]
+    creates = getattr(request, "allow_auto_topic_creation", True) and bool(ctx.config["auto.create.topics.enable"])
     found: dict[str, Topic] = {}
     failed: dict[object, dict[str, Any]] = {}
     async for asked in paced(request.topics):
         topic_id = getattr(asked, "topic_id", None)
         try:
-            topic = _by_id(ctx, asked) if topic_id is not None else await _by_name(ctx, asked.name, may_create)
+            topic = _by_id(ctx, asked, info) if topic_id is not None else await _by_name(ctx, asked.name, info, creates)
         except CodedError as error:
             failed[topic_id or asked.name] = _problem(asked.name, topic_id, error.code)
         else:
@@ -96,21 +122,26 @@ async def _find_topics(ctx: Context, request: Any) -> tuple[list[Topic], list[di
     return list(found.values()), list(failed.values())
 
 
-def _by_id(ctx: Context, asked: Any) -> Topic:
+def _by_id(ctx: Context, asked: Any, info: RequestInfo) -> Topic:
     topic = ctx.image.topic_by_id(asked.topic_id)
     if topic is None:
         raise CodedError(ErrorCode.unknown_topic_id)
+    require(ctx, info, AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name)
     return topic
 
 
-async def _by_name(ctx: Context, name: str | None, may_create: bool) -> Topic:
+async def _by_name(ctx: Context, name: str | None, info: RequestInfo, creates: bool) -> Topic:
+    """Whether a topic exists is told to those who may describe it."""
     if name is None:
         raise CodedError(ErrorCode.invalid_request, "a topic without a name and without an id")
+    require(ctx, info, AclOperation.DESCRIBE, ResourceType.TOPIC, name)
     topic = ctx.image.topic(name)
     if topic is not None:
         return topic
+    if creates and not may_create(ctx, info, name):
+        raise CodedError(ErrorCode.topic_authorization_failed)
     validate_name(name)
-    if not may_create or name in INTERNAL:
+    if not creates or name in INTERNAL:
         raise CodedError(ErrorCode.unknown_topic_or_partition)
     try:
         return await ctx.controller.create_topic(TopicSpec(name=name))
@@ -134,7 +165,12 @@ async def handle_describe_topic_partitions(ctx: Context, request: Any, info: Req
     left = max(1, min(PAGE, request.response_partition_limit))
     answered: list[dict[str, Any]] = []
     next_cursor = None
+    is_named = bool(request.topics)
     async for name, first in paced(_from_cursor(ctx.image, request)):
+        if not _may_page(ctx, info, name, is_named=is_named):
+            if is_named:
+                answered.append(_problem(name, None, ErrorCode.topic_authorization_failed))
+            continue
         topic = ctx.image.topic(name)
         if topic is None:
             answered.append(_missing(name))
@@ -142,13 +178,19 @@ async def handle_describe_topic_partitions(ctx: Context, request: Any, info: Req
         if not left:
             next_cursor = {"topic_name": name, "partition_index": first}
             break
-        page, left = _page(topic, first, left, frozenset(ctx.image.brokers))
+        allowed = operations(ctx, info, ResourceType.TOPIC, name)
+        page, left = _page(topic, first, left, frozenset(ctx.image.brokers), allowed)
         answered.append(page)
         reached = first + len(page["partitions"])
         if reached < len(topic.partitions):
             next_cursor = {"topic_name": name, "partition_index": reached}
             break
     return {"throttle_time": 0, "topics": answered, "next_cursor": next_cursor}
+
+
+def _may_page(ctx: Context, info: RequestInfo, name: str, *, is_named: bool) -> bool:
+    asks = may if is_named else may_see
+    return asks(ctx, info, AclOperation.DESCRIBE, ResourceType.TOPIC, name)
 
 
 def _from_cursor(image: ClusterImage, request: Any) -> Iterator[tuple[str, int]]:
@@ -170,7 +212,7 @@ def _names_in_order(image: ClusterImage) -> list[str]:
     return names
 
 
-def _page(topic: Topic, first: int, limit: int, alive: frozenset[int]) -> tuple[dict[str, Any], int]:
+def _page(topic: Topic, first: int, limit: int, alive: frozenset[int], allowed: int) -> tuple[dict[str, Any], int]:
     states = topic.partitions[first : first + limit]
     page = {
         "error_code": ErrorCode.none,
@@ -178,7 +220,7 @@ def _page(topic: Topic, first: int, limit: int, alive: frozenset[int]) -> tuple[
         "topic_id": topic.id,
         "is_internal": topic.internal,
         "partitions": [describe_partition(first + step, state, alive) for step, state in enumerate(states)],
-        "topic_authorized_operations": TOPIC_OPERATIONS,
+        "topic_authorized_operations": allowed,
     }
     return page, limit - len(states)
 

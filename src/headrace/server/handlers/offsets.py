@@ -35,8 +35,10 @@ from headrace.net.pacing import gather_limited, paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
+from headrace.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
+from .authorized import may_see, require
 
 READ_COMMITTED: Final = 1
 UNKNOWN: Final = -1
@@ -82,6 +84,7 @@ async def handle_list_offsets(ctx: Context, request: Any, info: RequestInfo) -> 
     def answer(name: str, asked: Any) -> dict[str, Any]:
         if (name, asked.partition_index) in repeated:
             raise CodedError(ErrorCode.invalid_request)
+        require(ctx, info, AclOperation.DESCRIBE, ResourceType.TOPIC, name)
         partition = ctx.replicas.partition(name, asked.partition_index)
         if request.replica_id == DEBUGGING_REPLICA and asked.timestamp == OffsetSpec.LATEST:
             return _own_end(partition)._asdict()
@@ -154,16 +157,20 @@ async def handle_offset_for_leader_epoch(ctx: Context, request: Any, info: Reque
         "topics": [
             {
                 "topic": topic.topic,
-                "partitions": [_epoch_end(ctx, topic.topic, asked) async for asked in paced(topic.partitions or ())],
+                "partitions": [
+                    _epoch_end(ctx, info, topic.topic, asked) async for asked in paced(topic.partitions or ())
+                ],
             }
             async for topic in paced(request.topics or ())
         ],
     }
 
 
-def _epoch_end(ctx: Context, topic: str, asked: Any) -> dict[str, Any]:
+def _epoch_end(ctx: Context, info: RequestInfo, topic: str, asked: Any) -> dict[str, Any]:
     code, epoch, end_offset = ErrorCode.none, UNKNOWN, UNKNOWN
     try:
+        if not may_see(ctx, info, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
+            require(ctx, info, AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
         partition = ctx.replicas.partition(topic, asked.partition)
         partition.check_leads()
         partition.check_epoch(asked.current_leader_epoch)
@@ -177,15 +184,18 @@ async def handle_delete_records(ctx: Context, request: Any, info: RequestInfo) -
     timeout = max(request.timeout.total_seconds(), 0.0)
 
     async def delete_of(topic: Any) -> dict[str, Any]:
-        deleted = await gather_limited(lambda asked: _delete(ctx, topic.name, asked, timeout), topic.partitions or ())
+        deleted = await gather_limited(
+            lambda asked: _delete(ctx, info, topic.name, asked, timeout), topic.partitions or ()
+        )
         return {"name": topic.name, "partitions": deleted}
 
     return {"throttle_time": 0, "topics": await gather_limited(delete_of, request.topics or ())}
 
 
-async def _delete(ctx: Context, name: str, asked: Any, timeout: float) -> dict[str, Any]:
+async def _delete(ctx: Context, info: RequestInfo, name: str, asked: Any, timeout: float) -> dict[str, Any]:
     code, low_watermark = ErrorCode.none, UNKNOWN
     try:
+        require(ctx, info, AclOperation.DELETE, ResourceType.TOPIC, name)
         _check_deletable(ctx, name)
         partition = ctx.replicas.partition(name, asked.partition_index)
         partition.check_leads()

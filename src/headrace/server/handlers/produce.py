@@ -48,13 +48,23 @@ from headrace.replication.intake import admit
 from headrace.replication.partition import Partition
 from headrace.replication.purgatory import Committed
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.security.acl import AclOperation, ResourceType
+from headrace.security.authorizer import Authorizer
 from headrace.storage.log import Appended, Origin
 
 from ..connection import Connection, Parts, Slot
 from ..dispatch import Request, response_head
 from ..refusals import check_order, note_refusal
 from ..schema_book import Named, SchemaBook, named_schemas
-from .produce_transactions import FIRST_ADDING, NOTHING_TO_VERIFY, Beginning, Verified, ask, beginnings
+from .produce_transactions import (
+    FIRST_ADDING,
+    NOTHING_TO_VERIFY,
+    Beginning,
+    Verified,
+    ask,
+    beginnings,
+    is_transactional,
+)
 
 _LENGTH: Final = Struct(">i")
 _HEAD: Final = Struct(">ii")
@@ -147,10 +157,15 @@ class Slow(NamedTuple):
 class ProduceHandler:
     """Serves Produce."""
 
-    def __init__(self, replicas: ReplicaManager, schemas: SchemaBook) -> None:
+    def __init__(self, replicas: ReplicaManager, schemas: SchemaBook, authorizer: Authorizer | None = None) -> None:
         self._replicas = replicas
         self._schemas = schemas
         self._clock = replicas.clock
+        self._writes = None if authorizer is None else authorizer.decisions(AclOperation.WRITE, ResourceType.TOPIC)
+        """Who may write to which topics; None where everybody may to all."""
+        self._transactional_ids = (
+            None if authorizer is None else authorizer.decisions(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID)
+        )
         self.errors: Counter[int] = Counter()
         """Partitions of requests that were refused, by the code of the error."""
         self._tasks: set[Task[None]] = set()
@@ -160,7 +175,9 @@ class ProduceHandler:
         version = request.version
         produce = parse_request(request.frame, request.body, version)
         if produce.transactional_id is not None:
-            found = beginnings(self._replicas, produce, version)
+            if self._refuses_id(request, produce):
+                return self._refuse_id(request, produce)
+            found = beginnings(self._replicas, produce, version, lambda name: self._may_write(request.connection, name))
             if found and self._replicas.verifier is not None:
                 self._verify(request, produce, found)
                 return None
@@ -182,6 +199,30 @@ class ProduceHandler:
         if pending.has_failed:
             raise ProtocolViolation(f"a record without acks could not be written: {pending.first_failure}")
         return []
+
+    def _may_write(self, connection: Connection, topic: str) -> bool:
+        writes = self._writes
+        if writes is None or connection.peer_broker is not None:
+            return True
+        return writes.allow(connection.principal, connection.peer, topic)
+
+    def _refuses_id(self, request: Request, produce: ProduceRequest) -> bool:
+        """Whether a request has batches of a transaction that is not the client's."""
+        connection, allowed = request.connection, self._transactional_ids
+        if allowed is None or connection.peer_broker is not None or not is_transactional(produce):
+            return False
+        return not allowed.allow(connection.principal, connection.peer, produce.transactional_id or "")
+
+    def _refuse_id(self, request: Request, produce: ProduceRequest) -> Parts:
+        """Nothing of it is written."""
+        error = CodedError(
+            ErrorCode.transactional_id_authorization_failed,
+            f"{request.connection.principal} may not WRITE TRANSACTIONAL_ID {produce.transactional_id}",
+        )
+        if not produce.acks:
+            raise ProtocolViolation(f"a record without acks could not be written: {error.message}")
+        answers = [(topic, [self._failed(index, error) for index, _ in topic.partitions]) for topic in produce.topics]
+        return [response(request.version, request.correlation_id, answers)]
 
     def _verify(self, request: Request, produce: ProduceRequest, found: list[Beginning]) -> None:
         """Go on when the coordinator has answered. The frame's bytes are another's by then, so they are copied."""
@@ -265,11 +306,11 @@ class ProduceHandler:
     ) -> None:
         topic, index, records = slow.topic, slow.partition, slow.records
         try:
-            partition = self._find(topic, index, produce.acks, request.version)
+            partition = self._find(topic, index, produce.acks, request)
             header, now_ms = check_batch(records), self._clock.now_ms()
             check = partial(_look_through, records, header, partition.rules, now_ms, request.version)
             admitted = await self._replicas.in_thread(check)
-            partition = self._find(topic, index, produce.acks, request.version)
+            partition = self._find(topic, index, produce.acks, request)
             appended, answer = self._append(partition, admitted.batch, produce, request.version, verified, admitted)
         except CodedError as error:
             note_refusal(request.connection.refusals, topic, index, records, error.code)
@@ -286,7 +327,7 @@ class ProduceHandler:
         try:
             if refusals:
                 check_order(refusals, topic, index, records)
-            partition = self._find(topic, index, acks, version)
+            partition = self._find(topic, index, acks, request)
             appended, answer = self._append(partition, records, produce, version)
         except CodedError as error:
             note_refusal(refusals, topic, index, records, error.code)
@@ -329,7 +370,7 @@ class ProduceHandler:
             try:
                 if refusals:
                     check_order(refusals, topic, index, records)
-                partition = self._find(topic, index, acks, version)
+                partition = self._find(topic, index, acks, request)
                 appended, answer = self._append(partition, records, produce, version, verified)
             except CodedError as error:
                 note_refusal(refusals, topic, index, records, error.code)
@@ -360,15 +401,17 @@ class ProduceHandler:
         self.errors[error.code.value] += 1
         return failed(index, error)
 
-    def _find(self, topic: TopicRecords, index: int, acks: int, version: int) -> Partition:
-        if acks not in _ACKS:
-            raise CodedError(ErrorCode.invalid_required_acks, f"acks is {acks}; it can be -1, 0 or 1")
+    def _find(self, topic: TopicRecords, index: int, acks: int, request: Request) -> Partition:
         name: str | None = topic.name
-        if version >= FIRST_WITH_IDS:
+        if request.version >= FIRST_WITH_IDS:
             name = self._replicas.name_of(topic.id) if topic.id is not None else None
             if name is None:
                 raise CodedError(ErrorCode.unknown_topic_id)
         assert name is not None
+        if self._writes is not None and not self._may_write(request.connection, name):
+            raise CodedError(ErrorCode.topic_authorization_failed)
+        if acks not in _ACKS:
+            raise CodedError(ErrorCode.invalid_required_acks, f"acks is {acks}; it can be -1, 0 or 1")
         partition = self._replicas.partition(name, index)
         if partition.is_internal:
             raise CodedError(ErrorCode.invalid_topic_exception, f"only the broker itself writes to {name}")

@@ -6,7 +6,7 @@ asked; from v12 on the question itself adds the partition. Batches of a transact
 asked about. Nothing else of the connection is served meanwhile, so that a producer's batches keep their order.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -71,13 +71,28 @@ class Verified:
 NOTHING_TO_VERIFY: Final = Verified({}, {})
 
 
-def beginnings(replicas: ReplicaManager, produce: ProduceRequest, version: int) -> list[Beginning]:
+def is_transactional(produce: ProduceRequest) -> bool:
+    """Whether any batch of a request is part of a transaction."""
+    return any(
+        records is not None and len(records) >= HEADER_SIZE and read_header(records).attributes & TRANSACTIONAL_BIT
+        for topic in produce.topics
+        for _, records in topic.partitions
+    )
+
+
+def beginnings(
+    replicas: ReplicaManager, produce: ProduceRequest, version: int, may_write: Callable[[str], bool]
+) -> list[Beginning]:
     """The batches of a request that the coordinator has to be asked about. Whatever else is wrong shows later."""
-    return [found for topic in produce.topics for found in _of_topic(replicas, topic, version)]
+    return [found for topic in produce.topics for found in _of_topic(replicas, topic, version, may_write)]
 
 
-def _of_topic(replicas: ReplicaManager, topic: TopicRecords, version: int) -> Iterator[Beginning]:
+def _of_topic(
+    replicas: ReplicaManager, topic: TopicRecords, version: int, may_write: Callable[[str], bool]
+) -> Iterator[Beginning]:
     name = replicas.name_of(topic.id or b"") if version >= FIRST_WITH_IDS else topic.name
+    if name is not None and not may_write(name):
+        return
     for index, records in topic.partitions:
         if name is None or records is None or len(records) < HEADER_SIZE:
             continue

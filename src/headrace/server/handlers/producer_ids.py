@@ -17,8 +17,10 @@ from typing import Any, Final
 from headrace.coordinator.transactions.decisions import NOBODY, Producer
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
+from .authorized import may, may_any, may_see
 from .transactions import told
 
 NONE: Final = -1
@@ -29,6 +31,9 @@ _MS: Final = timedelta(milliseconds=1)
 async def handle_init_producer_id(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     old_id = getattr(request, "producer_id", NONE)
     old_epoch = getattr(request, "producer_epoch", NONE)
+    refusal = _refusal(ctx, request.transactional_id, info)
+    if refusal is not ErrorCode.none:
+        return _answer(refusal)
     if (old_id == NONE) != (old_epoch == NONE):
         return _answer(ErrorCode.invalid_request)
     if request.transactional_id is None:
@@ -41,6 +46,19 @@ async def handle_init_producer_id(ctx: Context, request: Any, info: RequestInfo)
         return _answer(error.code)
     code = told(outcome.code, info.version, _FIRST_WITH_FENCED)
     return _answer(code, outcome.producer)
+
+
+def _refusal(ctx: Context, transactional_id: str | None, info: RequestInfo) -> ErrorCode:
+    """Who may write to any topic may write to it idempotently (KIP-679)."""
+    if transactional_id is not None:
+        allowed = may(ctx, info, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+        return ErrorCode.none if allowed else ErrorCode.transactional_id_authorization_failed
+    if may_see(ctx, info, AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME):
+        return ErrorCode.none
+    if may_any(ctx, info, AclOperation.WRITE, ResourceType.TOPIC):
+        return ErrorCode.none
+    may(ctx, info, AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME)
+    return ErrorCode.cluster_authorization_failed
 
 
 def _answer(code: ErrorCode, producer: Producer = NOBODY) -> dict[str, Any]:

@@ -16,14 +16,17 @@ from headrace.cluster.image import NO_LEADER
 from headrace.cluster.metadata_writer import Quorum, QuorumReplica
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
+from headrace.security.acl import AclOperation
 
 from ..context import Context, RequestInfo
+from .authorized import require_cluster
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 _UNKNOWN: Final = -1
 
 
 async def handle_describe_quorum(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
+    require_cluster(ctx, info, AclOperation.DESCRIBE)
     quorum = await ctx.controller.describe_quorum()
     topics = [
         {

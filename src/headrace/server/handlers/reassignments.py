@@ -16,8 +16,10 @@ from headrace.cluster.image import PartitionState, Topic
 from headrace.net.pacing import gather_limited, paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
+from .authorized import may, refused, require_cluster
 
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
@@ -28,6 +30,8 @@ DESIGNATED: Final = 64
 async def handle_elect_leaders(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     kind = getattr(request, "election_type", 0)
     asked = request.topic_partitions
+    if not _may_alter(ctx, info):
+        return await _none_elected(asked or (), refused(info, AclOperation.ALTER, ResourceType.CLUSTER))
     if asked is None:
         pairs = [(topic.name, index) for topic in ctx.image.topics() for index in range(len(topic.partitions))]
     else:
@@ -40,6 +44,21 @@ async def handle_elect_leaders(ctx: Context, request: Any, info: RequestInfo) ->
         by_topic.setdefault(name, []).append({"partition_id": index, **_result(error)})
     results = [{"topic": name, "partition_result": found} for name, found in by_topic.items()]
     return {"throttle_time": 0, "error_code": ErrorCode.none, "replica_election_results": results}
+
+
+def _may_alter(ctx: Context, info: RequestInfo) -> bool:
+    return may(ctx, info, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+async def _none_elected(asked: Iterable[Any], error: CodedError) -> dict[str, Any]:
+    results = [
+        {
+            "topic": topic.topic,
+            "partition_result": [{"partition_id": index, **_result(error)} for index in topic.partitions or ()],
+        }
+        async for topic in paced(asked)
+    ]
+    return {"throttle_time": 0, "error_code": error.code, "replica_election_results": results}
 
 
 async def _outcomes(ctx: Context, pairs: list[tuple[str, int]], kind: int) -> list[CodedError | None]:
@@ -62,6 +81,7 @@ async def _elect(ctx: Context, name: str, index: int) -> CodedError | None:
 
 
 async def handle_alter_reassignments(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
+    require_cluster(ctx, info, AclOperation.ALTER)
     responses = []
     may_resize = getattr(request, "allow_replication_factor_change", True)
     async for topic in paced(request.topics or ()):
@@ -112,6 +132,7 @@ def _result(error: CodedError | None) -> dict[str, Any]:
 
 
 async def handle_list_reassignments(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
+    require_cluster(ctx, info, AclOperation.DESCRIBE)
     asked = None
     if request.topics is not None:
         asked = {topic.name: set(topic.partition_indexes or ()) async for topic in paced(request.topics)}

@@ -24,8 +24,10 @@ from headrace.config import shown
 from headrace.net.pacing import gather_limited, paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
+from .authorized import may, may_see, refused, require
 from .describe import describe_topic_configs
 
 _FIRST_WITH_DELETION_DISABLED: Final = 3
@@ -36,16 +38,20 @@ async def handle_create_topics(ctx: Context, request: Any, info: RequestInfo) ->
     wanted = request.topics or ()
     repeated = await _repeated(topic.name for topic in wanted)
     once = [topic async for topic in paced(wanted) if topic.name not in repeated]
-    answers = await gather_limited(lambda topic: _create(ctx, topic, request.validate_only), once)
+    answers = await gather_limited(lambda topic: _create(ctx, info, topic, request.validate_only), once)
     refused = [_not_created(name, _duplicate()) for name in repeated]
     return {"throttle_time": 0, "topics": [*answers, *refused]}
 
 
-async def _create(ctx: Context, wanted: Any, validate_only: bool) -> dict[str, Any]:
+async def _create(ctx: Context, info: RequestInfo, wanted: Any, validate_only: bool) -> dict[str, Any]:
     try:
+        if not may_create(ctx, info, wanted.name):
+            raise refused(info, AclOperation.CREATE, ResourceType.TOPIC, wanted.name)
         topic = await ctx.controller.create_topic(_spec(wanted), validate_only=validate_only)
     except CodedError as error:
         return _not_created(wanted.name, error)
+    if not may_see(ctx, info, AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name):
+        return _created_unseen(topic, validate_only)
     return {
         "name": topic.name,
         "topic_id": None if validate_only else topic.id,
@@ -54,6 +60,27 @@ async def _create(ctx: Context, wanted: Any, validate_only: bool) -> dict[str, A
         "num_partitions": len(topic.partitions),
         "replication_factor": len(topic.partitions[0].replicas),
         "configs": describe_topic_configs(ctx.config, topic),
+    }
+
+
+def may_create(ctx: Context, info: RequestInfo, name: str) -> bool:
+    """Whether whoever asks may make a topic of that name."""
+    return may_see(ctx, info, AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME) or may(
+        ctx, info, AclOperation.CREATE, ResourceType.TOPIC, name
+    )
+
+
+def _created_unseen(topic: Topic, validate_only: bool) -> dict[str, Any]:
+    """What is told of a new topic to who may not see its settings."""
+    return {
+        "name": topic.name,
+        "topic_id": None if validate_only else topic.id,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "topic_config_error_code": ErrorCode.topic_authorization_failed,
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "configs": (),
     }
 
 
@@ -100,17 +127,17 @@ async def handle_delete_topics(ctx: Context, request: Any, info: RequestInfo) ->
         try:
             if (name, topic_id) in repeated:
                 raise _duplicate()
-            topic = await _delete(ctx, name, topic_id, info.version)
+            topic = await _delete(ctx, name, topic_id, info)
         except CodedError as error:
-            answers.append(_deleted(name, topic_id, error.code, error.message))
+            answers.append(_not_deleted(ctx, info, name, topic_id, error))
         else:
             answers.append(_deleted(topic.name, topic.id, ErrorCode.none, None))
     return {"throttle_time": 0, "responses": answers}
 
 
-async def _delete(ctx: Context, name: str | None, topic_id: UUID | None, version: int) -> Topic:
+async def _delete(ctx: Context, name: str | None, topic_id: UUID | None, info: RequestInfo) -> Topic:
     if not ctx.config["delete.topic.enable"]:
-        disabled = version >= _FIRST_WITH_DELETION_DISABLED
+        disabled = info.version >= _FIRST_WITH_DELETION_DISABLED
         code = ErrorCode.topic_deletion_disabled if disabled else ErrorCode.invalid_request
         raise CodedError(code, "Topic deletion is disabled; set delete.topic.enable=true on the broker to allow it")
     if (name is None) == (topic_id is None):
@@ -121,7 +148,31 @@ async def _delete(ctx: Context, name: str | None, topic_id: UUID | None, version
             raise CodedError(ErrorCode.unknown_topic_id, f"There is no topic with the id {topic_id}")
         name = found.name
     assert name is not None
+    _require_delete(ctx, info, name)
     return await ctx.controller.delete_topic(name, topic_id)
+
+
+def _require_delete(ctx: Context, info: RequestInfo, name: str) -> None:
+    """That a topic does not exist is told to those who may describe it."""
+    if may_see(ctx, info, AclOperation.DELETE, ResourceType.CLUSTER, CLUSTER_NAME):
+        return
+    if may(ctx, info, AclOperation.DELETE, ResourceType.TOPIC, name):
+        return
+    if ctx.image.topic(name) is None and may_see(ctx, info, AclOperation.DESCRIBE, ResourceType.TOPIC, name):
+        raise CodedError(ErrorCode.unknown_topic_or_partition, f"There is no topic '{shown(name)}'")
+    raise refused(info, AclOperation.DELETE, ResourceType.TOPIC, name)
+
+
+def _not_deleted(
+    ctx: Context, info: RequestInfo, name: str | None, topic_id: UUID | None, error: CodedError
+) -> dict[str, Any]:
+    """Who may describe a topic is told the name of its id, as by Kafka."""
+    if error.code is ErrorCode.topic_authorization_failed and topic_id is not None:
+        topic = ctx.image.topic_by_id(topic_id)
+        if topic is not None and may_see(ctx, info, AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name):
+            name = topic.name
+        return _deleted(name, topic_id, error.code, None)
+    return _deleted(name, topic_id, error.code, error.message)
 
 
 def _deleted(name: str | None, topic_id: UUID | None, code: ErrorCode, message: str | None) -> dict[str, Any]:
@@ -132,16 +183,19 @@ async def handle_create_partitions(ctx: Context, request: Any, info: RequestInfo
     wanted = request.topics or ()
     repeated = await _repeated(topic.name for topic in wanted)
     results = [
-        await _grow(ctx, topic, request.validate_only) async for topic in paced(wanted) if topic.name not in repeated
+        await _grow(ctx, info, topic, request.validate_only)
+        async for topic in paced(wanted)
+        if topic.name not in repeated
     ]
     refused = [_grown(name, _duplicate()) for name in repeated]
     return {"throttle_time": 0, "results": [*results, *refused]}
 
 
-async def _grow(ctx: Context, wanted: Any, validate_only: bool) -> dict[str, Any]:
+async def _grow(ctx: Context, info: RequestInfo, wanted: Any, validate_only: bool) -> dict[str, Any]:
     given = wanted.assignments
     assignments = None if given is None else [assignment.broker_ids or () for assignment in given]
     try:
+        require(ctx, info, AclOperation.ALTER, ResourceType.TOPIC, wanted.name)
         await ctx.controller.create_partitions(wanted.name, wanted.count, assignments, validate_only=validate_only)
     except CodedError as error:
         return _grown(wanted.name, error)

@@ -16,6 +16,7 @@ answered when its outcome is certain, and the partitions are told after that.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from headrace.cluster.topics import INTERNAL
 from headrace.coordinator.groups.offsets.records import OFFSETS_TOPIC
 from headrace.coordinator.runtime.partitions import partition_of
 from headrace.coordinator.transactions.decisions import Producer
@@ -23,8 +24,10 @@ from headrace.coordinator.transactions.service import NEWER, OLDER, LateRequest
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
 from headrace.protocol.topic_partition import TopicPartition
+from headrace.security.acl import AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
+from .authorized import is_free, may, require
 
 _FIRST_WITH_FENCED: Final = 2
 _FIRST_WITH_EPOCHS: Final = 5
@@ -43,9 +46,36 @@ async def handle_add_partitions(ctx: Context, request: Any, info: RequestInfo) -
     topics = request.v3_and_below_topics or ()
     partitions = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions or ()]
     producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
-    found = await _add(ctx, request.v3_and_below_transactional_id, producer, partitions, info)
+    transactional_id = request.v3_and_below_transactional_id
+    refused = _refused(ctx, transactional_id, partitions, info)
+    found = refused or await _add(ctx, transactional_id, producer, partitions, info)
     codes = {where: told(found[where], info.version) for where in partitions}
     return {"throttle_time": 0, "results_by_topic_v3_and_below": _by_topic(codes)}
+
+
+def _refused(
+    ctx: Context, transactional_id: str, partitions: Sequence[TopicPartition], info: RequestInfo
+) -> dict[TopicPartition, ErrorCode]:
+    """Why nothing is added: for an id that is not the client's, or for a topic that it may not write to."""
+    if is_free(ctx, info):
+        return {}
+    if not may(ctx, info, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        return dict.fromkeys(partitions, ErrorCode.transactional_id_authorization_failed)
+    allowed = {
+        topic: topic not in INTERNAL and may(ctx, info, AclOperation.WRITE, ResourceType.TOPIC, topic)
+        for topic in dict.fromkeys(topic for topic, _ in partitions)
+    }
+    if all(allowed.values()):
+        return {}
+    return {where: _not_added(ctx, where, is_allowed=allowed[where.topic]) for where in partitions}
+
+
+def _not_added(ctx: Context, where: TopicPartition, *, is_allowed: bool) -> ErrorCode:
+    if not is_allowed:
+        return ErrorCode.topic_authorization_failed
+    topic = ctx.image.topic(where.topic)
+    exists = topic is not None and 0 <= where.partition < len(topic.partitions)
+    return ErrorCode.operation_not_attempted if exists else ErrorCode.unknown_topic_or_partition
 
 
 async def _add(
@@ -74,6 +104,8 @@ def _by_topic(codes: Codes) -> list[dict[str, Any]]:
 
 async def handle_add_offsets(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     producer = Producer(request.producer_id, request.producer_epoch)
+    require(ctx, info, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
+    require(ctx, info, AclOperation.READ, ResourceType.GROUP, request.group_id)
     topic = ctx.image.topic(OFFSETS_TOPIC)
     if topic is None:
         await ctx.groups.find(request.group_id)
@@ -87,6 +119,7 @@ async def handle_add_offsets(ctx: Context, request: Any, info: RequestInfo) -> d
 
 async def handle_end(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     try:
+        require(ctx, info, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
         outcome = await ctx.transactions.end(
             request.transactional_id,
             Producer(request.producer_id, request.producer_epoch),

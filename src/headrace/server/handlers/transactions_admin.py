@@ -14,19 +14,23 @@ from headrace.coordinator.transactions.service import ANY_DURATION, STATES
 from headrace.net.pacing import paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.security.acl import AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
+from .authorized import may_see, require
 
 
 async def handle_describe(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     states = [
-        await _described(ctx, transactional_id) async for transactional_id in paced(request.transactional_ids or ())
+        await _described(ctx, info, transactional_id)
+        async for transactional_id in paced(request.transactional_ids or ())
     ]
     return {"throttle_time": 0, "transaction_states": states}
 
 
-async def _described(ctx: Context, transactional_id: str) -> dict[str, Any]:
+async def _described(ctx: Context, info: RequestInfo, transactional_id: str) -> dict[str, Any]:
     try:
+        require(ctx, info, AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
         found = await ctx.transactions.describe(transactional_id)
     except CodedError as error:
         return {
@@ -41,7 +45,8 @@ async def _described(ctx: Context, transactional_id: str) -> dict[str, Any]:
         }
     topics: dict[str, list[int]] = defaultdict(list)
     for topic, index in sorted(found.partitions):
-        topics[topic].append(index)
+        if may_see(ctx, info, AclOperation.DESCRIBE, ResourceType.TOPIC, topic):
+            topics[topic].append(index)
     return {
         "error_code": ErrorCode.none,
         "transactional_id": transactional_id,
@@ -74,6 +79,7 @@ async def handle_list(ctx: Context, request: Any, info: RequestInfo) -> dict[str
                 "transaction_state": transaction.state.value,
             }
             for transaction in found
+            if may_see(ctx, info, AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transaction.transactional_id)
         ],
     }
 

@@ -19,9 +19,11 @@ from headrace.coordinator.groups.offsets.service import TransactionalCommit
 from headrace.net.pacing import paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.security.acl import AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
 from ..dispatch import Handler
+from .authorized import may
 
 _FIRST_WITH_ABORTABLE: Final = 4
 _FIRST_ADDING: Final = 5
@@ -31,14 +33,28 @@ _TRY_AGAIN: Final = ErrorCode.coordinator_load_in_progress
 
 async def handle_txn_offset_commit(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     offsets: dict[str, dict[int, bytes]] = {}
-    codes = [(topic, await _take(ctx, topic, offsets)) async for topic in paced(request.topics or ())]
-    refusal = ErrorCode.none
+    refusal = _refusal(ctx, request, info)
+    if refusal is not ErrorCode.none:
+        return {"throttle_time": 0, "topics": [_refused(topic, refusal) async for topic in paced(request.topics or ())]}
+    codes = [(topic, await _take(ctx, info, topic, offsets)) async for topic in paced(request.topics or ())]
     if any(offsets.values()):
         try:
             await ctx.groups.offsets.commit_in_transaction(_commit(request, info.version, offsets))
         except CodedError as error:
             refusal = _told(error.code, info.version)
     return {"throttle_time": 0, "topics": [_answer(topic, found, refusal) async for topic, found in paced(codes)]}
+
+
+def _refusal(ctx: Context, request: Any, info: RequestInfo) -> ErrorCode:
+    if not may(ctx, info, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+        return ErrorCode.transactional_id_authorization_failed
+    if not may(ctx, info, AclOperation.READ, ResourceType.GROUP, request.group_id):
+        return ErrorCode.group_authorization_failed
+    return ErrorCode.none
+
+
+def _refused(topic: Any, code: ErrorCode) -> dict[str, Any]:
+    return _answer(topic, [(asked.partition_index, code) for asked in topic.partitions or ()], code)
 
 
 def _commit(request: Any, version: int, offsets: dict[str, dict[int, bytes]]) -> TransactionalCommit:
@@ -55,7 +71,11 @@ def _commit(request: Any, version: int, offsets: dict[str, dict[int, bytes]]) ->
     )
 
 
-async def _take(ctx: Context, topic: Any, offsets: dict[str, dict[int, bytes]]) -> list[tuple[int, ErrorCode]]:
+async def _take(
+    ctx: Context, info: RequestInfo, topic: Any, offsets: dict[str, dict[int, bytes]]
+) -> list[tuple[int, ErrorCode]]:
+    if not may(ctx, info, AclOperation.READ, ResourceType.TOPIC, topic.name):
+        return [(asked.partition_index, ErrorCode.topic_authorization_failed) for asked in topic.partitions or ()]
     known = ctx.image.topic(topic.name)
     count, longest = 0 if known is None else len(known.partitions), ctx.groups.settings.max_metadata
     now_ms = ctx.clock.now_ms()

@@ -2,7 +2,8 @@ import pytest
 
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
-from headrace.server.handlers.authorized import CLUSTER_OPERATIONS, NOT_ASKED
+from headrace.security.acl import ResourceType
+from headrace.server.handlers.authorized import EVERYTHING, NOT_ASKED
 from tests.support.handlers import CLUSTER_ID, Harness, Producer, versions
 
 
@@ -11,7 +12,7 @@ def test_the_cluster_is_described_in_every_version(broker: Harness, version: int
     answer = broker.ask(ApiKey.DESCRIBE_CLUSTER, version, include_cluster_authorized_operations=True)
     assert (answer.error_code, answer.cluster_id, answer.controller_id) == (ErrorCode.none, CLUSTER_ID, 1)
     assert [(b.broker_id, b.host, b.port, b.rack) for b in answer.brokers] == [(1, "localhost", 9092, "r1")]
-    assert answer.cluster_authorized_operations == CLUSTER_OPERATIONS
+    assert answer.cluster_authorized_operations == EVERYTHING[ResourceType.CLUSTER]
     assert broker.ask(ApiKey.DESCRIBE_CLUSTER, version).cluster_authorized_operations == NOT_ASKED
     if version >= 2:
         assert answer.brokers[0].is_fenced is False

@@ -8,9 +8,10 @@ from headrace.cluster.image import BrokerNode, PartitionState, Topic
 from headrace.cluster.metadata_writer import TopicSpec
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
+from headrace.security.acl import ResourceType
 from headrace.server.context import RequestInfo
 from headrace.server.handlers import HANDLERS
-from headrace.server.handlers.authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from headrace.server.handlers.authorized import EVERYTHING, NOT_ASKED
 from tests.support.handlers import CLUSTER_ID, Harness, through_the_wire, versions
 
 UNKNOWN_ID = UUID(int=99)
@@ -181,9 +182,9 @@ def test_authorized_operations_are_told_when_asked_for(broker: Harness, version:
         include_topic_authorized_operations=True,
         include_cluster_authorized_operations=True,
     )
-    assert answer.topics[0].topic_authorized_operations == TOPIC_OPERATIONS == 0b1101_1111_1000
+    assert answer.topics[0].topic_authorized_operations == EVERYTHING[ResourceType.TOPIC] == 0b1101_1111_1000
     if version <= 10:
-        assert answer.cluster_authorized_operations == CLUSTER_OPERATIONS
+        assert answer.cluster_authorized_operations == EVERYTHING[ResourceType.CLUSTER]
         plain = broker.ask(ApiKey.METADATA, version, topics=None)
         assert plain.cluster_authorized_operations == NOT_ASKED
 
@@ -220,7 +221,7 @@ def test_a_described_partition_has_lists_and_no_nulls(broker: Harness) -> None:
     topic = broker.topic("a")
     (found,) = broker.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, topics=[{"name": "a"}], cursor=None).topics
     (partition,) = found.partitions
-    assert (found.topic_id, found.topic_authorized_operations) == (topic.id, TOPIC_OPERATIONS)
+    assert (found.topic_id, found.topic_authorized_operations) == (topic.id, EVERYTHING[ResourceType.TOPIC])
     assert (partition.eligible_leader_replicas, partition.last_known_elr) == ((), ())
 
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Container, Hashable, Mapping, 
 from dataclasses import replace
 from typing import Any, Final
 
+from headrace.cluster.entries import EntryKind
 from headrace.cluster.image import ClusterImage
 from headrace.coordinator.groups.classic import CLASSIC, ClassicGroup, JoinRequest, LeavingMember, SyncRequest
 from headrace.coordinator.groups.classic.answers import heartbeat_answer, join_refused, sync_answer
@@ -140,7 +141,8 @@ class ConsumerGroup(Group):
         """The version of the image that `state.metadata_hash` was made from, by this process."""
         self._hashed: tuple[int, dict[int, str]] | None = None
         """What it was made from: the version of the topics, and the racks of brokers."""
-        self._resolved_version: int | None = None
+        self._resolved_version: tuple[int, int] | None = None
+        """Of topics and ACLs."""
         self._resolve_after_ms = 0
         self._assign_after_ms = 0
         self._is_building = False
@@ -221,8 +223,8 @@ class ConsumerGroup(Group):
         self._check_room(request.member_id, request.instance_id)
         old = self._member_of(draft, request)
         member = after_heartbeat(old, request)
-        changed = self._subscribe(draft, old, member)
-        self._refresh(draft, bump=changed or draft.state.epoch == 0)
+        changed = self._subscribe(draft, old, member, request)
+        self._refresh(draft, request, bump=changed or draft.state.epoch == 0)
         self._assign(draft)
         member = self._reconcile(draft, member, request.owned, changed)
         settings = self._settings()
@@ -454,22 +456,24 @@ class ConsumerGroup(Group):
             draft.apply(change)
         return new
 
-    def _subscribe(self, draft: Draft, old: ConsumerMember, new: ConsumerMember) -> bool:
+    def _subscribe(
+        self, draft: Draft, old: ConsumerMember, new: ConsumerMember, request: HeartbeatRequest | None = None
+    ) -> bool:
         """Store what a member sent; returns whether its subscription changed."""
         if new != old or new.id not in draft.state.members:
             draft.apply(MemberSubscription(new.id, new))
         regex_changed = (old.subscribed_topic_regex or None) != (new.subscribed_topic_regex or None)
         if regex_changed:
             self._drop_unused_regexes(draft)
-            self._resolve_new(draft, new.subscribed_topic_regex)
+            self._resolve_new(draft, new.subscribed_topic_regex, request)
         return regex_changed or old.subscribed_topic_names != new.subscribed_topic_names
 
-    def _resolve_new(self, draft: Draft, regex: str | None) -> None:
+    def _resolve_new(self, draft: Draft, regex: str | None, request: HeartbeatRequest | None) -> None:
         """What matches at once is there at once; what is still looked for comes with a later heartbeat."""
         if regex and regex not in draft.state.resolved:
             topics = self._resolver.topics(regex)
             if topics is not None:
-                draft.apply(ResolvedRegex(regex, topics, self._image.version))
+                draft.apply(ResolvedRegex(regex, _seen(topics, request), self._image.version))
             else:
                 self._resolved_version = None
 
@@ -477,9 +481,9 @@ class ConsumerGroup(Group):
         for regex in draft.state.resolved.keys() - draft.state.regexes():
             draft.apply(ResolvedRegex(regex, None))
 
-    def _refresh(self, draft: Draft, *, bump: bool) -> None:
+    def _refresh(self, draft: Draft, request: HeartbeatRequest | None = None, *, bump: bool) -> None:
         """A new epoch where it is asked for, or where topics that the group is subscribed to changed."""
-        resolved = self._resolve_again(draft)
+        resolved = request is not None and self._resolve_again(draft, request)
         if not bump and not resolved and self._is_hashed():
             return
         metadata_hash = self._hash(draft)
@@ -503,9 +507,10 @@ class ConsumerGroup(Group):
         draft.when_written(remember)
         return subscriptions.metadata_hash(draft.state.subscribed_names(), image)
 
-    def _resolve_again(self, draft: Draft) -> bool:
-        """Looks for topics that match, after topics changed, and the less often the more there are."""
-        version = self._image.topics_version
+    def _resolve_again(self, draft: Draft, request: HeartbeatRequest) -> bool:
+        """Looks for topics that match, after topics or ACLs changed, and the less often the more there are. What the
+        member may know of that asks first counts for all with that expression, as with Kafka."""
+        version = (self._image.topics_version, self._image.entries_version[EntryKind.ACL])
         if self._resolved_version == version or draft.now_ms < self._resolve_after_ms:
             return False
         changed, all_found = False, True
@@ -516,8 +521,8 @@ class ConsumerGroup(Group):
                 continue
             if topics is None:
                 all_found = False
-            elif topics != draft.state.resolved.get(regex):
-                draft.apply(ResolvedRegex(regex, topics, self._image.version))
+            elif (seen := _seen(topics, request)) != draft.state.resolved.get(regex):
+                draft.apply(ResolvedRegex(regex, seen, self._image.version))
                 changed = True
         if all_found:
             self._resolved_version = version
@@ -702,6 +707,12 @@ class ConsumerGroup(Group):
                 for member in self.state.members.values()
             ],
         }
+
+
+def _seen(topics: frozenset[str], request: HeartbeatRequest | None) -> frozenset[str]:
+    """Those of the topics that the member may know of."""
+    sees = None if request is None else request.sees
+    return topics if sees is None else frozenset(filter(sees, topics))
 
 
 def _refused(draft: Draft, token: object, values: Mapping[str, Any]) -> Decision:

@@ -1,7 +1,7 @@
 """Requests of members as a consumer group sees them: what makes one invalid, what the member is after it, and how it is
 answered."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -34,6 +34,8 @@ class HeartbeatRequest:
     owned: Assignment | None = None
     client_id: str = ""
     client_host: str = ""
+    sees: Callable[[str], bool] | None = None
+    """Which topics the member may know of, where not all: an expression stands for no others."""
 
     @property
     def is_full(self) -> bool:

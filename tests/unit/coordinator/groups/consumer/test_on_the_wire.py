@@ -9,7 +9,8 @@ import pytest
 from headrace.coordinator.groups.consumer import group as consumer_group
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
-from headrace.server.handlers.authorized import GROUP_OPERATIONS, NOT_ASKED
+from headrace.security.acl import ResourceType
+from headrace.server.handlers.authorized import EVERYTHING, NOT_ASKED
 from tests.support.coordinator.members import commit, fetch, find, heartbeat, join, lone_member, subscription
 from tests.support.coordinator.world import World
 from tests.support.handlers import versions
@@ -78,7 +79,7 @@ def test_a_group_is_described_in_every_version(world: World, version: int) -> No
     assert (member.member_id, member.instance_id, member.rack_id, member.member_epoch) == ("m", "i", "r", 1)
     assert [topic.topic_name for topic in member.assignment.topic_partitions] == ["t"]
     assert getattr(member, "member_type", 1) == 1
-    assert group.authorized_operations == GROUP_OPERATIONS
+    assert group.authorized_operations == EVERYTHING[ResourceType.GROUP]
 
 
 def test_a_group_that_is_not_there_or_is_classic_is_not_found(world: World) -> None:
