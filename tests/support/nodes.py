@@ -13,6 +13,7 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.levels import SUPPORTED, LevelRange
 from headrace.protocol.peer import InternalApi, Message
+from headrace.security.sasl import PLAIN, PlainUsers, plain
 from headrace.server.authentication import Authenticator
 from headrace.server.clustered.forwarding import Forwarded, Forwarder
 from headrace.server.clustered.peers import LinkedPeers, PeerIdentity
@@ -74,7 +75,9 @@ class Node:
             level=lambda: cluster.level,
         )
         self.peers = LinkedPeers(me=me, network=network, find=cluster.brokers.get, rng=Random(broker_id))
-        authenticator = None if users is None else Authenticator(loop, users, 1 << 20)
+        authenticator = None
+        if users is not None:
+            authenticator = Authenticator(loop, {PLAIN: plain(PlainUsers(users))}, 1 << 20)
         self.context = cast(Context, SimpleNamespace(active_controller=self.active_controller))
         handlers: dict[ApiKey, Handler] = {
             ApiKey.CREATE_TOPICS: self.create_topics,

@@ -40,7 +40,7 @@ from headrace.protocol.errors import CodedError
 from headrace.replication.cleaner import Cleaner
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.security.authorizer import authorizer_of
-from headrace.security.sasl import users_of
+from headrace.security.sasl import PLAIN, PlainUsers, plain, users_of
 from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
 from headrace.storage.manager import LogManager
@@ -360,7 +360,7 @@ class Broker:
         users = users_of(config[PLAIN_USERS] or "")
         if not users:
             raise ConfigError(f"A {SASL_PLAINTEXT} listener lets nobody in without users: set {PLAIN_USERS}")
-        return Authenticator(loop, users, int(config["socket.request.max.bytes"]))
+        return Authenticator(loop, {PLAIN: plain(PlainUsers(users))}, int(config["socket.request.max.bytes"]))
 
     def _make_listener(self, loop: asyncio.AbstractEventLoop) -> Listener:
         config, most = self.config, self._descriptors.connections

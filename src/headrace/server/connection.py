@@ -97,6 +97,7 @@ class Connection:
         "_turn_requests",
         "_waited",
         "_wake_is_due",
+        "by_token",
         "is_closed",
         "is_held",
         "is_known",
@@ -109,6 +110,7 @@ class Connection:
         "principal",
         "refusals",
         "requests",
+        "session_expires_at",
         "times",
     )
 
@@ -129,6 +131,10 @@ class Connection:
         self.principal = "User:ANONYMOUS"
         self.is_known = True
         """False until the client has authenticated, where it must."""
+        self.by_token = False
+        """Whether it has shown a delegation token only."""
+        self.session_expires_at: float | None = None
+        """When, by the loop's clock, the client has to have authenticated again; None where it need not."""
         self.peer_broker: int | None = None
         """The broker at the other end, once it has shown that it is one of this cluster."""
         self.number = next(_NUMBERS)

@@ -48,3 +48,5 @@ class RequestInfo(NamedTuple):
     """The number of the connection it came on: a connection that was opened later has a higher one."""
     forwarded_by: int | None = None
     """The broker that was asked, where that is another one than the one that answers."""
+    by_token: bool = False
+    """Whether it has shown a delegation token only."""

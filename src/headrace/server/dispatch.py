@@ -88,6 +88,7 @@ class Request:
             connection.peer,
             connection.peer_broker,
             connection.number,
+            by_token=connection.by_token,
         )
 
 
@@ -254,8 +255,6 @@ class Dispatcher:
     def _serve_sasl(self, request: Request) -> Parts | None:
         entity = decode(request)
         connection = request.connection
-        if connection.is_known and self._authenticator is not None:
-            raise ProtocolViolation("the client has authenticated already")
 
         def answer(values: dict[str, Any]) -> Parts:
             return [frame_response(request.api_key, request.version, request.correlation_id, values)]
@@ -264,6 +263,8 @@ class Dispatcher:
             return answer(blank_response(request.api_key, request.version, ErrorCode.illegal_sasl_state.value))
         if request.api_key == ApiKey.SASL_HANDSHAKE:
             return answer(self._authenticator.handshake(connection, entity.mechanism, request.version))
+        if connection.is_known:
+            raise ProtocolViolation("the client has authenticated already")
         self._authenticator.authenticate(connection, entity.auth_bytes, answer)
         return None
 

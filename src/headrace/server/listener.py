@@ -144,7 +144,8 @@ class Listener:
                 connection.rest()
 
     def _is_overdue(self, connection: Connection, now: float, quiet: float) -> bool:
-        if not connection.requests or not connection.is_known:
+        has_been_known = connection.is_known or connection.session_expires_at is not None
+        if not connection.requests or not has_been_known:
             return now - connection.opened_at > HANDSHAKE_SECONDS
         if connection.is_mid_request:
             return quiet > STALL_SECONDS

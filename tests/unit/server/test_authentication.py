@@ -9,7 +9,7 @@ from confluent_kafka import KafkaException, Producer
 
 from headrace.config import PLAIN_USERS
 from headrace.protocol.errors import ErrorCode
-from headrace.security.sasl import AuthenticationFailed, authenticate_plain, users_of
+from headrace.security.sasl import AuthenticationFailed, PlainUsers, users_of
 from headrace.testing import Broker
 from tests.support.wire import Wire, request
 
@@ -144,6 +144,7 @@ def test_sasl_is_not_spoken_on_a_plain_listener(headrace_broker: Broker) -> None
 
 def test_users_are_read_from_a_jaas_configuration() -> None:
     assert users_of(USERS) == {"alice": "s3cret", "bob": 'a"b'}
-    assert authenticate_plain(b"alice\0alice\0s3cret", users_of(USERS)) == "alice"
+    users = PlainUsers(users_of(USERS))
+    assert users.authenticate(b"alice\0alice\0s3cret") == "alice"
     with pytest.raises(AuthenticationFailed):
-        authenticate_plain(b"\0carol\0", users_of(USERS))
+        users.authenticate(b"\0carol\0")

@@ -8,6 +8,7 @@ import pytest
 
 from headrace.protocol.errors import ErrorCode
 from headrace.security.failed_logins import LONGEST_PAUSE
+from headrace.security.sasl import PLAIN, PlainUsers, plain
 from headrace.server.authentication import MOST_WAITING, Authenticator
 from headrace.server.connection import Connection
 from headrace.testing.loop import run_virtual
@@ -53,12 +54,15 @@ class Site:
     """A broker's authenticator, and clients that log in."""
 
     def __init__(self) -> None:
-        self.authenticator = Authenticator(asyncio.get_running_loop(), {"alice": "s3cret"}, 1 << 20)
+        self.authenticator = Authenticator(
+            asyncio.get_running_loop(), {PLAIN: plain(PlainUsers({"alice": "s3cret"}))}, 1 << 20
+        )
 
     def log_in(self, token: bytes, peer: str = "192.0.2.1") -> Client:
         client = Client(peer)
         connection = cast(Connection, client)
         self.authenticator.open(connection)
+        self.authenticator.handshake(connection, PLAIN, 1)
         self.authenticator.authenticate(connection, token, lambda values: [values["error_code"]])
         return client
 

@@ -100,7 +100,10 @@ class Forwarder:
         return decode_response(api_key, version, memoryview(answer))
 
     async def _relay(self, controller: int, info: RequestInfo, entity: Any, body: bytes) -> bytes:
-        message = Message(info._asdict(), body)
+        facts = info._asdict()
+        if not info.by_token:
+            del facts["by_token"]  # a broker of an older release does not know it
+        message = Message(facts, body)
         seconds = _seconds_for(entity)
         answer = await self._peers.send(
             controller, InternalApi.FORWARD, message, purpose=Purpose.FORWARD, timeout=seconds
