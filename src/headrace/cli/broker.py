@@ -1,5 +1,6 @@
 """`headrace broker`: one broker in this process."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
 
 
 SQLITE: Final = "sqlite"
+ADD_SCRAM_VARIABLE: Final = "HEADRACE_ADD_SCRAM"
+AddScram = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--add-scram",
+        metavar="MECHANISM=[name=USER,password=...]",
+        help="A first user, made if the cluster has none, as Kafka's `kafka-storage format` takes it. What others can "
+        f"see in the list of processes is better given in {ADD_SCRAM_VARIABLE}, or in --config.",
+    ),
+]
 _ZOOKEEPER: Final = "zookeeper://"
 
 
@@ -29,6 +40,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "headrace broker --listen 127.0.0.1:9092 --data ./data",
             "headrace broker --config server.properties --set log.retention.hours=24",
+            "HEADRACE_ADD_SCRAM='SCRAM-SHA-512=[name=admin,password=...]' headrace broker --config sasl.properties",
             "headrace broker --id 1 --listen 10.0.0.1:9092 --store zookeeper://zk1:2181,zk2:2181,zk3:2181/orders "
             "--data /var/lib/headrace --rack eu-1a",
         )
@@ -63,6 +75,7 @@ def broker(
             show_default="auto",
         ),
     ] = None,
+    add_scram: AddScram = None,
     log_format: FormatOption = LogFormat.TEXT,
     log_level: LevelOption = LogLevel.INFO,
     json: Json = False,
@@ -73,7 +86,8 @@ def broker(
     What --set gives comes before the other options, and these before the file. SIGHUP has the file read again: dynamic
     settings change at once, and the log says what did, what needs a restart, and what was refused.
     """
-    overrides = {**broker_flags(id_, listen, data, rack, store, metrics), **pairs(set_, "--set")}
+    flags = {**broker_flags(id_, listen, data, rack, store, metrics), **first_users(add_scram)}
+    overrides = {**flags, **pairs(set_, "--set")}
     with lean_imports():
         settings = read_config(config, overrides)
         _refuse_two_stores(store, settings)
@@ -97,6 +111,12 @@ def broker(
     with friendly_start(settings), friendly_bind(Address(listener.host, listener.port), "--listen"):
         code = run_broker(settings, ready, manager.stopping, _rereading(config, overrides))
     exit_with(code)
+
+
+def first_users(given: list[str] | None) -> dict[str, str]:
+    """The first users of the cluster as a setting: those of the options, else those that the environment names."""
+    text = ";".join(given or ()) or os.environ.get(ADD_SCRAM_VARIABLE, "")
+    return {"headrace.add.scram": text} if text else {}
 
 
 def broker_flags(

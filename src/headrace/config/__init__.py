@@ -5,13 +5,14 @@ works out what an alter request asks for. Settings of Kafka that are accepted an
 their own, `no_effect`, which says why; whoever gives one is told.
 """
 
-from .broker import BROKER_SETTINGS, PLAIN_USERS
+from .broker import BROKER_SETTINGS
 from .changes import Change, Operation, changed
 from .client_metrics import CLIENT_METRICS_SETTINGS, client_metrics_setting, validate_client_metrics
 from .docs import render_docs
 from .groups import OWN_GROUP_SETTINGS, group_setting, validate_group_overrides
 from .listeners import SASL_PLAINTEXT, Listener, parse_listener
 from .names import shown
+from .sasl import PLAIN_USERS
 from .setting import ConfigError, Setting, Source, Type, Value, render
 from .topic import TOPIC_SETTINGS, topic_setting, validate_topic_overrides
 from .values import (

@@ -10,11 +10,11 @@ from .groups import GROUP_SETTINGS
 from .listeners import LISTENER_SETTINGS
 from .metrics import METRICS_SETTINGS
 from .no_effect import NO_EFFECT_SETTINGS
-from .setting import MAX_INT, Rule, Setting, Type, at_least, only, some_of
+from .sasl import SASL_SETTINGS
+from .setting import MAX_INT, Rule, Setting, Type, at_least, only
 from .topic import TOPIC_SETTINGS
 from .transactions import TRANSACTION_SETTINGS
 
-PLAIN_USERS: Final = "listener.name.sasl_plaintext.plain.sasl.jaas.config"
 _FALLBACKS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
     "log.retention.ms": (("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)),
     "log.roll.ms": (("log.roll.hours", 3_600_000),),
@@ -47,6 +47,7 @@ _OWN: Final = (
     *LISTENER_SETTINGS,
     *AUTHORIZATION_SETTINGS,
     *NO_EFFECT_SETTINGS,
+    *SASL_SETTINGS,
     Setting(
         name="node.id",
         type=Type.INT,
@@ -125,20 +126,6 @@ _OWN: Final = (
         "1000",
         at_least(0),
         "How many incremental fetch sessions are kept. 0 turns them off; clients then send full fetches.",
-    ),
-    _broker(
-        "sasl.enabled.mechanisms",
-        Type.LIST,
-        "PLAIN",
-        some_of("PLAIN"),
-        "How clients of a SASL_PLAINTEXT listener can authenticate.",
-    ),
-    _broker(
-        PLAIN_USERS,
-        Type.PASSWORD,
-        None,
-        None,
-        'Who may connect to a SASL_PLAINTEXT listener, as `PlainLoginModule required user_alice="secret";` names them.',
     ),
     _dynamic(
         "producer.id.expiration.ms",

@@ -96,15 +96,9 @@ quota.window.size.seconds int 1
 replication.quota.window.num int 11
 replication.quota.window.size.seconds int 1
 """,
-    "TLS, delegation tokens and mechanisms other than PLAIN are not there yet": """
+    "TLS and Kerberos are not there yet": """
 connection.failed.authentication.delay.ms int 100
-connections.max.reauth.ms long 0
 control.plane.listener.name string - obsolete
-delegation.token.expiry.check.interval.ms long 3600000
-delegation.token.expiry.time.ms long 86400000
-delegation.token.master.key password - obsolete
-delegation.token.max.lifetime.ms long 604800000
-delegation.token.secret.key password -
 inter.broker.listener.name string -
 password.encoder.cipher.algorithm string AES/CBC/PKCS5Padding obsolete
 password.encoder.iterations int 4096 obsolete
@@ -145,21 +139,11 @@ sasl.oauthbearer.assertion.private.key.passphrase password -
 sasl.oauthbearer.assertion.template.file string -
 sasl.oauthbearer.client.credentials.client.id string -
 sasl.oauthbearer.client.credentials.client.secret password -
-sasl.oauthbearer.clock.skew.seconds int 30
-sasl.oauthbearer.expected.audience list -
-sasl.oauthbearer.expected.issuer string -
-sasl.oauthbearer.jwks.endpoint.refresh.ms long 3600000
-sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000
-sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100
-sasl.oauthbearer.jwks.endpoint.url string -
 sasl.oauthbearer.jwt.retriever.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever
 sasl.oauthbearer.jwt.validator.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator
 sasl.oauthbearer.scope string -
-sasl.oauthbearer.scope.claim.name string scope
-sasl.oauthbearer.sub.claim.name string sub
 sasl.oauthbearer.token.endpoint.url string -
 sasl.server.callback.handler.class class -
-sasl.server.max.receive.size int 524288
 security.inter.broker.protocol string PLAINTEXT
 security.providers string -
 ssl.allow.dn.changes boolean false

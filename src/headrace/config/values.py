@@ -1,6 +1,7 @@
 """The values in force: what was given in a file, what was changed while running, and the defaults under both."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
@@ -12,7 +13,9 @@ from .kraft import quorum_problem
 from .listeners import Listener, parse_listener, with_one_listener
 from .names import nearest, shown
 from .no_effect import KRAFT
+from .per_listener import names_for, own_name
 from .properties import parse_properties
+from .sasl import JAAS_CONFIG
 from .setting import ConfigError, Setting, Source, Value
 from .topic import TOPIC_SETTINGS
 
@@ -104,6 +107,13 @@ class BrokerConfig:
             )
         return address
 
+    def of_listener(self, listener: str, name: str, mechanism: str = "") -> Any:
+        """The value for one listener, or for one mechanism on it: its own where it has one, else that of all."""
+        for own in names_for(listener, name, mechanism):
+            if own in self.given:
+                return broker_setting(own).parse(self.given[own])
+        return None if name == JAAS_CONFIG else self[name]
+
     @property
     def topic_defaults(self) -> Mapping[str, Value]:
         """What a topic on which nothing is set has."""
@@ -117,14 +127,14 @@ class BrokerConfig:
     def reload(self, new: "BrokerConfig") -> Reloaded:
         """Takes over what a file that was read again gives for dynamic settings; the others keep their values."""
         names = sorted(name for name in {*self.given, *new.given} if self.given.get(name) != new.given.get(name))
-        reloadable = [name for name in names if name in _RELOADABLE or BROKER_SETTINGS[name].no_effect]
+        reloadable = [name for name in names if name in _RELOADABLE or broker_setting(name).no_effect]
         before, old = self._values, self.given
         kept = {name: text for name, text in old.items() if name not in reloadable}
         self.given = kept | {name: new.given[name] for name in reloadable if name in new.given}
         self._renew()
         changed: list[str] = []
         overridden: list[str] = []
-        for name in (name for name in reloadable if not BROKER_SETTINGS[name].no_effect):
+        for name in (name for name in reloadable if not broker_setting(name).no_effect):
             targets = _RELOADABLE[name]
             if any(self._values[target] != before[target] for target in targets):
                 changed.append(_difference(name, old.get(name), new.given.get(name)))
@@ -134,7 +144,7 @@ class BrokerConfig:
 
     def without_effect(self) -> Iterator[tuple[str, list[str]]]:
         """What was given and does nothing here, with a word on it."""
-        given = [setting for name in self.given if (setting := BROKER_SETTINGS[name]).no_effect]
+        given = [setting for name in self.given if (setting := broker_setting(name)).no_effect]
         quorum = sorted(setting.name for setting in given if setting.no_effect == KRAFT)
         others = sorted(setting.name for setting in given if setting.no_effect != KRAFT)
         if others:
@@ -237,7 +247,7 @@ _RELOADABLE: Final = _reloadable()
 
 
 def _difference(name: str, old: str | None, new: str | None) -> str:
-    if BROKER_SETTINGS[name].sensitive:
+    if broker_setting(name).sensitive:
         return name
     before, after = ("not set" if text is None else shown(text.strip()) for text in (old, new))
     return f"{name} {before} -> {after}"
@@ -253,6 +263,9 @@ def scaled(value: Value, factor: int) -> Value:
 def broker_setting(name: str) -> Setting:
     """The broker setting of that name; `ConfigError` when there is none."""
     setting = BROKER_SETTINGS.get(name)
+    if setting is None and (own := own_name(name)) is not None and own.setting in BROKER_SETTINGS:
+        setting = replace(BROKER_SETTINGS[own.setting], name=name, dynamic=False)
+        return replace(setting, no_effect="") if own.setting == JAAS_CONFIG else setting
     if setting is None:
         raise ConfigError(f"Unknown broker setting {shown(name)}{nearest(name, BROKER_SETTINGS)}")
     return setting

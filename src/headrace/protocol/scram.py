@@ -1,8 +1,8 @@
 """SCRAM (RFC 5802, RFC 7677) as Kafka speaks it: what a client and a server compute alike. Values, no state.
 
-    salted password = PBKDF2(password, salt, iterations)        done by who knows the password
-    stored key      = H(HMAC(salted password, "Client Key"))    what a server keeps to check a proof
-    server key      = HMAC(salted password, "Server Key")       and to prove that it knows the user
+salted password = PBKDF2(password, salt, iterations)        done by who knows the password
+stored key      = H(HMAC(salted password, "Client Key"))    what a server keeps to check a proof
+server key      = HMAC(salted password, "Server Key")       and to prove that it knows the user
 """
 
 import base64

@@ -189,9 +189,7 @@ class Authenticator:
         progress.mechanism, progress.exchange, progress.is_bare = mechanism, begin(), version == 0
         return {"error_code": ErrorCode.none, "mechanisms": names}
 
-    def _begin_again(
-        self, connection: Connection, progress: _Progress | None, mechanism: str, version: int
-    ) -> None:
+    def _begin_again(self, connection: Connection, progress: _Progress | None, mechanism: str, version: int) -> None:
         now = self._loop.time()
         if progress is None:
             raise ProtocolViolation("the client has authenticated already")
@@ -372,6 +370,4 @@ def _framed(token: bytes) -> Parts:
     return [_LENGTH.pack(len(token)) + token]
 
 
-_BARE: Final = Reply(
-    challenge=_framed, right=lambda token, _lifetime: _framed(token), wrong=lambda _message: None
-)
+_BARE: Final = Reply(challenge=_framed, right=lambda token, _lifetime: _framed(token), wrong=lambda _message: None)

@@ -27,8 +27,9 @@ from headrace.cluster.metadata_writer import MetadataWriter
 from headrace.cluster.pulse import BEATS, Pulse
 from headrace.cluster.sqlite import SqliteStore
 from headrace.cluster.store import MetadataStore, SharedStore, StoreError
-from headrace.config import PLAIN_USERS, SASL_PLAINTEXT, BrokerConfig, ConfigError, Reloaded
+from headrace.config import SASL_PLAINTEXT, BrokerConfig, Reloaded
 from headrace.config.metrics import MOST_PARTITIONS, REQUEST_METRICS
+from headrace.config.sasl import ADD_SCRAM
 from headrace.coordinator.groups.service import GroupCoordinator
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.coordinator.runtime.runtime import Coordinators
@@ -40,7 +41,7 @@ from headrace.protocol.errors import CodedError
 from headrace.replication.cleaner import Cleaner
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.security.authorizer import authorizer_of
-from headrace.security.sasl import PLAIN, PlainUsers, plain, users_of
+from headrace.security.sasl.first_users import parse_first_users
 from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
 from headrace.storage.manager import LogManager
@@ -54,8 +55,10 @@ from .connection import Connection, Parts, Serve
 from .context import Context
 from .descriptors import divide, raise_limit
 from .dispatch import Dispatcher, RawHandler
+from .first_users import add_first_users
 from .handlers import HANDLERS
 from .handlers.api_versions import unsupported_api_versions
+from .handlers.delegation_tokens import remove_expired_tokens
 from .handlers.fetch import FetchHandler, FileCaps
 from .handlers.fetch_sessions import FetchSessions
 from .handlers.health import HealthHandler
@@ -69,6 +72,7 @@ from .monitoring.loop_delay import LoopDelay
 from .monitoring.monitor import Monitor
 from .monitoring.request_times import RequestTimes
 from .registry_reader import RegistryReader
+from .sasl import Sasl
 from .schema_book import SchemaBook
 from .settings_file import Reread, reload_settings, warn_without_effect
 from .world import World
@@ -190,7 +194,10 @@ class Broker:
         config = self.config
         data = str(config["log.dirs"])
         self._descriptors = divide(raise_limit())
+        self._sasl = Sasl(config, self._clock, self._world.workers)
+        first_users = parse_first_users(config[ADD_SCRAM] or "")
         self._authenticator = self._make_authenticator(loop)
+        self._held.push_async_callback(self._sasl.stop)
         self._listener = self._make_listener(loop)
         self._held.callback(self._world.workers.close)
         self._held.callback(self._listener.close)
@@ -212,6 +219,8 @@ class Broker:
         self._level = await check_level(store, self._world.levels)
         image = ClusterImage(cluster_id=found, controller_id=config.node_id)
         self._image = image
+        if self._authenticator is not None:
+            self._sasl.open(image, await cluster_secret(store, self._rng))
         logs.claim(found)
         logs.was_deleted = image.was_deleted
         self._flusher = Flusher(self._world.workers.sync, perf_counter_ns)
@@ -238,6 +247,9 @@ class Broker:
             await self._start_alone(store, image, node)
         else:
             await self._start_among_others(cast(SharedStore, store), image, node)
+        if first_users:
+            forwarder = None if self._clustered is None else self._clustered.relay()
+            await add_first_users(first_users, self._context, forwarder)
         self._replicas.write_summaries()
         log.info(
             "broker started",
@@ -354,13 +366,9 @@ class Broker:
             )
 
     def _make_authenticator(self, loop: asyncio.AbstractEventLoop) -> Authenticator | None:
-        config = self.config
-        if config.listener.protocol != SASL_PLAINTEXT:
-            return None
-        users = users_of(config[PLAIN_USERS] or "")
-        if not users:
-            raise ConfigError(f"A {SASL_PLAINTEXT} listener lets nobody in without users: set {PLAIN_USERS}")
-        return Authenticator(loop, {PLAIN: plain(PlainUsers(users))}, int(config["socket.request.max.bytes"]))
+        """`ConfigError` where nobody could log in."""
+        listener = self.config.listener
+        return self._sasl.authenticator(loop, listener.protocol) if listener.protocol == SASL_PLAINTEXT else None
 
     def _make_listener(self, loop: asyncio.AbstractEventLoop) -> Listener:
         config, most = self.config, self._descriptors.connections
@@ -397,7 +405,7 @@ class Broker:
         self._transactions = self._make_transactions(image, controller)
         self._transactions.start()
         self._replicas.on_transaction_end = self._groups.transaction_ended
-        context = Context(
+        self._context = context = Context(
             config=config,
             clock=self._clock,
             image=image,
@@ -553,6 +561,9 @@ class Broker:
         every(int(config["log.retention.check.interval.ms"]) / 1000, "retention", maintenance.retain)
         every(int(config["offsets.retention.check.interval.ms"]) / 1000, "expire offsets", self._expire_offsets)
         self._begin_transaction_chores()
+        every(int(config["delegation.token.expiry.check.interval.ms"]) / 1000, "expire tokens", self._expire_tokens)
+        for follow_keys in self._sasl.follow_keys:
+            self._chores.keep("keys of OAuth tokens", follow_keys)
         every(lambda: int(config["log.cleaner.backoff.ms"]) / 1000, "compaction", self._cleaner.clean)
         every(int(config["log.flush.offset.checkpoint.interval.ms"]) / 1000, "checkpoint", maintenance.checkpoint)
         every(int(config["log.flush.offset.checkpoint.interval.ms"]) / 1000, "time of day", self._retention_clock.save)
@@ -582,6 +593,10 @@ class Broker:
 
     async def _abort_transactions(self) -> None:
         await self._transactions.abort_overdue()
+
+    async def _expire_tokens(self) -> None:
+        if self._is_controller():
+            await remove_expired_tokens(self._context)
 
     async def _expire_transactions(self) -> None:
         await self._transactions.expire(self._retention_clock.now_ms())

@@ -50,7 +50,8 @@ class VerifyingKey:
 
     def __init__(self, key: Key) -> None:
         self._key = key
-        self.id: str | None = key.get("kid")
+        key_id = key.get("kid")
+        self.id = key_id if isinstance(key_id, str) else None
         self.algorithms = _usable(key)
         self._registry = JWSRegistry(algorithms=[*self.algorithms, _NONE_OTHER], strict_check_header=False)
         self._registry.max_header_length = self._registry.max_payload_length = _LARGEST_TOKEN

@@ -34,6 +34,10 @@ CONTROLLER_APIS: Final = frozenset(
         ApiKey.DESCRIBE_QUORUM,
         ApiKey.CREATE_ACLS,
         ApiKey.DELETE_ACLS,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        ApiKey.RENEW_DELEGATION_TOKEN,
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
     }
 )
 WAIT_SECONDS: Final = 5.0
@@ -200,6 +204,11 @@ def _no_acls_deleted(entity: Any, error: dict[str, Any]) -> dict[str, Any]:
     return {"filter_results": [{**error, "matching_acls": ()} for _ in entity.filters or ()]}
 
 
+def _no_credentials_altered(entity: Any, error: dict[str, Any]) -> dict[str, Any]:
+    users = dict.fromkeys(each.name for each in (*(entity.deletions or ()), *(entity.upsertions or ())))
+    return {"results": [{"user": user, **error} for user in users]}
+
+
 _REFUSALS: Final[dict[int, Callable[[Any, dict[str, Any]], dict[str, Any]]]] = {
     ApiKey.CREATE_TOPICS: _no_topics_created,
     ApiKey.DELETE_TOPICS: _no_topics_deleted,
@@ -209,5 +218,6 @@ _REFUSALS: Final[dict[int, Callable[[Any, dict[str, Any]], dict[str, Any]]]] = {
     ApiKey.ELECT_LEADERS: _no_leaders_elected,
     ApiKey.CREATE_ACLS: _no_acls_created,
     ApiKey.DELETE_ACLS: _no_acls_deleted,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _no_credentials_altered,
 }
 """For APIs whose answers have no place for an error of the whole."""

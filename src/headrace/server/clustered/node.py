@@ -28,7 +28,7 @@ from headrace.replication.throttle import Throttle
 from ..authentication import Authenticator
 from ..connection import Connection, Parts
 from ..context import Context
-from ..dispatch import Relay, ServePeer
+from ..dispatch import ServePeer
 from ..handlers import HANDLERS
 from ..handlers.peer import PeerGate, PeerHandler
 from ..handlers.replicate import ReplicateHandler
@@ -159,7 +159,7 @@ class Clustered:
             leader, InternalApi.REPLICATE, body, purpose=Purpose.FETCH, timeout=REPLICATE_SECONDS
         )
 
-    def relay(self) -> Relay:
+    def relay(self) -> Forwarder:
         """Who carries requests to the controller."""
         return Forwarder(broker_id=self._node.id, peers=self.peers, active_controller=lambda: self.member.controller)
 
