@@ -3,12 +3,25 @@
 PLAIN (RFC 4616), SCRAM-SHA-256 and -512 (RFC 5802), OAUTHBEARER (RFC 7628) with a token that the user brings.
 """
 
-import base64
-import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, Protocol
+
+from headrace.protocol.scram import (
+    GS2_HEADER,
+    LEAST_ITERATIONS,
+    SCRAM_MECHANISMS,
+    client_key,
+    decoded,
+    encoded,
+    escaped,
+    keys_of,
+    pairs,
+    salt_password,
+    sign,
+    xor,
+)
 
 from .errors import AuthenticationRefused
 
@@ -20,8 +33,6 @@ MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
 
 MOST_ITERATIONS: Final = 1_000_000
 """A server that asks for more would only keep this client busy."""
-_LEAST_ITERATIONS: Final = 4096
-_DIGESTS: Final = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
 
 
 class Exchange(Protocol):
@@ -67,10 +78,10 @@ class Scram:
     """Proof of a password that neither side sends; the server proves in its turn that it knows it."""
 
     def __init__(self, mechanism: str, username: str, password: str, nonce: str | None = None) -> None:
-        self._digest = _DIGESTS[mechanism]
-        self._password = password.encode()
+        self._mechanism = SCRAM_MECHANISMS[mechanism]
+        self._password = password
         self._nonce = nonce or secrets.token_urlsafe(24)
-        self._first_bare = f"n={_escaped(username)},r={self._nonce}"
+        self._first_bare = f"n={escaped(username)},r={self._nonce}"
         self._expected_signature: bytes | None = None
         self.is_done = False
 
@@ -89,14 +100,14 @@ class Scram:
         nonce, salt, iterations = fields.get("r", ""), _decoded(fields.get("s", "")), _iterations(fields.get("i", ""))
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
             raise AuthenticationRefused("the broker's nonce does not extend ours: somebody may stand in between")
-        without_proof = f"c={base64.b64encode(b'n,,').decode()},r={nonce}"
+        without_proof = f"c={encoded(GS2_HEADER)},r={nonce}"
         message = f"{self._first_bare},{challenge.decode()},{without_proof}".encode()
-        salted = hashlib.pbkdf2_hmac(self._digest, self._password, salt, iterations)
-        client_key = self._hmac(salted, b"Client Key")
-        signature = self._hmac(hashlib.new(self._digest, client_key).digest(), message)
-        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
-        self._expected_signature = self._hmac(self._hmac(salted, b"Server Key"), message)
-        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+        mechanism = self._mechanism
+        salted = salt_password(mechanism, self._password, salt, iterations)
+        key, keys = client_key(mechanism, salted), keys_of(mechanism, salted)
+        proof = xor(key, sign(mechanism, keys.stored, message))
+        self._expected_signature = sign(mechanism, keys.server, message)
+        return f"{without_proof},p={encoded(proof)}".encode()
 
     def _check_server(self, final: bytes) -> None:
         fields = _fields(final)
@@ -105,9 +116,6 @@ class Scram:
         assert self._expected_signature is not None
         if not hmac.compare_digest(_decoded(fields.get("v", "")), self._expected_signature):
             raise AuthenticationRefused("the broker does not know the password either: its signature is wrong")
-
-    def _hmac(self, key: bytes, message: bytes) -> bytes:
-        return hmac.digest(key, message, self._digest)
 
 
 def credentials(
@@ -127,38 +135,25 @@ def credentials(
     return lambda: Scram(mechanism, username, password)
 
 
-def _escaped(username: str) -> str:
-    return username.replace("=", "=3D").replace(",", "=2C")
-
-
 def _fields(message: bytes) -> dict[str, str]:
     try:
-        return dict(_pairs(message.decode()))
+        return dict(pairs(message.decode()))
     except UnicodeDecodeError:
         raise AuthenticationRefused("the broker's SCRAM message is not text") from None
 
 
-def _pairs(message: str) -> Iterator[tuple[str, str]]:
-    for part in message.split(","):
-        name, _, value = part.partition("=")
-        yield name, value
-
-
 def _decoded(text: str) -> bytes:
-    try:
-        decoded = base64.b64decode(text, validate=True)
-    except ValueError:
-        decoded = b""
-    if not decoded:
+    found = decoded(text)
+    if not found:
         raise AuthenticationRefused("the broker's SCRAM message is malformed")
-    return decoded
+    return found
 
 
 def _iterations(text: str) -> int:
     count = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
-    if not _LEAST_ITERATIONS <= count <= MOST_ITERATIONS:
+    if not LEAST_ITERATIONS <= count <= MOST_ITERATIONS:
         raise AuthenticationRefused(
             f"the broker asks for '{text[:20]}' rounds of hashing; "
-            f"from {_LEAST_ITERATIONS} to {MOST_ITERATIONS} are let through"
+            f"from {LEAST_ITERATIONS} to {MOST_ITERATIONS} are let through"
         )
     return count
