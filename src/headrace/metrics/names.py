@@ -133,6 +133,13 @@ _SECTIONS: Final = {
         _gauge("headrace_connections", "Open connections of clients and brokers."),
         _counter("headrace_connections_accepted_total", "Connections that were accepted."),
         _counter("headrace_connections_refused_total", "Connections that were refused: too many, or no descriptors."),
+        _counter(
+            "headrace_logins_total", "Logins by SASL, by what came of them: succeeded, repeated, failed.", "outcome"
+        ),
+        _counter(
+            "headrace_connections_expired_total",
+            "Connections that were closed because their clients went on after their sessions had ended.",
+        ),
     ),
     "Partitions": (
         _gauge("headrace_partitions", "Partitions that the broker holds."),

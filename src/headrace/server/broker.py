@@ -538,6 +538,7 @@ class Broker:
                 times=RequestTimes(),
                 group_lag=lag,
                 produce_errors=produce.errors,
+                logins=lambda: self._sasl.counts,
                 delayed_fetches=lambda: len(self._fetch.waiting),
                 is_controller=self._is_controller,
                 member=None if clustered is None else clustered.member,

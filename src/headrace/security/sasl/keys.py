@@ -31,12 +31,13 @@ _LEAST_RSA_BITS: Final = 2048
 _LARGEST_TOKEN: Final = 1 << 20
 _NONE_OTHER: Final = "-"
 """A registry without algorithms would allow all that are recommended."""
+_KINDS: Final = ("RSA", "EC", "OKP")
 _CURVES: Final = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 
 log = structlog.get_logger(__name__)
 
 Fetch = Callable[[str], bytes]
-Run = Callable[[Callable[[], bytes]], Awaitable[bytes]]
+Run = Callable[[Callable[[], "KeySet"]], Awaitable["KeySet"]]
 """Does work off the loop."""
 Key = RSAKey | ECKey | OKPKey
 
@@ -145,7 +146,7 @@ class KeyBook:
     async def _fetch_keys(self) -> bool:
         url, fetch = self._url, self._fetch
         try:
-            self._keys = parse_keys(await self._run(lambda: fetch(url)))
+            self._keys = await self._run(lambda: parse_keys(fetch(url)))
         except KeysUnavailable as error:
             log.warning(
                 "keys of OAuth tokens could not be fetched",
@@ -190,8 +191,12 @@ def _download(url: str) -> bytes:
 
 
 def _imported(data: object) -> Key | None:
+    if not isinstance(data, dict) or data.get("kty") not in _KINDS:
+        return None
+    if data["kty"] == "RSA" and len(str(data.get("n", ""))) * 6 < _LEAST_RSA_BITS:
+        return None
     try:
-        key = JWKRegistry.import_key(data) if isinstance(data, dict) else None
+        key = JWKRegistry.import_key(data)
     except (JoseError, ValueError, TypeError, KeyError):
         return None
     return key if isinstance(key, RSAKey | ECKey | OKPKey) else None

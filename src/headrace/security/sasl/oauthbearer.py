@@ -74,7 +74,7 @@ class OAuthBearer:
         authorization_id, bearer = _parse(token)
         header = _header(bearer)
         algorithm, key_id = header.get("alg"), header.get("kid")
-        if algorithm not in ALGORITHMS or not isinstance(algorithm, str):
+        if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
             raise _invalid(f"algorithm {str(algorithm)[:20]!r}")
         if "crit" in header or "b64" in header or not (key_id is None or isinstance(key_id, str)):
             raise _invalid("a header that is not understood")

@@ -24,6 +24,7 @@ from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.traffic import Traffic
 from headrace.storage.flusher import Flusher
 
+from ..authentication import LoginCounts
 from ..health import BrokerHealth, Member
 from ..listener import Listener
 from .disk_trend import DiskTrend
@@ -54,6 +55,7 @@ class Watched:
     produce_errors: Mapping[int, int]
     """By error code."""
     delayed_fetches: Callable[[], int]
+    logins: Callable[[], LoginCounts]
     is_controller: Callable[[], bool]
     member: Member | None
     """None where the broker is alone."""
@@ -171,6 +173,11 @@ class BrokerCollector:
         put("headrace_connections", len(connections))
         put("headrace_connections_accepted_total", watched.listener.accepted)
         put("headrace_connections_refused_total", watched.listener.refused)
+        logins = watched.logins()
+        put("headrace_logins_total", logins.succeeded - logins.repeated, "succeeded")
+        put("headrace_logins_total", logins.repeated, "repeated")
+        put("headrace_logins_total", logins.failed, "failed")
+        put("headrace_connections_expired_total", logins.expired)
         put("headrace_requests_pending", sum(connection.pending for connection in connections))
         put("headrace_response_queue_bytes", sum(connection.queued_bytes for connection in connections))
         put("headrace_purgatory_requests", watched.delayed_fetches(), "fetch")
