@@ -13,7 +13,7 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.levels import SUPPORTED, LevelRange
 from headrace.protocol.peer import InternalApi, Message
-from headrace.security.sasl import PLAIN, PlainUsers, plain
+from headrace.security.sasl import PLAIN, Mechanism, PlainUsers, plain
 from headrace.server.authentication import Authenticator
 from headrace.server.clustered.forwarding import Forwarded, Forwarder
 from headrace.server.clustered.peers import LinkedPeers, PeerIdentity
@@ -51,6 +51,8 @@ class Node:
         secret: bytes = SECRET,
         cluster_id: str = CLUSTER,
         users: dict[str, str] | None = None,
+        session_ms: int = 0,
+        mechanisms: dict[str, Mechanism] | None = None,
         work: Work | None = None,
         levels: LevelRange = SUPPORTED,
     ) -> None:
@@ -75,9 +77,11 @@ class Node:
             level=lambda: cluster.level,
         )
         self.peers = LinkedPeers(me=me, network=network, find=cluster.brokers.get, rng=Random(broker_id))
-        authenticator = None
-        if users is not None:
-            authenticator = Authenticator(loop, {PLAIN: plain(PlainUsers(users))}, 1 << 20)
+        authenticator = self.authenticator = None
+        if users is not None or mechanisms is not None:
+            known = mechanisms or {PLAIN: plain(PlainUsers(users or {}))}
+            authenticator = Authenticator(loop, known, 1 << 20, session_ms=dict.fromkeys(known, session_ms))
+            self.authenticator = authenticator
         self.context = cast(Context, SimpleNamespace(active_controller=self.active_controller))
         handlers: dict[ApiKey, Handler] = {
             ApiKey.CREATE_TOPICS: self.create_topics,
