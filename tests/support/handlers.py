@@ -226,8 +226,12 @@ class Harness:
 
     def ask(self, api_key: ApiKey, version: int, **values: Any) -> Any:
         """The answer to a request with those fields; fields the version does not have are left out."""
+        return self.ask_as(RequestInfo(api_key, version, "tests", "User:ANONYMOUS", "127.0.0.1"), **values)
+
+    def ask_as(self, info: RequestInfo, **values: Any) -> Any:
+        """The same by somebody else."""
+        api_key, version = ApiKey(info.api_key), info.version
         entity = through_the_wire(api_key, version, values)
-        info = RequestInfo(api_key, version, "tests", "User:ANONYMOUS", "127.0.0.1")
         answer = self.run(cast(Any, HANDLERS[api_key](self.context, entity, info)))
         body = answer if isinstance(answer, bytes | bytearray) else encode_response(api_key, version, answer)
         decoded, end = entity_reader(load_response_schema(api_key, version))(bytes(body), 0)

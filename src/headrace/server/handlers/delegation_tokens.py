@@ -19,6 +19,7 @@ from headrace.cluster.entries import EntryKind, EntryValues
 from headrace.config.sasl import TOKEN_KEY
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.security.acl import AclOperation, ResourceType
 from headrace.security.sasl.tokens import (
     DelegationToken,
     credentials_in,
@@ -28,6 +29,7 @@ from headrace.security.sasl.tokens import (
 )
 
 from ..context import Context, RequestInfo
+from .authorized import may, may_see
 
 MOST_TOKENS: Final = 1_000
 _MOST_RENEWERS: Final = 100
@@ -50,7 +52,7 @@ async def handle_create_delegation_token(ctx: Context, request: Any, info: Reque
 
 async def _create(ctx: Context, request: Any, info: RequestInfo, owner: str) -> tuple[DelegationToken, bytes]:
     _check_may_ask(info)
-    if owner != info.principal and not _is_allowed(ctx, info, "CREATE_TOKENS", "USER", owner):
+    if owner != info.principal and not may(ctx, info, AclOperation.CREATE_TOKENS, ResourceType.USER, owner):
         raise CodedError(ErrorCode.delegation_token_authorization_failed)
     renewers = tuple(f"{each.principal_type}:{each.principal_name}" for each in request.renewers or ())
     if not all(each.principal_type == _USER for each in request.renewers or ()) or not owner.startswith(f"{_USER}:"):
@@ -82,9 +84,9 @@ def _created(owner: str, requester: str, token: DelegationToken | None, password
         "error_code": ErrorCode.none,
         **_principal(owner),
         **_principal(requester, "token_requester_principal"),
-        "issue_timestamp": -1 if token is None else token.issued_at_ms,
-        "expiry_timestamp": -1 if token is None else token.expires_at_ms,
-        "max_timestamp": -1 if token is None else token.ends_at_ms,
+        "issue_timestamp": 0 if token is None else token.issued_at_ms,
+        "expiry_timestamp": 0 if token is None else token.expires_at_ms,
+        "max_timestamp": 0 if token is None else token.ends_at_ms,
         "token_id": "" if token is None else token.id,
         "hmac": password,
         "throttle_time": 0,
@@ -105,7 +107,7 @@ async def _prolong(ctx: Context, password: bytes, info: RequestInfo, period_ms: 
     try:
         expires_at_ms = await _change(ctx, bytes(password), info, period_ms)
     except CodedError as error:
-        return {"error_code": error.code, "expiry_timestamp": -1, "throttle_time": 0}
+        return {"error_code": error.code, "expiry_timestamp": 0, "throttle_time": 0}
     return {"error_code": ErrorCode.none, "expiry_timestamp": expires_at_ms, "throttle_time": 0}
 
 
@@ -166,8 +168,8 @@ async def handle_describe_delegation_token(ctx: Context, request: Any, info: Req
 def _may_see(ctx: Context, info: RequestInfo, token: DelegationToken) -> bool:
     return (
         token.belongs_to(info.principal)
-        or _is_allowed(ctx, info, "DESCRIBE", "DELEGATION_TOKEN", token.id)
-        or _is_allowed(ctx, info, "DESCRIBE_TOKENS", "USER", token.owner)
+        or may_see(ctx, info, AclOperation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.id)
+        or may_see(ctx, info, AclOperation.DESCRIBE_TOKENS, ResourceType.USER, token.owner)
     )
 
 
@@ -199,11 +201,6 @@ def _secret_key(ctx: Context) -> str:
     if not secret_key:
         raise CodedError(ErrorCode.delegation_token_auth_disabled, f"there are no tokens without {TOKEN_KEY}")
     return secret_key
-
-
-def _is_allowed(ctx: Context, info: RequestInfo, operation: str, kind: str, name: str) -> bool:
-    """Whether the authorizer lets who asks do this; everybody may everything where there is none."""
-    return True
 
 
 async def remove_expired_tokens(ctx: Context) -> None:

@@ -7,6 +7,7 @@ broker keeps; neither leaves the brokers again, and only mechanisms and iteratio
   but where one of a user's credentials cannot be changed none of this user's is.
 - The same credential twice is DUPLICATE_RESOURCE, deleting what is not there RESOURCE_NOT_FOUND, an unknown mechanism
   UNSUPPORTED_SASL_MECHANISM; no name, iterations out of bounds or nothing to go by UNACCEPTABLE_CREDENTIAL.
+- With an authorizer, describing takes DESCRIBE on the cluster, and changing ALTER.
 - Describe without users, or with none, tells of all.
 - What a broker asks for itself, at its start, makes the first users, and nothing where there are users already.
 """
@@ -22,9 +23,11 @@ from headrace.net.pacing import paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.scram import LEAST_ITERATIONS, MOST_STORED_ITERATIONS, ScramMechanism
+from headrace.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 from headrace.security.sasl.credentials import ScramCredential
 
 from ..context import Context, RequestInfo
+from .authorized import may, refused, require_cluster
 
 LONGEST_NAME: Final = 1_000
 _LONGEST_BYTES: Final = 1_024
@@ -40,6 +43,7 @@ class _Alteration(NamedTuple):
 
 
 async def handle_describe_user_scram_credentials(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
+    require_cluster(ctx, info, AclOperation.DESCRIBE)
     users = ctx.image.entries[EntryKind.USER]
     asked = [user.name for user in request.users or ()] or list(users)
     counts = Counter(asked)
@@ -65,10 +69,15 @@ def _described(name: str, count: int, values: EntryValues) -> dict[str, Any]:
 
 
 async def handle_alter_user_scram_credentials(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
+    items = [*(request.deletions or ()), *(request.upsertions or ())]
+    if not may(ctx, info, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME):
+        refusal = refused(info, AclOperation.ALTER, ResourceType.CLUSTER)
+        users = dict.fromkeys(item.name for item in items)
+        return {"throttle_time": 0, "results": [_result(user, refusal) for user in users]}
     errors: dict[str, CodedError | None] = {}
     wanted: dict[str, list[_Alteration]] = {}
     asked: set[tuple[str, int]] = set()
-    async for item in paced([*(request.deletions or ()), *(request.upsertions or ())]):
+    async for item in paced(items):
         errors.setdefault(item.name, None)
         try:
             if (item.name, item.mechanism) in asked:
