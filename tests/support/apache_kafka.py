@@ -44,8 +44,12 @@ class ApacheKafka:
     Made where its jars can be had, and Java; elsewhere `Unavailable` is raised.
     """
 
-    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, settings: Mapping[str, str] | None = None, client: Mapping[str, str] | None = None
+    ) -> None:
         self._java = _java()
+        self._client = dict(client or {})
+        """What else a client needs to say."""
         broker, controller = free_port(), free_port()
         self.bootstrap = f"127.0.0.1:{broker}"
         self._log = directory / "kafka.log"
@@ -84,7 +88,7 @@ class ApacheKafka:
     def _answers(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, f"Apache Kafka ended: {self._log.read_text(errors='replace')[-3_000:]}"
-        silent = {"bootstrap.servers": self.bootstrap, "log_level": 0}
+        silent = {"bootstrap.servers": self.bootstrap, "log_level": 0, **self._client}
         try:
             return bool(AdminClient(silent).list_topics(timeout=5).brokers)
         except Exception:

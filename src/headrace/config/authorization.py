@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .setting import Rule, Setting, Type, one_of
+from .setting import Rule, Setting, Type
 
 AUTHORIZER: Final = "authorizer.class.name"
 SUPER_USERS: Final = "super.users"
@@ -25,7 +25,7 @@ AUTHORIZATION_SETTINGS: Final = (
         name=AUTHORIZER,
         type=Type.STRING,
         default="",
-        rule=one_of("", STANDARD, OWN),
+        rule=Rule(holds=lambda value: value in ("", STANDARD, OWN), words=f"{OWN}, {STANDARD}, or empty"),
         doc="Whether ACLs say who may do what: `headrace`, or the name of Kafka's authorizer, which is the same here. "
         "Empty: whoever can connect may do everything. To be the same on all brokers.",
         importance="high",

@@ -116,7 +116,8 @@ def test_nodes_of_a_quorum_do_not_start_each_alone(given: dict[str, str], words:
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "ACLs are not there yet"),
+        ("authorizer.class.name", "com.example.Authorizer", "headrace, org.apache.kafka"),
+        ("super.users", "alice", "User:alice;User:bob"),
         ("zookeeper.ssl.client.enable", "true", "no TLS yet"),
         ("security.inter.broker.protocol", "SSL", "one of PLAINTEXT"),
         ("remote.log.storage.system.enable", "true", "tiered storage"),

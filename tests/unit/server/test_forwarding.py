@@ -18,6 +18,7 @@ from headrace.server.dispatch import decode_body
 from headrace.testing.client import SimulatedClient
 from headrace.testing.loop import run_virtual
 from headrace.testing.network import SimulatedNetwork
+from tests.support.handlers import versions
 from tests.support.nodes import Cluster, Node, topics_request
 
 
@@ -292,7 +293,26 @@ def test_a_refused_election_names_every_partition() -> None:
         assert [p["error_code"] for p in topic["partition_result"]] == [ErrorCode.not_controller] * 2
 
 
-@pytest.mark.parametrize("api_key", sorted(CONTROLLER_APIS & SUPPORTED.keys() - REQUESTS.keys()))
+@pytest.mark.parametrize("version", versions(ApiKey.CREATE_ACLS))
+def test_a_refusal_answers_every_acl_and_every_filter(version: int) -> None:
+    acl = {"resource_type": 2, "resource_name": "a", "resource_pattern_type": 3, "principal": "User:a", "host": "*"}
+    creations = [{**acl, "operation": 3, "permission_type": 3}] * 2
+    anything = {"resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1}
+    filters = [{**anything, "principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1}] * 2
+    for key, request, answered in (
+        (ApiKey.CREATE_ACLS, {"creations": creations}, "results"),
+        (ApiKey.DELETE_ACLS, {"filters": filters}, "filter_results"),
+    ):
+        entity = decode_body(key, version, memoryview(encode_request(key, version, request)))
+        values = refusal(RequestInfo(key, version, None, "User:a", "h"), entity, ErrorCode.not_controller, "none")
+        assert encode_response(key, version, values)
+        assert [each["error_code"] for each in values[answered]] == [ErrorCode.not_controller] * 2
+
+
+@pytest.mark.parametrize(
+    "api_key",
+    sorted(CONTROLLER_APIS & SUPPORTED.keys() - REQUESTS.keys() - {ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS}),
+)
 def test_every_other_refusal_has_a_place_for_the_whole(api_key: ApiKey) -> None:
     for version in range(SUPPORTED[api_key].min, SUPPORTED[api_key].max + 1):
         if (api_key, version) != (ApiKey.ELECT_LEADERS, 0):

@@ -1,0 +1,59 @@
+"""Every API, asked by clients with and without the right that it takes: the table of `tests.support.acls`."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+
+import pytest
+
+from headrace.protocol.api import PEERS_ONLY, SUPPORTED
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.peer import InternalApi, Message, checked, decode_message, encode_message
+from headrace.testing import Broker
+from tests.support.acls import (
+    CLIENTS,
+    FREE,
+    ROWS,
+    SETTINGS,
+    Row,
+    expected,
+    login,
+    outcomes,
+    prepare,
+)
+from tests.support.wire import Wire
+
+
+@pytest.fixture(scope="module")
+def wires() -> Iterator[Mapping[str, Wire]]:
+    with Broker(SETTINGS) as broker, ExitStack() as stack:
+        found = {name: stack.enter_context(login(broker.bootstrap, name)) for name in CLIENTS}
+        prepare(found["super"])
+        yield found
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.api in SUPPORTED], ids=str)
+def test_only_who_has_the_right_is_served(row: Row, wires: Mapping[str, Wire]) -> None:
+    found = outcomes(row, wires)
+    assert expected(row, found), found
+
+
+def test_no_api_is_missing_from_the_table() -> None:
+    assert set(map(int, SUPPORTED)) <= {row.api for row in ROWS} | set(FREE)
+    assert not {row.api for row in ROWS} & set(FREE)
+    assert not set(map(int, PEERS_ONLY)) & {row.api for row in ROWS}
+
+
+def own_api(wire: Wire, api: InternalApi) -> None:
+    """Ask one of our own APIs that are for clients; `CodedError` for who may not."""
+    wire.send_body(api, 0, b"".join(map(bytes, encode_message(Message({"to": None, "dry_run": True})))))
+    checked(decode_message(memoryview(wire.receive_frame()[4:])))
+
+
+@pytest.mark.parametrize("api", [InternalApi.DESCRIBE_HEALTH, InternalApi.UPDATE_LEVEL])
+def test_our_own_apis_are_for_those_who_may_describe_or_alter_the_cluster(
+    api: InternalApi, wires: Mapping[str, Wire]
+) -> None:
+    own_api(wires["super"], api)
+    with pytest.raises(CodedError) as refused:
+        own_api(wires["none"], api)
+    assert refused.value.code is ErrorCode.cluster_authorization_failed
