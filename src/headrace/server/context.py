@@ -12,6 +12,7 @@ from headrace.coordinator.groups.service import GroupCoordinator
 from headrace.coordinator.transactions.service import TransactionCoordinator
 from headrace.net.clock import Clock
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.security.quotas.client_quotas import ClientQuotas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,8 @@ class Context:
     transactions: TransactionCoordinator
     active_controller: Callable[[], int | None]
     """Which broker is the controller now, as far as this one knows; a lone broker always is."""
+    quotas: ClientQuotas | None = None
+    """None where nobody can be limited."""
     log_levels: LogLevels = PROCESS_LEVELS
     """How much each logger says."""
 

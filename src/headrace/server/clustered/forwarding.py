@@ -32,6 +32,7 @@ CONTROLLER_APIS: Final = frozenset(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS,
         ApiKey.LIST_PARTITION_REASSIGNMENTS,
         ApiKey.DESCRIBE_QUORUM,
+        ApiKey.ALTER_CLIENT_QUOTAS,
     }
 )
 WAIT_SECONDS: Final = 5.0
@@ -187,6 +188,13 @@ def _no_leaders_elected(entity: Any, error: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _no_quotas_altered(entity: Any, error: dict[str, Any]) -> dict[str, Any]:
+    def named(parts: Any) -> list[dict[str, Any]]:
+        return [{"entity_type": part.entity_type, "entity_name": part.entity_name} for part in parts or ()]
+
+    return {"entries": [{"entity": named(entry.entity), **error} for entry in entity.entries or ()]}
+
+
 _REFUSALS: Final[dict[int, Callable[[Any, dict[str, Any]], dict[str, Any]]]] = {
     ApiKey.CREATE_TOPICS: _no_topics_created,
     ApiKey.DELETE_TOPICS: _no_topics_deleted,
@@ -194,5 +202,6 @@ _REFUSALS: Final[dict[int, Callable[[Any, dict[str, Any]], dict[str, Any]]]] = {
     ApiKey.ALTER_CONFIGS: _no_configs_altered,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _no_configs_altered,
     ApiKey.ELECT_LEADERS: _no_leaders_elected,
+    ApiKey.ALTER_CLIENT_QUOTAS: _no_quotas_altered,
 }
 """For APIs whose answers have no place for an error of the whole."""
