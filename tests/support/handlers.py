@@ -25,6 +25,7 @@ from headrace.protocol.encode import encode_response
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.guard import check_request
 from headrace.protocol.schema import shape_of
+from headrace.security.quotas.client_quotas import ClientQuotas
 from headrace.server.context import Context, RequestInfo
 from headrace.server.handlers import HANDLERS
 
@@ -185,8 +186,11 @@ class Harness:
             groups=self._make_groups(),
             transactions=self._make_transactions(),
             active_controller=lambda: 1,
+            quotas=ClientQuotas(self.loop.time),
         )
         self.run(self.controller.load())
+        assert self.context.quotas is not None
+        self.context.quotas.follow(self.image)
 
     def _make_groups(self) -> GroupCoordinator:
         return GroupCoordinator(

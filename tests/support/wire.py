@@ -44,10 +44,10 @@ class Wire:
         self.send(api_key, version, request)
         return self.receive(api_key, version)
 
-    def send(self, api_key: int, version: int, request: Any) -> None:
+    def send(self, api_key: int, version: int, request: Any, client_id: bytes = b"test") -> None:
         out = io.BytesIO()
         entity_writer(type(request))(out, request)
-        self.send_body(api_key, version, out.getvalue())
+        self.send_body(api_key, version, out.getvalue(), client_id)
 
     def send_body(self, api_key: int, version: int, body: bytes, client_id: bytes = b"test") -> None:
         """A request with a sound header and any body."""

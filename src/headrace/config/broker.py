@@ -6,6 +6,7 @@ from typing import Final
 
 from .authorization import AUTHORIZATION_SETTINGS
 from .cluster import CLUSTER_SETTINGS
+from .connection_caps import are_caps
 from .groups import GROUP_SETTINGS
 from .listeners import LISTENER_SETTINGS
 from .metrics import METRICS_SETTINGS
@@ -111,6 +112,65 @@ _OWN: Final = (
         str(MAX_INT),
         at_least(1),
         "The most connections at one time from one address.",
+    ),
+    _dynamic(
+        "max.connections.per.ip.overrides",
+        Type.STRING,
+        "",
+        Rule(holds=are_caps, words="a list of ADDRESS:COUNT, as in 10.0.0.5:2000,[2001:db8::1]:50"),
+        "Addresses with another max.connections.per.ip of their own.",
+    ),
+    _dynamic(
+        "max.connection.creation.rate",
+        Type.INT,
+        str(MAX_INT),
+        at_least(1),
+        "How many connections a second are accepted, in the mean of quota.window.num samples. Others wait in the "
+        "system's queue.",
+    ),
+    _dynamic(
+        "headrace.max.connections.per.remote.ip",
+        Type.INT,
+        "1000",
+        at_least(1),
+        "The most connections at one time from one address that is not this machine's loopback, where "
+        "max.connections.per.ip allows more. An address in max.connections.per.ip.overrides has only that.",
+    ),
+    _dynamic(
+        "headrace.connection.creation.rate.per.remote.ip",
+        Type.INT,
+        "50",
+        at_least(1),
+        "How many connections a second are taken from one address that is not this machine's loopback, in the mean of "
+        "quota.window.num samples: 500 at once by default. A quota connection_creation_rate of the address goes first.",
+    ),
+    _dynamic(
+        "queued.max.request.bytes",
+        Type.LONG,
+        str(256 << 20),
+        Rule(holds=lambda value: isinstance(value, int) and (value == -1 or value >= 1), words="at least 1, or -1"),
+        "Bytes of requests that have come in part, or that wait to be served, of all connections together. Beyond it "
+        "connections that need more are not read until others are done; one always goes on. -1 is no limit.",
+    ),
+    _broker(
+        "quota.window.num",
+        Type.INT,
+        "11",
+        at_least(1),
+        "How many samples rates of clients are averaged over; a tenth of the time of all but one may be used at once.",
+        "low",
+    ),
+    _broker("quota.window.size.seconds", Type.INT, "1", at_least(1), "How long each of these samples is.", "low"),
+    _broker(
+        "controller.quota.window.num",
+        Type.INT,
+        "11",
+        at_least(1),
+        "How many samples of controller_mutation_rate may be used at once.",
+        "low",
+    ),
+    _broker(
+        "controller.quota.window.size.seconds", Type.INT, "1", at_least(1), "How long each of these samples is.", "low"
     ),
     _broker(
         "connections.max.idle.ms",

@@ -24,7 +24,6 @@ num.io.threads int 8 dynamic
 num.network.threads int 3 dynamic
 num.replica.alter.log.dirs.threads int -
 producer.purgatory.purge.interval.requests int 1000
-queued.max.request.bytes long -1
 queued.max.requests int 500
 socket.connection.setup.timeout.max.ms long 30000
 socket.connection.setup.timeout.ms long 10000
@@ -87,12 +86,6 @@ telemetry.max.bytes int 1048576
     "quotas and limits of this kind are not there yet": """
 alter.log.dirs.replication.quota.window.num int 11
 alter.log.dirs.replication.quota.window.size.seconds int 1
-controller.quota.window.num int 11
-controller.quota.window.size.seconds int 1
-max.connection.creation.rate int 2147483647 dynamic
-max.connections.per.ip.overrides string "" dynamic
-quota.window.num int 11
-quota.window.size.seconds int 1
 replication.quota.window.num int 11
 replication.quota.window.size.seconds int 1
 """,

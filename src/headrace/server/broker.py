@@ -41,6 +41,7 @@ from headrace.protocol.errors import CodedError
 from headrace.replication.cleaner import Cleaner
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.security.authorizer import authorizer_of
+from headrace.security.quotas.client_quotas import ClientQuotas, Windows
 from headrace.security.sasl.first_users import parse_first_users
 from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
@@ -75,6 +76,7 @@ from .registry_reader import RegistryReader
 from .sasl import Sasl
 from .schema_book import SchemaBook
 from .settings_file import Reread, reload_settings, warn_without_effect
+from .throttling import Throttling
 from .world import World
 
 DRAIN_SECONDS: Final = 10.0
@@ -389,6 +391,8 @@ class Broker:
     def _begin_serving(self, image: ClusterImage, controller: Controller) -> None:
         loop = asyncio.get_running_loop()
         config, rng, clustered = self.config, self._rng, self._clustered
+        self._quotas = ClientQuotas(loop.time, _windows(config))
+        self._throttling = Throttling(self._quotas, loop.time, perf_counter_ns)
         self._groups = GroupCoordinator(
             settings=GroupSettings.of(config),
             image=image,
@@ -415,6 +419,7 @@ class Broker:
             transactions=self._transactions,
             active_controller=(lambda: config.node_id) if clustered is None else (lambda: clustered.member.controller),
             authorizer=authorizer,
+            quotas=self._quotas,
         )
         sessions = FetchSessions(
             int(config["max.incremental.fetch.session.cache.slots"]), lambda: rng.randrange(1, 2**31)
@@ -422,7 +427,14 @@ class Broker:
         replica_brokers = (lambda: image.brokers) if config["replica.selector.class"] else None
         files = FileCaps(self._descriptors.connections, self._descriptors.log_files // 2)
         self._fetch = FetchHandler(
-            loop, self._replicas, sessions, int(config["fetch.max.bytes"]), replica_brokers, files, authorizer
+            loop,
+            self._replicas,
+            sessions,
+            int(config["fetch.max.bytes"]),
+            replica_brokers,
+            files,
+            authorizer,
+            self._throttling,
         )
         self._health = BrokerHealth(
             broker_id=config.node_id,
@@ -458,6 +470,7 @@ class Broker:
             update_level=LevelHandler(self._update_level, authorizer),
         )
         self._held.push_async_callback(dispatcher.close)
+        self._hold_to_quotas(loop, image, dispatcher)
         self._cleaner = Cleaner(
             self._replicas,
             self._disk,
@@ -467,6 +480,31 @@ class Broker:
         )
         self._begin_chores(loop)
         self._listener.start(dispatcher.serve if clustered is None else self._with_pulse(clustered, dispatcher))
+
+    def _hold_to_quotas(self, loop: asyncio.AbstractEventLoop, image: ClusterImage, dispatcher: Dispatcher) -> None:
+        """From now on, and after each change anew: nobody stays muted for a quota that has changed."""
+
+        def changed() -> None:
+            dispatcher.throttle = self._throttling if self._quotas.is_on else None
+            for connection in self._listener.connections:
+                connection.limits = connection.limited_client = None
+                connection.unmute()
+
+        due = False
+
+        def soon() -> None:
+            nonlocal due
+            if not due:
+                due = True
+                loop.call_soon(now)
+
+        def now() -> None:
+            nonlocal due
+            due = False
+            changed()
+
+        self._quotas.on_change(soon)
+        self._quotas.follow(image)
 
     def _with_pulse(self, clustered: Clustered, dispatcher: Dispatcher) -> Serve:
         """Serves what comes, after a look at how long this process may have stood still."""
@@ -688,6 +726,15 @@ async def _started(broker: Broker, stop: asyncio.Event) -> bool:
     starting.cancel()
     await asyncio.wait([starting])
     return False
+
+
+def _windows(config: BrokerConfig) -> Windows:
+    return Windows(
+        samples=int(config["quota.window.num"]),
+        seconds=int(config["quota.window.size.seconds"]),
+        controller_samples=int(config["controller.quota.window.num"]),
+        controller_seconds=int(config["controller.quota.window.size.seconds"]),
+    )
 
 
 def _tune() -> None:

@@ -3,13 +3,15 @@
 Plain sockets on the event loop's readiness callbacks, one reused buffer, `sendfile` for ranges of log files.
 
 Flow control, both ways: while more than `MOST_OUT` bytes wait to be sent, or more than `MOST_PENDING` requests wait
-for their answer, or a request that must run alone is running, nothing more is read, and TCP holds the client back.
+for their answer, or a request that must run alone is running, nothing more is read, and TCP holds the client back. A
+client that has used more than its quota is muted: for so long nothing more of it is read or served, but answers are
+sent.
 """
 
 import errno
 import os
 import socket
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, TimerHandle
 from collections import deque
 from collections.abc import Callable
 from itertools import count
@@ -22,6 +24,7 @@ from headrace.net.network import Socket
 from headrace.protocol.errors import ProtocolViolation
 from headrace.protocol.fetch import Part, Range
 from headrace.protocol.framing import Inbox
+from headrace.security.quotas.client_quotas import Limits
 from headrace.storage.disk import StorageError
 
 from .monitoring.request_times import FAST_NS, ApiTimes
@@ -48,7 +51,7 @@ Serve = Callable[["Connection", memoryview], Parts | None]
 class Slot:
     """The place of one request in the order of answers."""
 
-    __slots__ = ("abandoned", "connection", "is_answered", "parts", "since_ns", "times")
+    __slots__ = ("abandoned", "before_answer", "connection", "is_answered", "parts", "since_ns", "times")
 
     def __init__(self, connection: "Connection", times: ApiTimes | None, since_ns: int) -> None:
         self.connection = connection
@@ -58,9 +61,13 @@ class Slot:
         self.is_answered = False
         self.abandoned: Callable[[], None] | None = None
         """Called when the connection ends before the answer is there."""
+        self.before_answer: Callable[[Parts], None] | None = None
+        """Changes the answer, once it is there."""
 
     def answer(self, parts: Parts | None) -> None:
         """Give the answer, whole frames; None for a request that has none (acks=0)."""
+        if self.before_answer is not None and parts:
+            self.before_answer(parts)
         self.parts = parts
         self.is_answered = True
         self.abandoned = None
@@ -75,6 +82,7 @@ class Connection:
         "_blocked",
         "_fd",
         "_inbox",
+        "_is_blocked",
         "_is_draining",
         "_is_reading",
         "_is_serving",
@@ -95,6 +103,7 @@ class Connection:
         "_sock",
         "_turn_ns",
         "_turn_requests",
+        "_unmuting",
         "_waited",
         "_wake_is_due",
         "by_token",
@@ -103,6 +112,8 @@ class Connection:
         "is_known",
         "last_read_at",
         "last_sent_at",
+        "limited_client",
+        "limits",
         "number",
         "opened_at",
         "peer",
@@ -141,6 +152,10 @@ class Connection:
         """Higher than that of every connection that was opened before."""
         self.refusals: Refusals = {}
         """Batches that were refused to producers, who may have sent on meanwhile."""
+        self.limits: Limits | None = None
+        """What its latest request was limited to; always None where there are no quotas."""
+        self.limited_client: bytes | None = None
+        """The client id that `limits` are of; None where that is to be looked up."""
         self.opened_at = now
         self.last_read_at = now
         self.last_sent_at = now
@@ -180,6 +195,9 @@ class Connection:
         self._is_draining = False
         self._wake_is_due = False
         self.is_held = False
+        self._unmuting: TimerHandle | None = None
+        self._is_blocked = False
+        """Held or muted: no further frame is served."""
         self.is_closed = False
         loop.add_reader(self._fd, self._readable)
 
@@ -192,11 +210,40 @@ class Connection:
 
     def hold(self) -> None:
         """Serve no further frame until `release`: the request that runs now changes what later ones see."""
-        self.is_held = True
+        self.is_held = self._is_blocked = True
 
     def release(self) -> None:
         self.is_held = False
+        self._is_blocked = self._unmuting is not None
         self._wake_soon()
+
+    def mute(self, seconds: float) -> None:
+        """Read and serve nothing more for so long; what was asked is answered. Of two mutes the longer counts."""
+        if self.is_closed or self._is_draining:
+            return
+        until = self._loop.time() + seconds
+        if self._unmuting is not None:
+            if self._unmuting.when() >= until:
+                return
+            self._unmuting.cancel()
+        self._unmuting = self._loop.call_at(until, self.unmute)
+        self._is_blocked = True
+        if not self._is_serving:
+            self._pause_reading()
+
+    def unmute(self) -> None:
+        """Go on, where the connection is muted."""
+        if self._unmuting is None:
+            return
+        self._unmuting.cancel()
+        self._unmuting = None
+        self._is_blocked = self.is_held
+        self.last_read_at = self._loop.time()
+        self._wake_soon()
+
+    @property
+    def is_muted(self) -> bool:
+        return self._unmuting is not None
 
     def answered(self) -> None:
         """A slot got its answer: send it soon, with those that come in the same turn of the loop."""
@@ -213,7 +260,12 @@ class Connection:
 
     @property
     def is_mid_request(self) -> bool:
-        return not self._inbox.is_empty and not self.is_held and not self._slots and not self._out
+        return not self._inbox.is_empty and not self._is_blocked and not self._slots and not self._out
+
+    @property
+    def latest_slot(self) -> Slot | None:
+        """The slot that was opened last, while any request is under way."""
+        return self._slots[-1] if self._slots else None
 
     @property
     def pending(self) -> int:
@@ -253,6 +305,9 @@ class Connection:
         if self.is_closed:
             return
         self.is_closed = True
+        if self._unmuting is not None:
+            self._unmuting.cancel()
+            self._unmuting = None
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
         self._sock.close()
@@ -265,7 +320,7 @@ class Connection:
 
     def _readable(self) -> None:
         # What was read before comes first; there may be no space for more. A request that runs alone keeps its frame.
-        if self.is_closed or self._wake_is_due or self.is_held:
+        if self.is_closed or self._wake_is_due or self._is_blocked:
             return
         try:
             count = self._sock.recv_into(self._inbox.space())
@@ -372,7 +427,7 @@ class Connection:
     def _serve_frames(self) -> None:
         inbox, serve, slots = self._inbox, self._serve_frame, self._slots
         left = _FRAMES_PER_TURN
-        while not self.is_held and len(slots) < MOST_PENDING and self._out_bytes < MOST_OUT and not self.is_closed:
+        while not self._is_blocked and len(slots) < MOST_PENDING and self._out_bytes < MOST_OUT and not self.is_closed:
             if slots and slots[0].is_answered:
                 self._collect_answers()
             if not left:
@@ -421,7 +476,7 @@ class Connection:
             if not self._slots and not self._out and not self._wake_is_due:
                 self.close()
             return
-        if self.is_held or len(self._slots) >= MOST_PENDING or self._out_bytes >= MOST_OUT:
+        if self._is_blocked or len(self._slots) >= MOST_PENDING or self._out_bytes >= MOST_OUT:
             self._pause_reading()
         elif not self._is_reading:
             self._is_reading = True
@@ -443,6 +498,15 @@ class Connection:
             self._work()
 
     def _send(self) -> None:
+        limits = self.limits
+        if limits is None or limits.request is None:
+            self._send_now()
+            return
+        began = self._now_ns()
+        self._send_now()
+        limits.request.charge((self._now_ns() - began) / 1e9, self._loop.time())
+
+    def _send_now(self) -> None:
         try:
             while self._out:
                 head = self._out[0]

@@ -13,6 +13,7 @@ from headrace.coordinator.transactions.service import TransactionCoordinator
 from headrace.net.clock import Clock
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.security.authorizer import Authorizer
+from headrace.security.quotas.client_quotas import ClientQuotas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,8 @@ class Context:
     transactions: TransactionCoordinator
     active_controller: Callable[[], int | None]
     """Which broker is the controller now, as far as this one knows; a lone broker always is."""
+    quotas: ClientQuotas | None = None
+    """None where nobody can be limited."""
     log_levels: LogLevels = PROCESS_LEVELS
     """How much each logger says."""
     authorizer: Authorizer | None = None

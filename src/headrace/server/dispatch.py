@@ -28,6 +28,7 @@ from headrace.protocol.guard import check_request, skip_tags
 from headrace.protocol.peer import FIRST_INTERNAL, InternalApi
 from headrace.protocol.schema import request_shape
 from headrace.protocol.stepwise import LARGE, decode_request_in_steps
+from headrace.security.quotas.client_quotas import Limits
 from headrace.storage.disk import StorageError
 
 from .authentication import Authenticator
@@ -112,6 +113,16 @@ class Relay(Protocol):
     async def answer(self, info: RequestInfo, entity: Any, body: bytes, run_here: Work) -> Answer: ...
 
 
+class Throttle(Protocol):
+    """Who holds clients to their quotas: `throttling.Throttling`."""
+
+    def limits_of(self, connection: Connection, frame: memoryview, client_size: int) -> Limits | None: ...
+
+    def serve(self, request: Request, handler: RawHandler, limits: Limits) -> Parts | None: ...
+
+    def work(self, info: RequestInfo, work: Work, limits: Limits, connection: Connection) -> Work: ...
+
+
 class Dispatcher:
     """Routes frames; owns the tasks of the requests that run."""
 
@@ -146,6 +157,8 @@ class Dispatcher:
         self._times = times
         """None where nobody measures."""
         self._update_level = update_level
+        self.throttle: Throttle | None = None
+        """None as long as nobody has a quota."""
         self._routes: dict[tuple[int, int], Route] = {}
         self._running = Tasks()
 
@@ -171,8 +184,13 @@ class Dispatcher:
         if is_flexible:
             body = body + 1 if body < len(frame) and frame[body] == 0 else skip_tags(frame, body)
         request = Request(api_key, version, correlation_id, connection, frame, body)
+        throttle, limits = self.throttle, None
+        if throttle is not None and connection.is_known and connection.peer_broker is None:
+            limits = throttle.limits_of(connection, frame, client_size)
         if raw is not None:
             try:
+                if throttle is not None and limits is not None:
+                    return throttle.serve(request, raw, limits)
                 return raw(request)
             except (ProtocolViolation, StorageError):
                 raise
@@ -205,6 +223,8 @@ class Dispatcher:
             work = self._work_on_large(info, request)
         else:
             work = self._work(info, decode(request), request)
+        if self.throttle is not None and request.connection.limits is not None:
+            work = self.throttle.work(info, work, request.connection.limits, request.connection)
         request.connection.hold()
         slot = request.connection.open_slot()
         self._running.spawn(self._run(info, request.correlation_id, slot, work))

@@ -151,6 +151,8 @@ class Listener:
             return quiet > STALL_SECONDS
         if connection.is_sending:
             return now - connection.last_sent_at > self._idle_seconds
+        if connection.is_muted:
+            return False
         return connection.is_idle and quiet > self._idle_seconds and connection.peer_broker is None
 
     def _accept(self) -> None:

@@ -202,7 +202,7 @@ def test_an_unsupported_version_is_told_so_and_the_connection_goes_on(broker: Br
         assert wire.ask(18, 0, request(18, 0)).error_code is ErrorCode.none
 
 
-@pytest.mark.parametrize(("key", "version"), [(48, 1), (50, 0), (64, 0), (78, 1)])
+@pytest.mark.parametrize(("key", "version"), [(64, 0), (78, 1)])
 def test_an_api_that_is_not_there_answers_in_its_own_layout(broker: Broker, key: int, version: int) -> None:
     with Wire(broker.bootstrap) as wire:
         wire.send_body(key, version, b"")
@@ -224,7 +224,7 @@ def is_supported(key: int, version: int) -> bool:
     return versions is not None and versions.min <= version <= versions.peers_max
 
 
-@pytest.mark.parametrize(("key", "version"), [(84, 0), (86, 0), (49, 1)])
+@pytest.mark.parametrize(("key", "version"), [(84, 0), (86, 0)])
 def test_a_layout_without_a_code_is_not_used_to_refuse(broker: Broker, key: int, version: int) -> None:
     with Wire(broker.bootstrap) as wire:
         wire.send_body(key, version, b"")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.client.core.quotas import alter_quotas_request
 from headrace.net.peers import PeerUnreachable
 from headrace.protocol.api import SUPPORTED, ApiKey
 from headrace.protocol.encode import blank_response, encode_request, encode_response
@@ -261,7 +262,15 @@ REQUESTS: dict[ApiKey, dict[str, Any]] = {
         "resources": [{"resource_type": 2, "resource_name": name, "configs": ()} for name in "ab"],
         "validate_only": False,
     },
+    ApiKey.ALTER_CLIENT_QUOTAS: alter_quotas_request([({"user": name}, {"producer_byte_rate": 1.0}) for name in "ab"]),
 }
+
+
+def _named(item: dict[str, Any]) -> str:
+    if "entity" in item:
+        (part,) = item["entity"]
+        return str(part["entity_name"])
+    return str(item.get("name") or item["resource_name"])
 
 
 @pytest.mark.parametrize(
@@ -278,7 +287,7 @@ def test_a_refusal_names_all_that_was_asked_for(api_key: ApiKey, version: int) -
     values = refusal(info, entity, ErrorCode.not_controller, "none")
     assert encode_response(api_key, version, values)
     (items,) = (value for value in values.values() if isinstance(value, list))
-    assert [item.get("name") or item["resource_name"] for item in items] == ["a", "b"]
+    assert [_named(item) for item in items] == ["a", "b"]
     assert all(item["error_code"] is ErrorCode.not_controller for item in items)
 
 

@@ -38,6 +38,7 @@ CONTROLLER_APIS: Final = frozenset(
         ApiKey.CREATE_DELEGATION_TOKEN,
         ApiKey.RENEW_DELEGATION_TOKEN,
         ApiKey.EXPIRE_DELEGATION_TOKEN,
+        ApiKey.ALTER_CLIENT_QUOTAS,
     }
 )
 WAIT_SECONDS: Final = 5.0
@@ -209,6 +210,13 @@ def _no_credentials_altered(entity: Any, error: dict[str, Any]) -> dict[str, Any
     return {"results": [{"user": user, **error} for user in users]}
 
 
+def _no_quotas_altered(entity: Any, error: dict[str, Any]) -> dict[str, Any]:
+    def named(parts: Any) -> list[dict[str, Any]]:
+        return [{"entity_type": part.entity_type, "entity_name": part.entity_name} for part in parts or ()]
+
+    return {"entries": [{"entity": named(entry.entity), **error} for entry in entity.entries or ()]}
+
+
 _REFUSALS: Final[dict[int, Callable[[Any, dict[str, Any]], dict[str, Any]]]] = {
     ApiKey.CREATE_TOPICS: _no_topics_created,
     ApiKey.DELETE_TOPICS: _no_topics_deleted,
@@ -219,5 +227,6 @@ _REFUSALS: Final[dict[int, Callable[[Any, dict[str, Any]], dict[str, Any]]]] = {
     ApiKey.CREATE_ACLS: _no_acls_created,
     ApiKey.DELETE_ACLS: _no_acls_deleted,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _no_credentials_altered,
+    ApiKey.ALTER_CLIENT_QUOTAS: _no_quotas_altered,
 }
 """For APIs whose answers have no place for an error of the whole."""

@@ -12,10 +12,13 @@ there are, or until `max_wait` has passed; an append wakes it.
 - v11 tells the client's rack. With `replica.selector.class` a leader sends the client to a replica in it, without
   records (see `replication.replica_selector`). Followers serve what they know to be committed to such clients only: to
   another, which takes it for the leader, an end that lags would look like lost records.
+- Who owes bytes by its quota is answered without records, and with `throttle_time_ms`: see `throttling`. A session is
+  not begun by such an answer, and what it has told is not told.
 """
 
 from asyncio import AbstractEventLoop, Task, TimerHandle, sleep
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from struct import Struct
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -44,7 +47,8 @@ from headrace.storage.disk import StorageError
 
 from ..connection import Connection, Parts, Slot
 from ..dispatch import Request, decode, decode_in_turns, response_head
-from .fetch_sessions import FetchSessions, Interest, View
+from ..throttling import Throttling
+from .fetch_sessions import FIRST_EPOCH, SESSIONLESS, FetchSessions, Interest, View
 
 READ_COMMITTED: Final = 1
 FIRST_WITH_RACK: Final = 11
@@ -114,10 +118,12 @@ class FetchHandler:
         replica_brokers: Brokers | None = None,
         files: FileCaps = NO_CAPS,
         authorizer: Authorizer | None = None,
+        throttling: Throttling | None = None,
     ) -> None:
         self.loop = loop
         self.reads = None if authorizer is None else authorizer.decisions(AclOperation.READ, ResourceType.TOPIC)
         """Who may read which topics; None where everybody may read all."""
+        self.throttling = throttling
         self.files = files
         self._replica_brokers = replica_brokers
         """Given where consumers are sent to replicas near them."""
@@ -134,6 +140,8 @@ class FetchHandler:
             return None
         fetch = Fetch(self, request, decode(request))
         try:
+            if request.connection.limits is not None and (throttled := self._throttled(fetch, request)) is not None:
+                return throttled
             view = self._view(fetch.entity, request)
         except CodedError as error:
             return fetch.response([], code=error.code.value)
@@ -141,6 +149,19 @@ class FetchHandler:
             self._serve_in_turns(request, fetch, view)
             return None
         return fetch.start(view)
+
+    def _throttled(self, fetch: "Fetch", request: Request) -> Parts | None:
+        """The answer of a fetch whose client owes bytes. The epoch of a session goes on; a new one is not begun."""
+        seconds = fetch.owed()
+        if seconds <= 0:
+            return None
+        if getattr(fetch.entity, "session_epoch", SESSIONLESS) in (SESSIONLESS, FIRST_EPOCH):
+            return fetch.throttled(0, seconds)
+        return fetch.throttled(self._view(fetch.entity, request).session_id, seconds)
+
+    def end_session(self, view: View) -> None:
+        """A session was begun whose client does not learn of it."""
+        self._sessions.end(view.session_id)
 
     def _view(self, entity: Any, request: Request) -> View:
         _refuse_strangers(entity, request.connection.peer_broker)
@@ -269,6 +290,7 @@ class Fetch:
         "_correlation_id",
         "_delayed",
         "_handler",
+        "_limits",
         "_max_bytes",
         "_max_wait",
         "_min_bytes",
@@ -296,6 +318,11 @@ class Fetch:
             rack=getattr(entity, "rack_id", ""),
             may_read=None if handler.reads is None else _reader(handler.reads, request.connection),
         )
+        limits = request.connection.limits
+        self._limits = None if limits is None or limits.fetch is None else limits
+        if self._limits is not None and handler.throttling is not None:
+            self._max_bytes = min(self._max_bytes, handler.throttling.most_fetched(self._limits))
+            self._min_bytes = min(self._min_bytes, self._max_bytes)
         self._view: View
         self._delayed: DelayedFetch | None = None
         self._timer: TimerHandle | None = None
@@ -322,14 +349,17 @@ class Fetch:
 
     def _given_back(self, reads: list[Read]) -> list[Partition]:
         """The partitions that were read, with what they gave not counted: it is too little to be sent now."""
-        partitions = []
+        self._take_back(reads)
+        return [self._handler.partition(interest) for interest, _ in reads]
+
+    def _take_back(self, reads: list[Read]) -> None:
+        """Do not count what was read: it is not sent."""
         for interest, answer in reads:
-            partition = self._handler.partition(interest)
-            partitions.append(partition)
             if answer.records is not None:
-                partition.bytes_out -= answer.records.length
-                partition.messages_out -= answer.records.next_offset - interest.offset
-        return partitions
+                with suppress(CodedError):  # the partition is not here any more
+                    partition = self._handler.partition(interest)
+                    partition.bytes_out -= answer.records.length
+                    partition.messages_out -= answer.records.next_offset - interest.offset
 
     def _is_enough(self, size: int, reads: list[Read]) -> bool:
         if size >= self._min_bytes or self._max_wait <= 0 or not reads:
@@ -347,18 +377,54 @@ class Fetch:
     def response(self, topics: list[FetchedTopic], *, code: int = 0, session_id: int = 0) -> Parts:
         response = self._begun()
         write_response(response, self._version, topics, code=code, session_id=session_id)
+        return self._sent(response)
+
+    def owed(self) -> float:
+        """The seconds that the client has to wait for records."""
+        throttling, limits = self._handler.throttling, self._limits
+        return 0.0 if throttling is None or limits is None else throttling.owed(limits)
+
+    def throttled(self, session_id: int, seconds: float) -> Parts:
+        """The answer without records to a client that owes bytes."""
+        assert self._handler.throttling is not None
+        assert self._limits is not None
+        response = self._begun()
+        milliseconds = self._handler.throttling.refused_fetch(self._connection, self._limits, seconds)
+        write_response(response, self._version, [], session_id=session_id, throttle_ms=milliseconds)
         return _finished(response)
+
+    def _throttled_after(self, reads: list[Read]) -> Parts | None:
+        """The same where others of this client have used up its bytes while this fetch waited."""
+        seconds = self.owed()
+        if seconds <= 0:
+            return None
+        self._take_back(reads)
+        view = self._view
+        if view.is_incremental:
+            return self.throttled(view.session_id, seconds)
+        self._handler.end_session(view)
+        return self.throttled(0, seconds)
+
+    def _sent(self, response: Response) -> Parts:
+        parts, throttling, limits = _finished(response), self._handler.throttling, self._limits
+        if limits is not None and throttling is not None:
+            throttling.fetched(self._connection, limits, response.length, parts, self._version)
+        return parts
 
     def _begun(self) -> Response:
         head = bytes(response_head(ApiKey.FETCH, self._version, self._correlation_id))
         return Response(head, self._handler.files.held_below)
 
     def _respond_with(self, reads: list[Read]) -> Parts:
+        if self._limits is not None and (throttled := self._throttled_after(reads)) is not None:
+            return throttled
         topics: Topics = {}
         self._gather(reads, topics)
         return self.response(list(topics.values()), session_id=self._view.session_id)
 
     async def _respond_in_turns(self, reads: list[Read]) -> Parts:
+        if self._limits is not None and (throttled := self._throttled_after(reads)) is not None:
+            return throttled
         topics: Topics = {}
         for start in range(0, len(reads), STEP):
             self._gather(reads[start : start + STEP], topics)
@@ -367,7 +433,7 @@ class Fetch:
         session_id = self._view.session_id
         for _ in write_in_steps(response, self._version, list(topics.values()), session_id=session_id):
             await sleep(0)
-        return _finished(response)
+        return self._sent(response)
 
     def _gather(self, reads: Sequence[Read], topics: Topics) -> None:
         """Put what the client is to be told with its topic."""

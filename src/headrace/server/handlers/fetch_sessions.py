@@ -126,7 +126,7 @@ class FetchSessions:
         by_id = version >= FIRST_WITH_IDS
         session_id, epoch = getattr(request, "session_id", 0), getattr(request, "session_epoch", SESSIONLESS)
         if epoch in (SESSIONLESS, FIRST_EPOCH):
-            self._end(session_id)
+            self.end(session_id)
             interests: OrderedDict[Key, Interest] = OrderedDict()
             _add(interests, request, by_id)
             session = self._open(by_id, interests, now) if epoch == FIRST_EPOCH and interests else None
@@ -136,10 +136,10 @@ class FetchSessions:
         session.update(request, by_id)
         self._partitions += len(session.interests) - before
         if not session.interests:
-            self._end(session_id)
+            self.end(session_id)
             return View((), None, is_incremental=False)
         if self._partitions > MOST_PARTITIONS and len(session.interests) > before:
-            self._end(session_id)
+            self.end(session_id)
             raise CodedError(ErrorCode.fetch_session_id_not_found)
         session.epoch = 1 if epoch == _MAX_INT32 else epoch + 1
         session.used_at = now
@@ -169,7 +169,8 @@ class FetchSessions:
         self._partitions += len(interests)
         return session
 
-    def _end(self, session_id: int) -> None:
+    def end(self, session_id: int) -> None:
+        """Forget a session, if there is one of that number."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partitions -= len(session.interests)
@@ -178,7 +179,7 @@ class FetchSessions:
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None or now - oldest.used_at < EVICTION_SECONDS:
             return False
-        self._end(oldest.id)
+        self.end(oldest.id)
         return True
 
 

@@ -11,10 +11,13 @@ Changes are done when the answer is sent, so timeouts are not looked at.
 - CreatePartitions can only add partitions; records already there stay where they are. Assignments that are null leave
   the placing to us; an empty array of them is too few.
 - `validate_only` answers as if it had been done.
-- Left out: THROTTLING_QUOTA_EXCEEDED (controller mutation quotas).
+- Partitions made and deleted count against `controller_mutation_rate` (KIP-599), those of `validate_only` as well.
+  Who owes some is refused (THROTTLING_QUOTA_EXCEEDED) from CreateTopics v6, DeleteTopics v5 and CreatePartitions v3 on,
+  topic by topic; before, the requests are carried out, and the client has to wait afterwards.
 """
 
 from collections.abc import Iterable
+from math import ceil
 from typing import Any, Final
 from uuid import UUID
 
@@ -32,23 +35,71 @@ from .describe import describe_topic_configs
 
 _FIRST_WITH_DELETION_DISABLED: Final = 3
 _FIRST_WITH_TOPIC_IDS: Final = 6
+_FIRST_STRICT: Final = {ApiKey.CREATE_TOPICS: 6, ApiKey.DELETE_TOPICS: 5, ApiKey.CREATE_PARTITIONS: 3}
+"""The versions from which on clients know THROTTLING_QUOTA_EXCEEDED."""
+
+
+class _Mutations:
+    """The partitions that one request makes or deletes, and what its client may."""
+
+    def __init__(self, ctx: Context, info: RequestInfo) -> None:
+        self._is_strict = info.version >= _FIRST_STRICT[ApiKey(info.api_key)]
+        user, client_id = info.principal.partition(":")[2], info.client_id or ""
+        is_limited = ctx.quotas is not None and ctx.quotas.is_on and info.peer_broker is None
+        self._now = ctx.clock.monotonic if ctx.quotas is None else ctx.quotas.now
+        self._bucket = ctx.quotas.mutations_of(user, client_id) if ctx.quotas is not None and is_limited else None
+        self._seconds = 0.0
+
+    @property
+    def throttle_ms(self) -> int:
+        """How long the client has to wait."""
+        return ceil(self._seconds * 1000)
+
+    def take(self, count: int) -> None:
+        """Partitions are about to be made or deleted; `CodedError` where some are owed already."""
+        if self._bucket is None:
+            return
+        if not self._is_strict:
+            self._seconds = self._bucket.charge(count, self._now())
+            return
+        owed = self._bucket.pause(self._now())
+        if owed > 0:
+            self._seconds = owed
+            raise CodedError(ErrorCode.throttling_quota_exceeded, "The throttling quota has been exceeded.")
+        self._bucket.charge(count, self._now())
+
+    def give_back(self, count: int) -> None:
+        """They were not, after all."""
+        if self._bucket is not None:
+            self._bucket.charge(-count, self._now())
 
 
 async def handle_create_topics(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     wanted = request.topics or ()
     repeated = await _repeated(topic.name for topic in wanted)
     once = [topic async for topic in paced(wanted) if topic.name not in repeated]
-    answers = await gather_limited(lambda topic: _create(ctx, info, topic, request.validate_only), once)
+    mutations = _Mutations(ctx, info)
+    answers = await gather_limited(lambda topic: _create(ctx, info, topic, mutations, request.validate_only), once)
     refused = [_not_created(name, _duplicate()) for name in repeated]
-    return {"throttle_time": 0, "topics": [*answers, *refused]}
+    return {"throttle_time": mutations.throttle_ms, "topics": [*answers, *refused]}
 
 
-async def _create(ctx: Context, info: RequestInfo, wanted: Any, validate_only: bool) -> dict[str, Any]:
+async def _create(
+    ctx: Context, info: RequestInfo, wanted: Any, mutations: _Mutations, validate_only: bool
+) -> dict[str, Any]:
+    count = 0
     try:
         if not may_create(ctx, info, wanted.name):
             raise refused(info, AclOperation.CREATE, ResourceType.TOPIC, wanted.name)
-        topic = await ctx.controller.create_topic(_spec(wanted), validate_only=validate_only)
+        spec = _spec(wanted)
+        if ctx.image.topic(spec.name) is None:
+            needed = len(spec.assignments) or spec.partitions
+            needed = needed if needed > 0 else int(ctx.config["num.partitions"])
+            mutations.take(needed)
+            count = needed
+        topic = await ctx.controller.create_topic(spec, validate_only=validate_only)
     except CodedError as error:
+        mutations.give_back(count)
         return _not_created(wanted.name, error)
     if not may_see(ctx, info, AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name):
         return _created_unseen(topic, validate_only)
@@ -123,19 +174,22 @@ async def handle_delete_topics(ctx: Context, request: Any, info: RequestInfo) ->
         wanted = [(name, None) for name in request.topic_names or ()]
     repeated = await _repeated(wanted)
     answers = []
+    mutations = _Mutations(ctx, info)
     async for name, topic_id in paced(dict.fromkeys(wanted)):
         try:
             if (name, topic_id) in repeated:
                 raise _duplicate()
-            topic = await _delete(ctx, name, topic_id, info)
+            topic = await _delete(ctx, name, topic_id, info, mutations)
         except CodedError as error:
             answers.append(_not_deleted(ctx, info, name, topic_id, error))
         else:
             answers.append(_deleted(topic.name, topic.id, ErrorCode.none, None))
-    return {"throttle_time": 0, "responses": answers}
+    return {"throttle_time": mutations.throttle_ms, "responses": answers}
 
 
-async def _delete(ctx: Context, name: str | None, topic_id: UUID | None, info: RequestInfo) -> Topic:
+async def _delete(
+    ctx: Context, name: str | None, topic_id: UUID | None, info: RequestInfo, mutations: _Mutations
+) -> Topic:
     if not ctx.config["delete.topic.enable"]:
         disabled = info.version >= _FIRST_WITH_DELETION_DISABLED
         code = ErrorCode.topic_deletion_disabled if disabled else ErrorCode.invalid_request
@@ -149,7 +203,15 @@ async def _delete(ctx: Context, name: str | None, topic_id: UUID | None, info: R
         name = found.name
     assert name is not None
     _require_delete(ctx, info, name)
-    return await ctx.controller.delete_topic(name, topic_id)
+    known = ctx.image.topic(name)
+    count = 0 if known is None else len(known.partitions)
+    if count:
+        mutations.take(count)
+    try:
+        return await ctx.controller.delete_topic(name, topic_id)
+    except CodedError:
+        mutations.give_back(count)
+        raise
 
 
 def _require_delete(ctx: Context, info: RequestInfo, name: str) -> None:
@@ -182,22 +244,31 @@ def _deleted(name: str | None, topic_id: UUID | None, code: ErrorCode, message: 
 async def handle_create_partitions(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     wanted = request.topics or ()
     repeated = await _repeated(topic.name for topic in wanted)
+    mutations = _Mutations(ctx, info)
     results = [
-        await _grow(ctx, info, topic, request.validate_only)
+        await _grow(ctx, info, topic, mutations, request.validate_only)
         async for topic in paced(wanted)
         if topic.name not in repeated
     ]
     refused = [_grown(name, _duplicate()) for name in repeated]
-    return {"throttle_time": 0, "results": [*results, *refused]}
+    return {"throttle_time": mutations.throttle_ms, "results": [*results, *refused]}
 
 
-async def _grow(ctx: Context, info: RequestInfo, wanted: Any, validate_only: bool) -> dict[str, Any]:
+async def _grow(
+    ctx: Context, info: RequestInfo, wanted: Any, mutations: _Mutations, validate_only: bool
+) -> dict[str, Any]:
     given = wanted.assignments
     assignments = None if given is None else [assignment.broker_ids or () for assignment in given]
+    known = ctx.image.topic(wanted.name)
+    more, count = 0 if known is None else wanted.count - len(known.partitions), 0
     try:
         require(ctx, info, AclOperation.ALTER, ResourceType.TOPIC, wanted.name)
+        if more > 0:
+            mutations.take(more)
+            count = more
         await ctx.controller.create_partitions(wanted.name, wanted.count, assignments, validate_only=validate_only)
     except CodedError as error:
+        mutations.give_back(count)
         return _grown(wanted.name, error)
     return _grown(wanted.name, None)
 
