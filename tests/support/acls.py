@@ -35,6 +35,7 @@ SETTINGS: Final = {
     PLAIN_USERS: USERS,
     "authorizer.class.name": "headrace",
     "super.users": "User:super",
+    "delegation.token.secret.key": "only for tests",
     "auto.create.topics.enable": "true",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
@@ -448,7 +449,7 @@ _QUOTA: Final = {
 _SCRAM: Final = {"deletions": [{"name": "nobody", "mechanism": 1}], "upsertions": []}
 _TOKEN: Final = {
     "owner_principal_type": "User",
-    "owner_principal_name": "elsewhere",
+    "owner_principal_name": "somebody",
     "renewers": [],
     "max_lifetime": -1,
 }
@@ -715,7 +716,7 @@ ROWS: Final = (
     _row("alter replica log dirs", 34, 2, _cluster(Op.ALTER), _LOG_DIRS, _partitions_code("results", "partitions")),
     _row("describe log dirs", 35, 4, _cluster(Op.DESCRIBE), {"topics": None}, _code),
     _row("create partitions", 37, 3, (Op.ALTER, TOPICS, TOPIC), _GROW, _first("results")),
-    _row("create delegation token", 38, 3, (Op.CREATE_TOKENS, ResourceType.USER, "User:elsewhere"), _TOKEN, _code),
+    _row("create delegation token", 38, 3, (Op.CREATE_TOKENS, ResourceType.USER, "User:somebody"), _TOKEN, _code),
     _row("delete groups", 42, 2, (Op.DELETE, GROUPS, MISSING), {"groups_names": [MISSING]}, _first("results")),
     _row(
         "elect leaders",

@@ -262,6 +262,10 @@ REQUESTS: dict[ApiKey, dict[str, Any]] = {
         "resources": [{"resource_type": 2, "resource_name": name, "configs": ()} for name in "ab"],
         "validate_only": False,
     },
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: {
+        "deletions": [{"name": name, "mechanism": 1} for name in "ab"],
+        "upsertions": (),
+    },
     ApiKey.ALTER_CLIENT_QUOTAS: alter_quotas_request([({"user": name}, {"producer_byte_rate": 1.0}) for name in "ab"]),
 }
 
@@ -270,7 +274,7 @@ def _named(item: dict[str, Any]) -> str:
     if "entity" in item:
         (part,) = item["entity"]
         return str(part["entity_name"])
-    return str(item.get("name") or item["resource_name"])
+    return str(item.get("name") or item.get("user") or item["resource_name"])
 
 
 @pytest.mark.parametrize(
