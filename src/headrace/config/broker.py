@@ -11,6 +11,7 @@ from .listeners import LISTENER_SETTINGS
 from .metrics import METRICS_SETTINGS
 from .no_effect import NO_EFFECT_SETTINGS
 from .setting import MAX_INT, Rule, Setting, Type, at_least, only, some_of
+from .tls import TLS_SETTINGS
 from .topic import TOPIC_SETTINGS
 from .transactions import TRANSACTION_SETTINGS
 
@@ -47,6 +48,7 @@ _OWN: Final = (
     *LISTENER_SETTINGS,
     *AUTHORIZATION_SETTINGS,
     *NO_EFFECT_SETTINGS,
+    *TLS_SETTINGS,
     Setting(
         name="node.id",
         type=Type.INT,

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -178,19 +179,29 @@ class ServerTls:
         """What is shown to those who connect."""
         return self._loaded.certificate
 
+    @staticmethod
+    def seen(settings: ServerTlsSettings) -> tuple[object, ...]:
+        """The files that they name, as they are now: the same again while nobody writes them."""
+        return tuple(_stamp(place) for place in settings.files)
+
     def is_stale(self, settings: ServerTlsSettings) -> bool:
         """Whether the settings, or a file that they name, are others than those in use."""
-        return settings != self._loaded.settings or _seen(settings) != self._loaded.seen
+        return settings != self._loaded.settings or self.seen(settings) != self._loaded.seen
 
-    def renew(self, settings: ServerTlsSettings) -> None:
+    def renew(self, settings: ServerTlsSettings, now: datetime) -> None:
         """Read all of it again; ValueError where it cannot be used: then what was in use stays so."""
-        self._loaded = _loaded(settings)
+        loaded = _loaded(settings)
+        if loaded.certificate.expires <= now < self.certificate.expires:
+            raise ValueError(
+                f"The certificate of {_keystore(settings)} has expired at {loaded.certificate.expires.isoformat()}"
+            )
+        self._loaded = loaded
 
 
 def _loaded(settings: ServerTlsSettings) -> _Loaded:
     from .keystore import describe, join  # a broker without TLS does without `cryptography`
 
-    seen = _seen(settings)
+    seen = ServerTls.seen(settings)
     store, trusted = _identity(settings), _trusted(settings)
     chain, key = join(store.certificates), store.key or ""
     try:
@@ -218,6 +229,11 @@ def _loaded(settings: ServerTlsSettings) -> _Loaded:
 def _limit(context: ssl.SSLContext, settings: ServerTlsSettings) -> None:
     versions = {PROTOCOLS[name] for name in settings.protocols}
     suites = settings.cipher_suites
+    unknown = [name for name in suites if name not in SUITES and name not in SUITES_13]
+    if unknown:
+        raise ValueError(
+            f"ssl.cipher.suites has {', '.join(unknown)}, which is not served; there are {', '.join((*SUITES_13, *SUITES))}"
+        )
     if suites:
         newer = [name for name in suites if name in SUITES_13]
         if newer and set(newer) != set(SUITES_13) and ssl.TLSVersion.TLSv1_3 in versions:
@@ -287,10 +303,6 @@ def _trusted(settings: ServerTlsSettings) -> "Store | None":
 def _keystore(settings: ServerTlsSettings) -> str:
     place = settings.keystore_location
     return "ssl.keystore.certificate.chain" if place is None else f"ssl.keystore.location '{place}'"
-
-
-def _seen(settings: ServerTlsSettings) -> tuple[object, ...]:
-    return tuple(_stamp(place) for place in settings.files)
 
 
 def _stamp(place: str) -> object:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
 
 import structlog
@@ -27,7 +27,7 @@ from headrace.cluster.metadata_writer import MetadataWriter
 from headrace.cluster.pulse import BEATS, Pulse
 from headrace.cluster.sqlite import SqliteStore
 from headrace.cluster.store import MetadataStore, SharedStore, StoreError
-from headrace.config import PLAIN_USERS, SASL_PLAINTEXT, BrokerConfig, ConfigError, Reloaded
+from headrace.config import PLAIN_USERS, SASL_PLAINTEXT, SASL_SSL, BrokerConfig, ConfigError, Reloaded
 from headrace.config.metrics import MOST_PARTITIONS, REQUEST_METRICS
 from headrace.coordinator.groups.service import GroupCoordinator
 from headrace.coordinator.groups.settings import GroupSettings
@@ -73,8 +73,13 @@ from .schema_book import SchemaBook
 from .settings_file import Reread, reload_settings, warn_without_effect
 from .world import World
 
+if TYPE_CHECKING:
+    from .tls import ListenerTls
+
 DRAIN_SECONDS: Final = 10.0
 SWEEP_SECONDS: Final = 1.0
+TLS_SECONDS: Final = 3.0
+"""How often certificates and settings of TLS are looked at for changes."""
 PATIENCE_SECONDS: Final = 1.0
 """How long a lone broker waits with its first client for logs that have to be recovered."""
 METADATA_FILE: Final = "metadata.db"
@@ -168,6 +173,8 @@ class Broker:
         snapshot that is to come brings all of it, and finds the new settings.
         """
         reloaded = self.config.reload(new)
+        if self._tls is not None:
+            self._chores.spawn(self._tls.renew())
         if reloaded.changed and self._image.is_whole:
             self._image.version += 1
             for topic in list(self._image.topics()):
@@ -191,6 +198,7 @@ class Broker:
         data = str(config["log.dirs"])
         self._descriptors = divide(raise_limit())
         self._authenticator = self._make_authenticator(loop)
+        self._tls = self._make_tls(loop)
         self._listener = self._make_listener(loop)
         self._held.callback(self._world.workers.close)
         self._held.callback(self._listener.close)
@@ -355,12 +363,23 @@ class Broker:
 
     def _make_authenticator(self, loop: asyncio.AbstractEventLoop) -> Authenticator | None:
         config = self.config
-        if config.listener.protocol != SASL_PLAINTEXT:
+        if config.listener.protocol not in (SASL_PLAINTEXT, SASL_SSL):
             return None
         users = users_of(config[PLAIN_USERS] or "")
         if not users:
             raise ConfigError(f"A {SASL_PLAINTEXT} listener lets nobody in without users: set {PLAIN_USERS}")
         return Authenticator(loop, users, int(config["socket.request.max.bytes"]))
+
+    def _make_tls(self, loop: asyncio.AbstractEventLoop) -> "ListenerTls | None":
+        """`ConfigError` where the listener speaks TLS and cannot."""
+        protocol = self.config.listener.protocol
+        if protocol not in ("SSL", SASL_SSL):
+            return None
+        from .tls import ListenerTls  # takes a while to load, and most brokers at their first start do without
+
+        return ListenerTls(
+            loop, self.config, protocol.lower(), protocol, self._clock.now_ms, self._world.workers.background
+        )
 
     def _make_listener(self, loop: asyncio.AbstractEventLoop) -> Listener:
         config, most = self.config, self._descriptors.connections
@@ -372,6 +391,7 @@ class Broker:
             idle_seconds=int(config["connections.max.idle.ms"]) / 1000,
             on_read_failure=lambda error: self._replicas.read_failed(error),  # noqa: PLW0108 - it comes later
             authenticator=self._authenticator,
+            handshakes=None if self._tls is None else self._tls.handshakes,
         )
 
     def _set_strays_aside(self) -> None:
@@ -543,6 +563,8 @@ class Broker:
         every(SWEEP_SECONDS, "flush", maintenance.flush_due)
         every(FOLLOWERS_SECONDS, "log health", self._replicas.look_after_logs)
         every(WATCH_SECONDS, "health", self._health.watch)
+        if self._tls is not None:
+            every(TLS_SECONDS, "certificates", self._tls.watch)
         every(SWEEP_SECONDS, "report recovery", self._replicas.report_recovery)
         every(SWEEP_SECONDS, "bound producers", maintenance.bound_producers)
         if self._clustered is not None:

@@ -15,18 +15,16 @@ from collections import deque
 from collections.abc import Callable
 from itertools import count
 from time import perf_counter_ns
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from headrace.net.network import Socket
-from headrace.net.tls_stream import TlsFailure
 from headrace.protocol.errors import ProtocolViolation
 from headrace.protocol.fetch import Part, Range
 from headrace.protocol.framing import Inbox
 from headrace.storage.disk import StorageError
 
-from .handshakes import Handshakes
 from .monitoring.request_times import FAST_NS, ApiTimes
 from .refusals import Refusals
 
@@ -38,6 +36,9 @@ _RUN: Final = 256 * 1024
 """Bytes of answers joined for one `send`."""
 _RANGE_CHUNK: Final = 1 << 20
 """Bytes of one `sendfile`, so that one fast reader does not keep the loop from the others."""
+
+if TYPE_CHECKING:
+    from .handshakes import Handshakes
 
 _NUMBERS: Final = count(1)
 
@@ -130,7 +131,7 @@ class Connection:
         frame_limit: int,
         now: float,
         now_ns: Callable[[], int] = perf_counter_ns,
-        handshakes: Handshakes | None = None,
+        handshakes: "Handshakes | None" = None,
     ) -> None:
         self.peer = peer
         self.principal = "User:ANONYMOUS"

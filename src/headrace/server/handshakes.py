@@ -6,7 +6,7 @@ at once. How long one may take from end to end is the listener's deadline for a 
 """
 
 from asyncio import AbstractEventLoop
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 from typing import Final
@@ -47,9 +47,10 @@ class Handshakes:
         self._timer = timer
         self._scratch = Scratch()
         self._steps: deque[Callable[[], None]] = deque()
+        self._is_due = False
         self.succeeded = 0
         self.failures = 0
-        self._unreported: Counter[str] = Counter()
+        self._unreported = 0
         self._reports_at = 0.0
 
     def stream(self, sock: Socket) -> TlsStream:
@@ -57,21 +58,23 @@ class Handshakes:
         return TlsStream(sock, self.tls.context, self._scratch)
 
     def take_turn(self, step: Callable[[], None]) -> None:
-        """Call `step` soon: at once where no other waits, but never many in one turn of the loop."""
+        """Call `step` soon: in the next turn of the loop where no other waits, and never many in one."""
         self._steps.append(step)
-        if len(self._steps) == 1:
+        if not self._is_due:
+            self._is_due = True
             self._loop.call_soon(self._run)
 
     def _run(self) -> None:
-        ends = self._timer() + _TURN_SECONDS
-        steps = self._steps
-        while steps:
-            steps[0]()
-            steps.popleft()
-            if self._timer() >= ends:
-                break
-        if steps:
-            self._loop.call_soon(self._run)
+        ends, steps = self._timer() + _TURN_SECONDS, self._steps
+        try:
+            while steps:
+                steps.popleft()()
+                if self._timer() >= ends:
+                    break
+        finally:
+            self._is_due = bool(steps)
+            if steps:
+                self._loop.call_soon(self._run)
 
     def principal(self, stream: TlsStream) -> str | None:
         """Who the client's certificate says it is; None where it showed none, or is named by other means."""
@@ -86,7 +89,7 @@ class Handshakes:
     def failed(self, peer: str, reason: str) -> None:
         """A handshake has come to nothing: report it, or soon, with others."""
         self.failures += 1
-        self._unreported[reason] += 1
+        self._unreported += 1
         now = self._loop.time()
         if now < self._reports_at:
             return
@@ -96,6 +99,6 @@ class Handshakes:
             listener=self.listener,
             peer=peer,
             reason=reason,
-            failures=sum(self._unreported.values()),
+            failures=self._unreported,
         )
-        self._unreported.clear()
+        self._unreported = 0

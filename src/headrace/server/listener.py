@@ -12,7 +12,7 @@ import asyncio
 import errno
 from collections import Counter
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
@@ -21,7 +21,9 @@ from headrace.storage.disk import StorageError
 
 from .authentication import Authenticator
 from .connection import Connection, Serve
-from .handshakes import Handshakes
+
+if TYPE_CHECKING:
+    from .handshakes import Handshakes
 
 HANDSHAKE_SECONDS: Final = 30.0
 STALL_SECONDS: Final = 30.0
@@ -71,7 +73,7 @@ class Listener:
         idle_seconds: float,
         on_read_failure: Callable[[StorageError], None],
         authenticator: Authenticator | None = None,
-        handshakes: Handshakes | None = None,
+        handshakes: "Handshakes | None" = None,
     ) -> None:
         self._loop = loop
         self._network = network
