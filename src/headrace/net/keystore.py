@@ -106,7 +106,9 @@ def _read_pkcs12(setting: str, location: str, content: bytes, password: str | No
     try:
         store = pkcs12.load_pkcs12(content, None if password is None else password.encode())
     except ValueError as error:
-        raise ValueError(f"{setting} '{location}' cannot be opened as PKCS12: {error}; is its password right?") from None
+        raise ValueError(
+            f"{setting} '{location}' cannot be opened as PKCS12: {error}; is its password right?"
+        ) from None
     own = () if store.cert is None else (store.cert,)
     certificates = [each.certificate.public_bytes(Encoding.PEM).decode() for each in (*own, *store.additional_certs)]
     key = store.key and store.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()

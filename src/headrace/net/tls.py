@@ -221,7 +221,9 @@ def _loaded(settings: ServerTlsSettings) -> _Loaded:
     if trusted is None:
         client.load_default_certs(ssl.Purpose.SERVER_AUTH)
     server.verify_mode = CLIENT_AUTH[settings.client_auth]
-    server.num_tickets = 0  # each connection shows its certificate anew; and who only writes is not reset when it closes
+    server.num_tickets = (
+        0  # each connection shows its certificate anew; and who only writes is not reset when it closes
+    )
     client.check_hostname = bool(settings.endpoint_identification)
     return _Loaded(settings, seen, server, client, certificate)
 
@@ -245,7 +247,9 @@ def _limit(context: ssl.SSLContext, settings: ServerTlsSettings) -> None:
         versions -= set() if newer else {ssl.TLSVersion.TLSv1_3}
         versions -= set() if older else {ssl.TLSVersion.TLSv1_2}
         if not versions:
-            raise ValueError("ssl.cipher.suites and ssl.enabled.protocols leave nothing: name suites of an enabled protocol")
+            raise ValueError(
+                "ssl.cipher.suites and ssl.enabled.protocols leave nothing: name suites of an enabled protocol"
+            )
     else:
         older = list(SUITES)
     context.minimum_version, context.maximum_version = min(versions), max(versions)
@@ -283,9 +287,7 @@ def _trusted(settings: ServerTlsSettings) -> "Store | None":
     if location is not None and settings.truststore_certificates:
         raise ValueError("ssl.truststore.location and ssl.truststore.certificates are both given; keep one of them")
     if location is not None:
-        store = read_store(
-            "ssl.truststore.location", location, settings.truststore_type, settings.truststore_password
-        )
+        store = read_store("ssl.truststore.location", location, settings.truststore_type, settings.truststore_password)
     elif settings.truststore_certificates:
         store = read_pem("ssl.truststore.certificates", settings.truststore_certificates)
     elif settings.client_auth != "none":

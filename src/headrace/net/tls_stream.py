@@ -6,10 +6,10 @@ non-blocking `SSLSocket`, which makes two system calls for each record of 16 KiB
 there to be measured: it needs the module `tls` and an OpenSSL that was built for it.
 
 A socket tells that it is readable only while the *system* has bytes. What was read from it and did not fit into the
-reader's buffer is kept here: `has_more` says so, and whoever reads must ask again without waiting. What was encrypted and
-could not be sent is kept too: `send` and `sendfile` raise `BlockingIOError` until all of it is gone, and only then say
-that they have sent what they were given. So a caller that waits until it can write, and gives the same bytes again, as
-with any socket, never loses any and never holds more than one piece encrypted.
+reader's buffer is kept here: `has_more` says so, and whoever reads must ask again without waiting. What was encrypted
+and could not be sent is kept too: `send` and `sendfile` raise `BlockingIOError` until all of it is gone, and only then
+say that they have sent what they were given. So a caller that waits until it can write, and gives the same bytes again,
+as with any socket, never loses any and never holds more than one piece encrypted.
 
 Memory: a connection's record buffers are given back by OpenSSL while it is idle, but what its BIOs have grown to stays
 until it is closed: so they are fed in steps, of `_STEP` bytes, and the large buffers are shared by all (`Scratch`).
@@ -17,8 +17,8 @@ until it is closed: so they are fed in steps, of `_STEP` bytes, and the large bu
 
 import os
 import ssl
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, cast
 
 from .network import Buffer, Socket
 
@@ -43,7 +43,7 @@ class TlsFailure(ConnectionError):
 class Scratch:
     """Buffers that all streams of one event loop use in turns, each only while it works."""
 
-    __slots__ = ("received", "file")
+    __slots__ = ("file", "received")
 
     def __init__(self) -> None:
         self.received = memoryview(bytearray(PIECE))
@@ -142,6 +142,7 @@ class TlsStream:
         count = 0
         if self.has_more:
             count = self._decrypt(buffer, 0)
+            self.has_more = False
         if not count and not self._has_ended:
             count = self._receive_into(buffer)
         self.has_more = count == len(buffer)
@@ -167,7 +168,8 @@ class TlsStream:
             self._push()
         if self._owed:
             return self._paid()
-        size, run = 0, []
+        size = 0
+        run: list[Buffer] = []
         for buffer in buffers:
             if size >= RECORD or (run and len(buffer) >= RECORD):
                 break
@@ -218,8 +220,8 @@ class TlsStream:
 
     def _decrypt(self, buffer: memoryview, count: int) -> int:
         """Fill the buffer from there; up to where it is filled."""
-        read, size, pending = self._tls.read, len(buffer), self._tls.pending
-        incoming = self._incoming
+        read = cast("Callable[[int, memoryview], int]", self._tls.read)
+        size, pending, incoming = len(buffer), self._tls.pending, self._incoming
         try:
             while count < size:
                 got = read(size - count, buffer[count:])
@@ -277,7 +279,7 @@ class TlsStream:
                 unsent[0] = unsent[0][sent:]
 
     def _push_quietly(self) -> None:
-        """Send what TLS itself has to say, as far as that is possible now; what is wrong with the socket shows anyway."""
+        """Send what TLS itself has to say, as far as that is possible; what is wrong with the socket shows anyway."""
         if self._outgoing.pending:
             self._keep(self._outgoing.read())
         try:

@@ -23,7 +23,15 @@ _KEYWORDS: Final = {
     "0.9.2342.19200300.100.1.1": "UID",
     "0.9.2342.19200300.100.1.25": "DC",
 }
-_ENCODINGS: Final = {12: "utf-8", 19: "ascii", 20: "latin-1", 22: "ascii", 28: "utf-32-be", 30: "utf-16-be", 27: "ascii"}
+_ENCODINGS: Final = {
+    12: "utf-8",
+    19: "ascii",
+    20: "latin-1",
+    22: "ascii",
+    28: "utf-32-be",
+    30: "utf-16-be",
+    27: "ascii",
+}
 """Of ASN.1's kinds of string, by their tags; T61 is Latin-1 to Java."""
 _ESCAPED: Final = frozenset(',=+<>#;"\\')
 _SPACES: Final = " \r"

@@ -1,8 +1,8 @@
 """TLS handshakes of one listener: they take turns on the event loop, are counted, and those that fail are logged.
 
-A handshake takes the loop for about a millisecond (an RSA signature), a request for a hundredth of that. So the steps of
-handshakes wait in a queue of which `_TURN_SECONDS` are done before everything else has its turn again, however many come
-at once. How long one may take from end to end is the listener's deadline for a first request.
+A handshake takes the loop for about a millisecond (an RSA signature), a request for a hundredth of that. So the steps
+of handshakes wait in a queue, of which `_TURN_SECONDS` are done before everything else has its turn again, however many
+come at once. How long one may take from end to end is the listener's deadline for a first request.
 """
 
 from asyncio import AbstractEventLoop
