@@ -26,7 +26,7 @@ TLS_SETTINGS: Final = (
         KEYSTORE_LOCATION,
         Type.STRING,
         None,
-        "The file with the broker's certificate, its chain and its key: PEM, or PKCS12. It is read again when it changes.",
+        "The file with the broker's certificate, its chain and its key: PEM or PKCS12. Read again when it changes.",
         importance="high",
     ),
     Setting(
@@ -49,7 +49,7 @@ TLS_SETTINGS: Final = (
         "ssl.truststore.location",
         Type.STRING,
         None,
-        "The file with the authorities whose client certificates count: PEM, or PKCS12. It is read again when it changes.",
+        "The file with the authorities whose client certificates count: PEM or PKCS12. Read again when it changes.",
         importance="high",
     ),
     Setting(
@@ -67,8 +67,9 @@ TLS_SETTINGS: Final = (
         type=Type.STRING,
         default="none",
         rule=one_of("none", "requested", "required"),
-        doc="Whether clients show a certificate. Who does is known by it, see ssl.principal.mapping.rules. On a SASL_SSL "
-        "listener only its own setting counts, listener.name.<listener>.ssl.client.auth, and SASL says who a client is.",
+        doc="Whether clients show a certificate. Who does is known by it, see ssl.principal.mapping.rules. On a "
+        "SASL_SSL listener only its own setting counts, listener.name.<listener>.ssl.client.auth, and SASL says who a "
+        "client is.",
         dynamic=True,
     ),
     Setting(

@@ -118,7 +118,7 @@ CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTlsSettings:
-    """Kafka's `ssl.*` settings of one listener. Where a store is given by its place, its form is seen by its content."""
+    """Kafka's `ssl.*` settings of one listener. What form a store has is seen by its content."""
 
     keystore_type: str | None = None
     keystore_location: str | None = None
@@ -234,7 +234,8 @@ def _limit(context: ssl.SSLContext, settings: ServerTlsSettings) -> None:
     unknown = [name for name in suites if name not in SUITES and name not in SUITES_13]
     if unknown:
         raise ValueError(
-            f"ssl.cipher.suites has {', '.join(unknown)}, which is not served; there are {', '.join((*SUITES_13, *SUITES))}"
+            f"ssl.cipher.suites has {', '.join(unknown)}, which is not served; "
+            f"there are {', '.join((*SUITES_13, *SUITES))}"
         )
     if suites:
         newer = [name for name in suites if name in SUITES_13]
@@ -292,8 +293,8 @@ def _trusted(settings: ServerTlsSettings) -> "Store | None":
         store = read_pem("ssl.truststore.certificates", settings.truststore_certificates)
     elif settings.client_auth != "none":
         raise ValueError(
-            f"ssl.client.auth={settings.client_auth} needs to know whose certificates count: set ssl.truststore.location "
-            "or ssl.truststore.certificates to your authority's certificate"
+            f"ssl.client.auth={settings.client_auth} needs to know whose certificates count: set "
+            "ssl.truststore.location or ssl.truststore.certificates to your authority's certificate"
         )
     else:
         return None
