@@ -292,7 +292,7 @@ class TlsStream:
             return "it closed the connection before it said anything"
         if self._first_byte != _HANDSHAKE:
             return _PLAIN_TEXT
-        return "it closed the connection in the middle of the handshake, as one does who does not trust our certificate"
+        return "it closed the connection in the middle of the handshake; perhaps it does not trust our certificate"
 
     def _words(self, error: Exception) -> str:
         if not self.is_open and self._first_byte not in (-1, _HANDSHAKE):
