@@ -13,6 +13,7 @@ from .metrics import METRICS_SETTINGS
 from .no_effect import NO_EFFECT_SETTINGS
 from .sasl import SASL_SETTINGS
 from .setting import MAX_INT, Rule, Setting, Type, at_least, only
+from .tls import TLS_SETTINGS
 from .topic import TOPIC_SETTINGS
 from .transactions import TRANSACTION_SETTINGS
 
@@ -49,6 +50,7 @@ _OWN: Final = (
     *AUTHORIZATION_SETTINGS,
     *NO_EFFECT_SETTINGS,
     *SASL_SETTINGS,
+    *TLS_SETTINGS,
     Setting(
         name="node.id",
         type=Type.INT,

@@ -12,7 +12,8 @@ from .names import shown
 from .setting import ConfigError, Rule, Setting, Type, Value
 
 SASL_PLAINTEXT: Final = "SASL_PLAINTEXT"
-PROTOCOLS: Final = ("PLAINTEXT", SASL_PLAINTEXT)
+SASL_SSL: Final = "SASL_SSL"
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", SASL_PLAINTEXT, SASL_SSL)
 PROTOCOL_MAP: Final = "listener.security.protocol.map"
 CONTROLLER_NAMES: Final = "controller.listener.names"
 _ADDRESSES: Final = ("listeners", "advertised.listeners")
@@ -70,7 +71,7 @@ LISTENER_SETTINGS: Final = (
     Setting(
         name=PROTOCOL_MAP,
         type=Type.STRING,
-        default="PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
+        default="PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
         rule=Rule(
             holds=lambda value: all(re.fullmatch(r"\s*\w+:\w+\s*", pair) for pair in str(value).split(",")),
             words="pairs like INTERNAL:PLAINTEXT,EXTERNAL:SASL_PLAINTEXT",

@@ -141,27 +141,12 @@ security.inter.broker.protocol string PLAINTEXT
 security.providers string -
 ssl.allow.dn.changes boolean false
 ssl.allow.san.changes boolean false
-ssl.cipher.suites list ""
-ssl.client.auth string none
-ssl.enabled.protocols list TLSv1.2,TLSv1.3
-ssl.endpoint.identification.algorithm string https
 ssl.engine.factory.class class -
-ssl.key.password password -
 ssl.keymanager.algorithm string SunX509
-ssl.keystore.certificate.chain password -
-ssl.keystore.key password -
-ssl.keystore.location string -
-ssl.keystore.password password -
-ssl.keystore.type string JKS
-ssl.principal.mapping.rules string DEFAULT
 ssl.protocol string TLSv1.3
 ssl.provider string -
 ssl.secure.random.implementation string -
 ssl.trustmanager.algorithm string PKIX
-ssl.truststore.certificates password -
-ssl.truststore.location string -
-ssl.truststore.password password -
-ssl.truststore.type string JKS
 """,
     "share groups are not there yet": """
 group.share.assignors list simple

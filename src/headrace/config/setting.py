@@ -66,6 +66,8 @@ class Setting:
     importance: str = "medium"
     dynamic: bool = False
     """Whether it can be changed while the broker runs; topic settings always can."""
+    reloadable: bool = False
+    """Whether another reading of the settings file can change it although no request can, as it is a secret."""
     obsolete: bool = False
     """Accepted for old tools, without effect, and described only where it is set."""
     no_effect: str = ""

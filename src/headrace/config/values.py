@@ -237,7 +237,7 @@ def _reloadable() -> Mapping[str, list[str]]:
     """
     found: dict[str, list[str]] = {}
     for setting in BROKER_SETTINGS.values():
-        if setting.dynamic and setting.name != "min.insync.replicas":
+        if (setting.dynamic or setting.reloadable) and setting.name != "min.insync.replicas":
             for name in (setting.name, *(fallback for fallback, _ in setting.fallbacks)):
                 found.setdefault(name, []).append(setting.name)
     return found

@@ -34,6 +34,9 @@ class Code(StrEnum):
     OFFLINE_PARTITIONS = "offline-partitions"
     UNDER_MIN_ISR = "under-min-isr"
     UNDER_REPLICATED = "under-replicated"
+    CERTIFICATE_EXPIRED = "certificate-expired"
+    CERTIFICATE_EXPIRES = "certificate-expires"
+    CERTIFICATE_REFUSED = "certificate-refused"
 
 
 class Kind(NamedTuple):
@@ -122,6 +125,25 @@ KINDS: Final[Mapping[Code, Kind]] = {
         Severity.WARNING,
         False,
         "see which brokers are missing or behind: `headrace cluster describe`",
+    ),
+    Code.CERTIFICATE_EXPIRED: Kind(
+        "TLS certificate expired",
+        Severity.CRITICAL,
+        False,
+        "put a new certificate in the place of the old one (ssl.keystore.location): it is taken up within seconds; "
+        "clients refuse this one",
+    ),
+    Code.CERTIFICATE_EXPIRES: Kind(
+        "TLS certificate expires soon",
+        Severity.WARNING,
+        False,
+        "put a new certificate in the place of the old one (ssl.keystore.location): it is taken up within seconds",
+    ),
+    Code.CERTIFICATE_REFUSED: Kind(
+        "new TLS certificate refused",
+        Severity.WARNING,
+        False,
+        "correct the files or settings that are named: the certificate from before is used until then",
     ),
 }
 

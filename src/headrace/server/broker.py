@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
 
 import structlog
@@ -27,7 +27,7 @@ from headrace.cluster.metadata_writer import MetadataWriter
 from headrace.cluster.pulse import BEATS, Pulse
 from headrace.cluster.sqlite import SqliteStore
 from headrace.cluster.store import MetadataStore, SharedStore, StoreError
-from headrace.config import SASL_PLAINTEXT, BrokerConfig, Reloaded
+from headrace.config import SASL_PLAINTEXT, SASL_SSL, BrokerConfig, Reloaded
 from headrace.config.metrics import MOST_PARTITIONS, REQUEST_METRICS
 from headrace.config.sasl import ADD_SCRAM
 from headrace.coordinator.groups.service import GroupCoordinator
@@ -79,8 +79,13 @@ from .settings_file import Reread, reload_settings, warn_without_effect
 from .throttling import Throttling
 from .world import World
 
+if TYPE_CHECKING:
+    from .tls import ListenerTls
+
 DRAIN_SECONDS: Final = 10.0
 SWEEP_SECONDS: Final = 1.0
+TLS_SECONDS: Final = 3.0
+"""How often certificates and settings of TLS are looked at for changes."""
 PATIENCE_SECONDS: Final = 1.0
 """How long a lone broker waits with its first client for logs that have to be recovered."""
 METADATA_FILE: Final = "metadata.db"
@@ -174,6 +179,8 @@ class Broker:
         snapshot that is to come brings all of it, and finds the new settings.
         """
         reloaded = self.config.reload(new)
+        if self._tls is not None:
+            self._chores.spawn(self._tls.renew())
         if reloaded.changed and self._image.is_whole:
             self._image.version += 1
             for topic in list(self._image.topics()):
@@ -200,6 +207,7 @@ class Broker:
         first_users = parse_first_users(config[ADD_SCRAM] or "")
         self._authenticator = self._make_authenticator(loop)
         self._held.push_async_callback(self._sasl.stop)
+        self._tls = self._make_tls(loop)
         self._listener = self._make_listener(loop)
         self._held.callback(self._world.workers.close)
         self._held.callback(self._listener.close)
@@ -369,8 +377,19 @@ class Broker:
 
     def _make_authenticator(self, loop: asyncio.AbstractEventLoop) -> Authenticator | None:
         """`ConfigError` where nobody could log in."""
-        listener = self.config.listener
-        return self._sasl.authenticator(loop, listener.protocol) if listener.protocol == SASL_PLAINTEXT else None
+        protocol = self.config.listener.protocol
+        return self._sasl.authenticator(loop, protocol) if protocol in (SASL_PLAINTEXT, SASL_SSL) else None
+
+    def _make_tls(self, loop: asyncio.AbstractEventLoop) -> "ListenerTls | None":
+        """`ConfigError` where the listener speaks TLS and cannot."""
+        protocol = self.config.listener.protocol
+        if protocol not in ("SSL", SASL_SSL):
+            return None
+        from .tls import ListenerTls  # takes a while to load, and most brokers at their first start do without
+
+        return ListenerTls(
+            loop, self.config, protocol.lower(), protocol, self._clock.now_ms, self._world.workers.background
+        )
 
     def _make_listener(self, loop: asyncio.AbstractEventLoop) -> Listener:
         config, most = self.config, self._descriptors.connections
@@ -382,6 +401,7 @@ class Broker:
             idle_seconds=int(config["connections.max.idle.ms"]) / 1000,
             on_read_failure=lambda error: self._replicas.read_failed(error),  # noqa: PLW0108 - it comes later
             authenticator=self._authenticator,
+            handshakes=None if self._tls is None else self._tls.handshakes,
         )
 
     def _set_strays_aside(self) -> None:
@@ -590,6 +610,8 @@ class Broker:
         every(SWEEP_SECONDS, "flush", maintenance.flush_due)
         every(FOLLOWERS_SECONDS, "log health", self._replicas.look_after_logs)
         every(WATCH_SECONDS, "health", self._health.watch)
+        if self._tls is not None:
+            every(TLS_SECONDS, "certificates", self._tls.watch)
         every(SWEEP_SECONDS, "report recovery", self._replicas.report_recovery)
         every(SWEEP_SECONDS, "bound producers", maintenance.bound_producers)
         if self._clustered is not None:

@@ -1,6 +1,7 @@
 """One client's connection: bytes in, frames out to dispatch, answers back in the order of their requests.
 
-Plain sockets on the event loop's readiness callbacks, one reused buffer, `sendfile` for ranges of log files.
+Plain sockets on the event loop's readiness callbacks, one reused buffer, `sendfile` for ranges of log files. Where the
+listener speaks TLS a `TlsStream` stands in the socket's place; then the connection begins with a handshake.
 
 Flow control, both ways: while more than `MOST_OUT` bytes wait to be sent, or more than `MOST_PENDING` requests wait
 for their answer, or a request that must run alone is running, nothing more is read, and TCP holds the client back. A
@@ -16,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import count
 from time import perf_counter_ns
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -38,6 +39,9 @@ _RUN: Final = 256 * 1024
 """Bytes of answers joined for one `send`."""
 _RANGE_CHUNK: Final = 1 << 20
 """Bytes of one `sendfile`, so that one fast reader does not keep the loop from the others."""
+
+if TYPE_CHECKING:
+    from .handshakes import Handshakes
 
 _NUMBERS: Final = count(1)
 
@@ -75,15 +79,17 @@ class Slot:
 
 
 class Connection:
-    """A plain connection. `serve` is called for each frame and opens a slot for its answer."""
+    """One connection. `serve` is called for each frame and opens a slot for its answer."""
 
     __slots__ = (
         "__weakref__",
         "_blocked",
         "_fd",
+        "_handshakes",
         "_inbox",
         "_is_blocked",
         "_is_draining",
+        "_is_read_due",
         "_is_reading",
         "_is_serving",
         "_is_writing",
@@ -101,6 +107,7 @@ class Connection:
         "_serve_frame",
         "_slots",
         "_sock",
+        "_tls",
         "_turn_ns",
         "_turn_requests",
         "_unmuting",
@@ -137,6 +144,7 @@ class Connection:
         frame_limit: int,
         now: float,
         now_ns: Callable[[], int] = perf_counter_ns,
+        handshakes: "Handshakes | None" = None,
     ) -> None:
         self.peer = peer
         self.principal = "User:ANONYMOUS"
@@ -179,7 +187,9 @@ class Connection:
         self._blocked: tuple[ApiTimes, int, int, int] | None = None
         """Answers that the client does not take for now: how many, how many of them at once, and since when."""
         self._loop = loop
-        self._sock = sock
+        self._handshakes = handshakes
+        self._tls = None if handshakes is None else handshakes.stream(sock)
+        self._sock = sock if self._tls is None else self._tls
         self._fd = sock.fileno()
         self._serve_frame = serve
         self._on_close = on_close
@@ -198,8 +208,9 @@ class Connection:
         self._unmuting: TimerHandle | None = None
         self._is_blocked = False
         """Held or muted: no further frame is served."""
+        self._is_read_due = False
         self.is_closed = False
-        loop.add_reader(self._fd, self._readable)
+        loop.add_reader(self._fd, self._readable if self._tls is None else self._greeted)
 
     def open_slot(self) -> Slot:
         """The next place in the order of answers."""
@@ -317,6 +328,34 @@ class Connection:
         for callback in abandoned:
             callback()
         self._on_close(self)
+
+    def _greeted(self) -> None:
+        """There is something of a handshake. It takes turns with those of others: each takes the loop for long."""
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+        if self._handshakes is not None:
+            self._handshakes.take_turn(self._shake_hands)
+
+    def _shake_hands(self) -> None:
+        handshakes, tls = self._handshakes, self._tls
+        if self.is_closed or handshakes is None or tls is None:
+            return
+        try:
+            if not tls.shake_hands():
+                self._loop.add_reader(self._fd, self._greeted)
+                if tls.is_blocked:
+                    self._loop.add_writer(self._fd, self._greeted)
+                return
+            principal = handshakes.principal(tls)
+        except OSError as failure:
+            handshakes.failed(self.peer, str(failure))
+            self.close()
+            return
+        handshakes.succeeded += 1
+        if principal is not None:
+            self.principal = principal
+        self._loop.add_reader(self._fd, self._readable)
+        self._readable()
 
     def _readable(self) -> None:
         # What was read before comes first; there may be no space for more. A request that runs alone keeps its frame.
@@ -478,11 +517,20 @@ class Connection:
             return
         if self._is_blocked or len(self._slots) >= MOST_PENDING or self._out_bytes >= MOST_OUT:
             self._pause_reading()
-        elif not self._is_reading:
+            return
+        if not self._is_reading:
             self._is_reading = True
             self._loop.add_reader(self._fd, self._readable)
             if not self._inbox.is_empty:
                 self._wake_soon()
+        if self._tls is not None and self._tls.has_more and not self._is_read_due:
+            self._is_read_due = True  # the socket does not tell of what was read from it already
+            self._loop.call_soon(self._read_rest)
+
+    def _read_rest(self) -> None:
+        self._is_read_due = False
+        if self._is_reading:
+            self._readable()
 
     def _pause_reading(self) -> None:
         if self._is_reading:
@@ -551,7 +599,10 @@ class Connection:
         position = part.position + self._range_sent
         began = self._now_ns()
         try:
-            sent = os.sendfile(self._fd, part.file.fileno(), position, min(left, _RANGE_CHUNK))
+            if self._tls is None:
+                sent = os.sendfile(self._fd, part.file.fileno(), position, min(left, _RANGE_CHUNK))
+            else:
+                sent = self._tls.sendfile(part.file.fileno(), position, left)
         except OSError as error:
             if error.errno == errno.EIO:  # of the file: a socket has other errors
                 raise StorageError(part.file.path, errno.EIO, os.strerror(errno.EIO)) from error

@@ -12,7 +12,7 @@ import asyncio
 import errno
 from collections import Counter
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
@@ -21,6 +21,9 @@ from headrace.storage.disk import StorageError
 
 from .authentication import Authenticator
 from .connection import Connection, Serve
+
+if TYPE_CHECKING:
+    from .handshakes import Handshakes
 
 HANDSHAKE_SECONDS: Final = 30.0
 STALL_SECONDS: Final = 30.0
@@ -70,6 +73,7 @@ class Listener:
         idle_seconds: float,
         on_read_failure: Callable[[StorageError], None],
         authenticator: Authenticator | None = None,
+        handshakes: "Handshakes | None" = None,
     ) -> None:
         self._loop = loop
         self._network = network
@@ -79,6 +83,8 @@ class Listener:
         self._idle_seconds = idle_seconds
         self._on_read_failure = on_read_failure
         self._authenticator = authenticator
+        self.handshakes = handshakes
+        """Of its connections, where it speaks TLS."""
         self._acceptor: Acceptor | None = None
         self._per_address: Counter[str] = Counter()
         self._emptied: asyncio.Future[None] | None = None
@@ -183,6 +189,7 @@ class Listener:
             on_read_failure=self._on_read_failure,
             frame_limit=self._frame_limit,
             now=self._loop.time(),
+            handshakes=self.handshakes,
         )
         if self._authenticator is not None:
             self._authenticator.open(connection)
