@@ -9,6 +9,7 @@ any broker, so that ours can be compared with Apache Kafka's.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -91,13 +92,13 @@ def outcomes(row: Row, wires: Mapping[str, Wire]) -> dict[str, str]:
     """What each client is answered, once the ACLs of the row are in force; they are gone after that."""
     manager = wires["super"]
     acls = _acls(row)
-    created = _ask(manager, 30, 3, {"creations": acls})
+    created = ask(manager, 30, 3, {"creations": acls})
     assert {each.error_code for each in created.results} == {ErrorCode.none}, created
     _wait(lambda: _count(manager) == len(acls))
     try:
-        return {name: row.outcome(_ask(wires[name], row.api, row.version, row.values)) for name in CLIENTS}
+        return {name: row.outcome(ask(wires[name], row.api, row.version, row.values)) for name in CLIENTS}
     finally:
-        _ask(manager, 31, 3, {"filters": [_EVERY_ACL]})
+        ask(manager, 31, 3, {"filters": [EVERY_ACL]})
         _wait(lambda: _count(manager) == 0)
 
 
@@ -118,35 +119,36 @@ def login(bootstrap: str, name: str) -> Wire:
 def prepare(wire: Wire) -> None:
     """What the rows are about: a topic, a group, a transactional id."""
     for name in (TOPIC, DOOMED):
-        created = _ask(wire, 19, 7, {**_new_topic(name), "validate_only": False})
+        created = ask(wire, 19, 7, {**_new_topic(name), "validate_only": False})
         assert created.topics[0].error_code is ErrorCode.none, created
     for kind, key in ((0, GROUP), (1, PRODUCER)):
-        _wait(lambda kind=kind, key=key: _code(_ask(wire, 10, 3, {"key": key, "key_type": kind})) == "none")
-    _wait(lambda: _partitions_code("topics", "partitions")(_ask(wire, 8, 9, _commit())) == "none")
-    _wait(lambda: _code(_ask(wire, 22, 4, _init(PRODUCER))) == "none")
+        wanted = {"key": key, "key_type": kind}
+        _wait(partial(lambda wanted: _code(ask(wire, 10, 3, wanted)) == "none", wanted))
+    _wait(lambda: _partitions_code("topics", "partitions")(ask(wire, 8, 9, _commit())) == "none")
+    _wait(lambda: _code(ask(wire, 22, 4, _init(PRODUCER))) == "none")
 
 
 def _acls(row: Row) -> list[dict[str, Any]]:
     operation, kind, name = row.right
     found = [
-        _acl("literal", operation, kind, name),
-        _acl("prefixed", operation, kind, name[:4], PatternType.PREFIXED),
-        _acl("wildcard", operation, kind, "*"),
-        _acl("denied", Op.ALL, kind, "*"),
-        _acl("denied", operation, kind, name, permission=PermissionType.DENY),
-        _acl("elsewhere", Op.ALL, kind, f"{name}-2"),
+        acl("literal", operation, kind, name),
+        acl("prefixed", operation, kind, name[:4], PatternType.PREFIXED),
+        acl("wildcard", operation, kind, "*"),
+        acl("denied", Op.ALL, kind, "*"),
+        acl("denied", operation, kind, name, permission=PermissionType.DENY),
+        acl("elsewhere", Op.ALL, kind, f"{name}-2"),
     ]
     if kind is CLUSTER:  # there is one cluster: no names to be elsewhere, or to begin alike
         found = [
-            _acl("literal", operation, kind, CLUSTER_NAME),
-            _acl("prefixed", Op.ALL, kind, CLUSTER_NAME, PatternType.PREFIXED),
-            _acl("wildcard", Op.ALL, kind, CLUSTER_NAME),
-            _acl("denied", Op.ALL, kind, CLUSTER_NAME),
-            _acl("denied", operation, kind, CLUSTER_NAME, permission=PermissionType.DENY),
-            _acl("elsewhere", _weaker(operation), kind, CLUSTER_NAME),
+            acl("literal", operation, kind, CLUSTER_NAME),
+            acl("prefixed", Op.ALL, kind, CLUSTER_NAME, PatternType.PREFIXED),
+            acl("wildcard", Op.ALL, kind, CLUSTER_NAME),
+            acl("denied", Op.ALL, kind, CLUSTER_NAME),
+            acl("denied", operation, kind, CLUSTER_NAME, permission=PermissionType.DENY),
+            acl("elsewhere", _weaker(operation), kind, CLUSTER_NAME),
         ]
-    besides = [_acl(client, *other) for other in row.besides for client in CLIENTS if client not in ("super",)]
-    instead = [_acl("denied", *other, permission=PermissionType.DENY) for other in row.instead]
+    besides = [acl(client, *other) for other in row.besides for client in CLIENTS if client not in ("super",)]
+    instead = [acl("denied", *other, permission=PermissionType.DENY) for other in row.instead]
     return [*found, *besides, *instead]
 
 
@@ -155,7 +157,7 @@ def _weaker(operation: AclOperation) -> AclOperation:
     return Op.CREATE if operation is not Op.CREATE else Op.ALTER_CONFIGS
 
 
-def _acl(
+def acl(
     client: str,
     operation: AclOperation,
     kind: ResourceType,
@@ -175,7 +177,7 @@ def _acl(
     }
 
 
-_EVERY_ACL: Final = {
+EVERY_ACL: Final = {
     "resource_type_filter": 1,
     "resource_name_filter": None,
     "pattern_type_filter": 1,
@@ -187,7 +189,7 @@ _EVERY_ACL: Final = {
 
 
 def _count(wire: Wire) -> int:
-    return sum(len(resource.acls) for resource in _ask(wire, 29, 3, _EVERY_ACL).resources)
+    return sum(len(resource.acls) for resource in ask(wire, 29, 3, EVERY_ACL).resources)
 
 
 def _wait(holds: Callable[[], bool]) -> None:
@@ -198,7 +200,7 @@ def _wait(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def _ask(wire: Wire, api: int, version: int, values: Mapping[str, Any]) -> Any:
+def ask(wire: Wire, api: int, version: int, values: Mapping[str, Any]) -> Any:
     wire.send_body(api, version, bytes(encode_request(api, version, values)))
     return wire.receive(api, version)
 
@@ -677,16 +679,16 @@ ROWS: Final = (
         _TOPIC_CODE,
         besides=[_WRITE_ID, _READ_GROUP],
     ),
-    _row("describe acls", 29, 3, _cluster(Op.DESCRIBE), _EVERY_ACL, _code),
+    _row("describe acls", 29, 3, _cluster(Op.DESCRIBE), EVERY_ACL, _code),
     _row(
-        "create acls", 30, 3, _cluster(Op.ALTER), {"creations": [_acl("none", Op.READ, CLUSTER, "")]}, _first("results")
+        "create acls", 30, 3, _cluster(Op.ALTER), {"creations": [acl("none", Op.READ, CLUSTER, "")]}, _first("results")
     ),
     _row(
         "delete acls",
         31,
         3,
         _cluster(Op.ALTER),
-        {"filters": [{**_EVERY_ACL, "principal_filter": "User:nobody"}]},
+        {"filters": [{**EVERY_ACL, "principal_filter": "User:nobody"}]},
         _first("filter_results"),
     ),
     _row(

@@ -29,7 +29,7 @@ _DESCRIBE: Final = AclOperation.DESCRIBE
 async def handle_consumer_group_heartbeat(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     names, owned = request.subscribed_topic_names, request.topic_partitions
     require(ctx, info, AclOperation.READ, ResourceType.GROUP, request.group_id)
-    for name in dict.fromkeys(names or ()):
+    async for name in paced(() if is_free(ctx, info) else dict.fromkeys(names or ())):
         require(ctx, info, _DESCRIBE, ResourceType.TOPIC, name)
     heartbeat = HeartbeatRequest(
         token=None,

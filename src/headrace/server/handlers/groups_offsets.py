@@ -30,7 +30,7 @@ from headrace.security.acl import AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
 from ..dispatch import Handler
-from .authorized import may, may_see, require
+from .authorized import is_free, may, may_see, require
 
 _FIRST_COMMIT_WITH_THROTTLE: Final = 3
 _FIRST_WITH_EPOCH: Final = 6
@@ -178,8 +178,10 @@ async def _fetch_group(ctx: Context, group: Any, info: RequestInfo, stable_only:
     named = None if topics is None else await _merged(topics)
     answer: dict[str, Any] = {"group_id": group.group_id, "error_code": ErrorCode.none}
     describe, kind = AclOperation.DESCRIBE, ResourceType.TOPIC
-    denied = {name for name in named or () if not may(ctx, info, describe, kind, name)}
-    named = None if named is None else {name: found for name, found in named.items() if name not in denied}
+    denied: set[str] = set()
+    if named is not None and not is_free(ctx, info):
+        denied = {name async for name in paced(named) if not may(ctx, info, describe, kind, name)}
+        named = {name: indexes for name, indexes in named.items() if name not in denied}
     try:
         require(ctx, info, AclOperation.DESCRIBE, ResourceType.GROUP, group.group_id)
         found: Mapping[str, Mapping[int, Committed | None]] = await ctx.groups.offsets.fetch(

@@ -21,6 +21,7 @@ from headrace.coordinator.groups.offsets.records import OFFSETS_TOPIC
 from headrace.coordinator.runtime.partitions import partition_of
 from headrace.coordinator.transactions.decisions import Producer
 from headrace.coordinator.transactions.service import NEWER, OLDER, LateRequest
+from headrace.net.pacing import paced
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
 from headrace.protocol.topic_partition import TopicPartition
@@ -47,13 +48,13 @@ async def handle_add_partitions(ctx: Context, request: Any, info: RequestInfo) -
     partitions = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions or ()]
     producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
     transactional_id = request.v3_and_below_transactional_id
-    refused = _refused(ctx, transactional_id, partitions, info)
+    refused = await _refused(ctx, transactional_id, partitions, info)
     found = refused or await _add(ctx, transactional_id, producer, partitions, info)
     codes = {where: told(found[where], info.version) for where in partitions}
     return {"throttle_time": 0, "results_by_topic_v3_and_below": _by_topic(codes)}
 
 
-def _refused(
+async def _refused(
     ctx: Context, transactional_id: str, partitions: Sequence[TopicPartition], info: RequestInfo
 ) -> dict[TopicPartition, ErrorCode]:
     """Why nothing is added: for an id that is not the client's, or for a topic that it may not write to."""
@@ -63,7 +64,7 @@ def _refused(
         return dict.fromkeys(partitions, ErrorCode.transactional_id_authorization_failed)
     allowed = {
         topic: topic not in INTERNAL and may(ctx, info, AclOperation.WRITE, ResourceType.TOPIC, topic)
-        for topic in dict.fromkeys(topic for topic, _ in partitions)
+        async for topic in paced(dict.fromkeys(topic for topic, _ in partitions))
     }
     if all(allowed.values()):
         return {}
