@@ -10,6 +10,7 @@ from rich.console import Console
 from headrace.server import compiled
 
 from . import (
+    acls,
     client,
     columnar,
     commits,
@@ -54,6 +55,7 @@ def all_works() -> list[Work]:
         *transactions.works(),
         *start.works(),
         *metrics.works(),
+        *acls.works(),
         *replicated.works(),
         *failover.works(),
         *recovery.works(),
