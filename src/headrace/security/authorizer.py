@@ -36,7 +36,7 @@ from .acl import (
 )
 
 MOST_KEPT: Final = 20_000
-"""Decisions on one operation that are kept."""
+"""Decisions on one operation that are kept, and as many refusals."""
 LONGEST_KEPT: Final = 512
 """Characters of a name that a decision is kept for: names are what clients make them."""
 _PROBE: Final = "hardcode"
@@ -50,36 +50,46 @@ _ByPrincipal = Mapping[str, tuple[AclEntry, ...]]
 class Decisions:
     """Whether somebody may do one operation with the resources of one kind: asked for every request, so kept."""
 
-    __slots__ = ("_decide", "_known", "denied")
+    __slots__ = ("_decide", "_refused", "denied", "granted")
 
     def __init__(self, decide: "Callable[[str, str, str], tuple[bool, bool]]") -> None:
         self._decide = decide
-        self._known: dict[tuple[str, str, str], bool] = {}
+        self.granted: set[tuple[str, str, str]] = set()
+        """Principal, host and name of what is known to be allowed now: whoever is in a hurry looks here first."""
+        self._refused: set[tuple[str, str, str]] = set()
         self.denied: Callable[[str, str, str], None] | None = None
 
     def allow(self, principal: str, host: str, name: str) -> bool:
         """Whether it may; who may not is reported."""
-        allowed = self._known.get((principal, host, name))
-        if allowed is None:
-            allowed = self.would_allow(principal, host, name)
+        allowed = self.would_allow(principal, host, name)
         if not allowed and self.denied is not None:
             self.denied(principal, host, name)
         return allowed
 
     def would_allow(self, principal: str, host: str, name: str) -> bool:
         """The same for what nobody has tried to do, such as to list one topic of all."""
-        allowed = self._known.get((principal, host, name))
-        if allowed is None:
-            allowed, lasts = self._decide(principal, host, name)
-            if lasts and len(name) <= LONGEST_KEPT:
-                if len(self._known) >= MOST_KEPT:
-                    self._known.clear()
-                self._known[principal, host, name] = allowed
+        asked = (principal, host, name)
+        if asked in self.granted:
+            return True
+        if asked in self._refused:
+            return False
+        allowed, lasts = self._decide(principal, host, name)
+        if lasts and len(name) <= LONGEST_KEPT:
+            kept = self.granted if allowed else self._refused
+            if len(kept) >= MOST_KEPT:
+                kept.clear()
+            kept.add(asked)
         return allowed
+
+    @property
+    def kept(self) -> int:
+        """How many decisions are kept."""
+        return len(self.granted) + len(self._refused)
 
     def forget(self) -> None:
         """An ACL has changed."""
-        self._known.clear()
+        self.granted.clear()
+        self._refused.clear()
 
 
 class _Resources:
