@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import count
 from time import perf_counter_ns
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -38,6 +38,9 @@ _RUN: Final = 256 * 1024
 """Bytes of answers joined for one `send`."""
 _RANGE_CHUNK: Final = 1 << 20
 """Bytes of one `sendfile`, so that one fast reader does not keep the loop from the others."""
+
+if TYPE_CHECKING:
+    from .authentication import Authenticator
 
 _NUMBERS: Final = count(1)
 
@@ -106,6 +109,7 @@ class Connection:
         "_unmuting",
         "_waited",
         "_wake_is_due",
+        "authenticator",
         "by_token",
         "is_closed",
         "is_held",
@@ -114,6 +118,7 @@ class Connection:
         "last_sent_at",
         "limited_client",
         "limits",
+        "listener_name",
         "number",
         "opened_at",
         "peer",
@@ -137,8 +142,13 @@ class Connection:
         frame_limit: int,
         now: float,
         now_ns: Callable[[], int] = perf_counter_ns,
+        listener_name: str = "",
     ) -> None:
         self.peer = peer
+        self.listener_name = listener_name
+        """Of the listener on which it was accepted."""
+        self.authenticator: Authenticator | None = None
+        """Who is asked whether the client is who it says; None on a listener without SASL."""
         self.principal = "User:ANONYMOUS"
         self.is_known = True
         """False until the client has authenticated, where it must."""
