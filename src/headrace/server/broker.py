@@ -129,6 +129,11 @@ class Broker:
         return self._replicas
 
     @property
+    def connections(self) -> list[Connection]:
+        """Those of all its listeners."""
+        return self._listeners.connections
+
+    @property
     def health(self) -> BrokerHealth:
         """How it is, once it serves."""
         return self._health

@@ -93,10 +93,10 @@ class Machine:
         self._lives += 1
         given = {
             **SETTINGS,
+            "listeners": f"PLAINTEXT://{self.name}:{PORT}",
             **cluster.settings,
             **self.settings,
             "node.id": str(self.id),
-            "listeners": f"PLAINTEXT://{self.name}:{PORT}",
         }
         self.host.restore_power()
         self.is_up = True
