@@ -1,8 +1,8 @@
 """What ACLs cost: Produce as in `produce`, with an authorizer and 10,000 ACLs, beside a broker without one.
 
 The client is no super user: one ACL allows it to write to the topic, the others are about other topics, prefixes and
-principals. Counted by the broker's processor time, which is what limits it: throughput itself varies by more than a check
-costs.
+principals. Counted by the broker's processor time, which is what limits it: throughput itself varies by more than a
+check costs.
 """
 
 from collections.abc import Iterator, Mapping

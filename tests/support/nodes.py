@@ -21,7 +21,7 @@ from headrace.server.connection import Connection, Parts
 from headrace.server.context import Context, RequestInfo
 from headrace.server.dispatch import Dispatcher, Handler
 from headrace.server.handlers.peer import PeerGate, PeerHandler
-from headrace.server.listener import Caps, Listener
+from headrace.server.listener import Caps, ConnectionCounts, Listener
 
 SECRET = b"the cluster's secret"
 CLUSTER = "vPeOCWypqUOSepEvx0cbog"
@@ -55,6 +55,7 @@ class Node:
         mechanisms: dict[str, Mechanism] | None = None,
         work: Work | None = None,
         levels: LevelRange = SUPPORTED,
+        only_listener: str | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.cluster = cluster
@@ -91,14 +92,13 @@ class Node:
             InternalApi.FEED: self._feed,
             InternalApi.FORWARD: Forwarded(broker_id, self.context, handlers),
         }
-        self.gate = PeerGate(me, Random(broker_id + 100), internal, authenticator)
+        self.gate = PeerGate(me, Random(broker_id + 100), internal, only_listener)
         self.forwarder = Forwarder(broker_id=broker_id, active_controller=self.active_controller, peers=self.peers)
         self.dispatcher = Dispatcher(
             self.context,
             handlers,
             {},
             lambda: b"",
-            authenticator,
             serve_peer=self._serve_peer,
             relay=self.forwarder,
         )
@@ -106,7 +106,7 @@ class Node:
             loop,
             network,
             frame_limit=1 << 20,
-            caps=lambda: Caps(100, 100),
+            counts=ConnectionCounts(loop, lambda: Caps(100, 100)),
             idle_seconds=600,
             on_read_failure=lambda _: None,
             authenticator=authenticator,

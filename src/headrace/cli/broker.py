@@ -1,7 +1,7 @@
 """`headrace broker`: one broker in this process."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -14,7 +14,7 @@ from .console import ExitCode, Failure, bad_input, examples, say, say_json
 from .lean import lean_imports
 from .listening import exit_with, friendly_bind, stop_with_stdin, survive_hangup
 from .logs import FormatOption, LevelOption, LogFormat, LogLevel, configure_logs
-from .options import Json, Set, address, pairs
+from .options import AllowAnonymous, Json, Set, listeners, pairs
 from .service_manager import ServiceManager
 
 if TYPE_CHECKING:
@@ -39,10 +39,11 @@ def register(app: typer.Typer) -> None:
     app.command(
         epilog=examples(
             "headrace broker --listen 127.0.0.1:9092 --data ./data",
+            "headrace broker --listen SASL_SSL://0.0.0.0:9093 --listen 127.0.0.1:9092 --config server.properties",
             "headrace broker --config server.properties --set log.retention.hours=24",
             "HEADRACE_ADD_SCRAM='SCRAM-SHA-512=[name=admin,password=...]' headrace broker --config sasl.properties",
             "headrace broker --id 1 --listen 10.0.0.1:9092 --store zookeeper://zk1:2181,zk2:2181,zk3:2181/orders "
-            "--data /var/lib/headrace --rack eu-1a",
+            "--data /var/lib/headrace --rack eu-1a --allow-anonymous",
         )
     )(broker)
 
@@ -52,7 +53,14 @@ def broker(
         int | None, typer.Option("--id", min=0, help="The broker's number in its cluster.", show_default="1")
     ] = None,
     listen: Annotated[
-        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where to serve.", show_default="127.0.0.1:9092")
+        list[str] | None,
+        typer.Option(
+            "--listen",
+            metavar="[NAME://]HOST:PORT",
+            help="Where to serve; may be repeated. A name is a protocol (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL), or "
+            "has one in listener.security.protocol.map.",
+            show_default="127.0.0.1:9092",
+        ),
     ] = None,
     data: Annotated[Path | None, typer.Option("--data", help="Where its logs live.", show_default="./data")] = None,
     rack: Annotated[str | None, typer.Option("--rack", help="Where this broker stands, for placing replicas.")] = None,
@@ -76,6 +84,7 @@ def broker(
         ),
     ] = None,
     add_scram: AddScram = None,
+    allow_anonymous: AllowAnonymous = False,
     log_format: FormatOption = LogFormat.TEXT,
     log_level: LevelOption = LogLevel.INFO,
     json: Json = False,
@@ -86,7 +95,8 @@ def broker(
     What --set gives comes before the other options, and these before the file. SIGHUP has the file read again: dynamic
     settings change at once, and the log says what did, what needs a restart, and what was refused.
     """
-    flags = {**broker_flags(id_, listen, data, rack, store, metrics), **first_users(add_scram)}
+    flags = broker_flags(id_, listen, data, rack, store, metrics, allow_anonymous=allow_anonymous)
+    flags |= first_users(add_scram)
     overrides = {**flags, **pairs(set_, "--set")}
     with lean_imports():
         settings = read_config(config, overrides)
@@ -107,8 +117,7 @@ def broker(
         else:
             say(f"headrace ready kafka={bootstrap}")
 
-    listener = settings.listener
-    with friendly_start(settings), friendly_bind(Address(listener.host, listener.port), "--listen"):
+    with friendly_start(settings), friendly_bind(lambda error: _address(settings, error), "--listen"):
         code = run_broker(settings, ready, manager.stopping, _rereading(config, overrides))
     exit_with(code)
 
@@ -121,22 +130,34 @@ def first_users(given: list[str] | None) -> dict[str, str]:
 
 def broker_flags(
     id_: int | None,
-    listen: str | None,
+    listen: Sequence[str] | None,
     data: Path | None,
     rack: str | None,
     store: str | None,
     metrics: str | None = None,
+    *,
+    allow_anonymous: bool = False,
 ) -> dict[str, str]:
     """What the options of a broker are as settings; those that were not given are left out."""
     flags = {
         "node.id": None if id_ is None else str(id_),
-        "listeners": None if listen is None else f"PLAINTEXT://{address(listen, '--listen')}",
+        "listeners": listeners(listen, "--listen"),
+        "headrace.allow.anonymous.listeners": "true" if allow_anonymous else None,
         "log.dirs": None if data is None else str(data),
         "broker.rack": rack,
         "zookeeper.connect": _servers(store),
         "headrace.metrics.listener": metrics,
     }
     return {name: value for name, value in flags.items() if value is not None}
+
+
+def _address(settings: "BrokerConfig", error: OSError) -> Address:
+    """The one that could not be had."""
+    named = next(
+        (listener for listener in settings.listeners if str(listener) in getattr(error, "__notes__", ())), None
+    )
+    listener = named or settings.listener
+    return Address(listener.host, listener.port)
 
 
 def _servers(store: str | None) -> str | None:
@@ -160,7 +181,8 @@ def read_config(file: Path | None, overrides: Mapping[str, str]) -> "BrokerConfi
 
     try:
         settings = BrokerConfig.parse(overrides) if file is None else BrokerConfig.from_file(file, overrides=overrides)
-        _ = settings.advertised  # a wildcard without an address for clients is found here
+        _ = settings.advertised_listeners  # a wildcard without an address for clients is found here
+        settings.refuse_open_listeners()
     except ConfigError as error:
         raise bad_input(str(error)) from error
     return settings

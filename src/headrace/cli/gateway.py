@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from headrace.net.address import Address, parse_bootstrap
+from headrace.net.address import Address, is_loopback, parse_bootstrap
 
 from . import gateway_options as options
 from .console import bad_input, examples, say, say_json
@@ -28,7 +28,8 @@ def register(app: typer.Typer) -> None:
     app.command(
         epilog=examples(
             "headrace gateway --bootstrap 127.0.0.1:9092 --http 127.0.0.1:8080",
-            "headrace gateway --http 0.0.0.0:8443 --tls-cert server.pem --allow-host queue.example.com",
+            "headrace gateway --http 0.0.0.0:8443 --tls-cert server.pem --sasl-mechanism SCRAM-SHA-512 "
+            "--allow-host queue.example.com",
             "headrace gateway --sasl-mechanism SCRAM-SHA-512 --user gateway --password-file secret",
             "curl http://127.0.0.1:8080/readyz",
         )
@@ -38,6 +39,7 @@ def register(app: typer.Typer) -> None:
 def gateway(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     http: options.Http = "127.0.0.1:8080",
+    allow_anonymous: options.AllowAnonymous = False,
     metrics: options.Metrics = True,
     advertise: options.Advertise = "",
     allow_host: options.AllowHost = None,
@@ -90,7 +92,10 @@ def gateway(
         certificate=_readable(tls_cert, "--tls-cert"),
         key=_readable(tls_key, "--tls-key"),
         client_ca=_readable(client_ca, "--client-ca"),
+        requires_certificate=settings.mechanism is None,
     )
+    if not allow_anonymous:
+        _refuse_open(settings, place)
     _serve(settings, place, guard, in_json=json)
 
 
@@ -121,6 +126,18 @@ def _mechanism(name: str | None) -> str | None:
 def _require_account(settings: "Settings") -> None:
     if settings.own is not None and settings.mechanism is None:
         raise bad_input("--user is of no use without --sasl-mechanism")
+
+
+def _refuse_open(settings: "Settings", place: "Listen") -> None:
+    """Callers from other machines have to show who they are."""
+    asks = settings.mechanism is not None or (place.certificate is not None and place.client_ca is not None)
+    if asks or is_loopback(place.host):
+        return
+    raise bad_input(
+        f"--http {Address(place.host, place.port)}: anybody who reaches this machine could do everything there. Let "
+        "callers log in (--sasl-mechanism, with --tls-cert), ask for their certificates (--tls-cert with --client-ca), "
+        "or listen on 127.0.0.1; where everybody may, or a proxy authenticates, say --allow-anonymous"
+    )
 
 
 def _own_account(user: str, password_file: Path | None) -> "Account | None":

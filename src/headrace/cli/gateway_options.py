@@ -10,6 +10,14 @@ _BROKERS: Final = "Brokers"
 _PUSH: Final = "Push"
 
 Http = Annotated[str, typer.Option("--http", metavar="HOST:PORT", help="Where to listen.")]
+AllowAnonymous = Annotated[
+    bool,
+    typer.Option(
+        "--allow-anonymous",
+        rich_help_panel=_CALLERS,
+        help="Listen beyond this machine also where callers do not show who they are.",
+    ),
+]
 Metrics = Annotated[
     bool, typer.Option("--metrics/--no-metrics", help="Whether /metrics is served there, for Prometheus.")
 ]
@@ -40,7 +48,11 @@ TlsKey = Annotated[
     Path | None, typer.Option(rich_help_panel=_CALLERS, help="Its key, where it is not in the same file.")
 ]
 ClientCa = Annotated[
-    Path | None, typer.Option(rich_help_panel=_CALLERS, help="Take certificates of callers that this one signed.")
+    Path | None,
+    typer.Option(
+        rich_help_panel=_CALLERS,
+        help="Take certificates of callers that this one signed; without --sasl-mechanism each must have one.",
+    ),
 ]
 ClientUsers = Annotated[
     Path | None,

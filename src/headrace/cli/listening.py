@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from headrace.net.address import Address
@@ -15,14 +15,15 @@ from .console import ExitCode, Failure, bad_input
 
 
 @contextmanager
-def friendly_bind(address: Address, option: str) -> Iterator[None]:
-    """Turn the errors of binding `address` into words."""
+def friendly_bind(where: Address | Callable[[OSError], Address], option: str) -> Iterator[None]:
+    """Turn the errors of binding an address into words; of several, `where` tells which one it was."""
     try:
         yield
     except socket.gaierror as error:
+        address = where(error) if callable(where) else where
         raise bad_input(f"{option} {address}: the host name '{address.host}' is not known here") from error
     except OSError as error:
-        raise _explained(error, address, option) from error
+        raise _explained(error, where(error) if callable(where) else where, option) from error
 
 
 def _explained(error: OSError, address: Address, option: str) -> Exception:

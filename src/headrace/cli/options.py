@@ -1,7 +1,7 @@
 """Options that several commands share, and how their values are read."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
@@ -26,6 +26,13 @@ ClientProperties = Annotated[
     list[str] | None,
     typer.Option(
         "--property", "-X", metavar="NAME=VALUE", help="A setting of the client library (librdkafka); may be repeated."
+    ),
+]
+AllowAnonymous = Annotated[
+    bool,
+    typer.Option(
+        "--allow-anonymous",
+        help="Listen beyond this machine also where clients do not show who they are, and may do everything.",
     ),
 ]
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
@@ -53,6 +60,14 @@ def address(text: str, option: str) -> Address:
         return parse_address(text)
     except ValueError as error:
         raise bad_input(f"{option}: {error}") from error
+
+
+def listeners(texts: Sequence[str] | None, option: str) -> str | None:
+    """Addresses as the setting `listeners` has them: `HOST:PORT` is PLAINTEXT, `NAME://HOST:PORT` stays."""
+    if not texts:
+        return None
+    parts = [part.strip() for text in texts for part in text.split(",")]
+    return ",".join(part if "://" in part else f"PLAINTEXT://{address(part, option)}" for part in parts)
 
 
 def bootstrap_list(text: str, where: str = "--bootstrap") -> str:

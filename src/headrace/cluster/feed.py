@@ -13,6 +13,8 @@ Changes, each a list that begins with its kind:
     deleted     id, name
     ids_deleted [id, …]                                    topics that were deleted before; in a snapshot
     brokers     [[id, host, port, rack, epoch], …]         all that live
+    configs     "endpoints", "", {id: JSON}                their listeners, before them: [epoch, the one for brokers,
+                [name, protocol, host, port], …]; not told where each has one listener, which is PLAINTEXT
     configs     "broker" | "group" | "client_metrics", name, {…}
                 "user" | "acl" | "quota" | "token", name, {…}   an entry (`entries`); gone where {} is told
 
@@ -21,6 +23,7 @@ depends on when leaders acknowledge, so both have to go by the same number, at t
 """
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
@@ -28,10 +31,11 @@ from typing import Any, Final, NamedTuple
 
 from headrace.protocol.errors import CodedError, ErrorCode
 
-from .image import BrokerNode, ClusterImage, PartitionState, Topic
+from .image import BrokerNode, ClusterImage, Endpoint, PartitionState, Topic
 from .topics import encode_state
 
 Change = list[Any]
+ENDPOINTS: Final = "endpoints"
 MOST_KEPT: Final = 50_000
 """Changes that a slow broker may be behind before it gets everything anew."""
 MOST_SENT: Final = 2_000
@@ -139,6 +143,8 @@ class Feed:
 
     def brokers_changed(self) -> None:
         """Brokers came or went."""
+        for change in _endpoints(self._image.brokers.values()):
+            self._publish(change)
         self._publish(_brokers(self._image.brokers.values()))
 
     def configs_changed(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
@@ -199,7 +205,8 @@ class Feed:
 
     def _pages(self) -> Iterator[list[Change]]:
         image = self._image
-        first = [_brokers(image.brokers.values()), ["ids_deleted", [topic_id.hex for topic_id in image.deleted()]]]
+        first = [*_endpoints(image.brokers.values()), _brokers(image.brokers.values())]
+        first += [["ids_deleted", [topic_id.hex for topic_id in image.deleted()]]]
         first += [["configs", "broker", name, dict(configs)] for name, configs in image.broker_configs.items()]
         first += [["configs", "group", name, dict(configs)] for name, configs in image.group_configs.items()]
         first += [["configs", "client_metrics", name, dict(configs)] for name, configs in image.client_metrics.items()]
@@ -276,6 +283,15 @@ def _whole(topic: Topic, least_isr: int) -> Change:
 
 def encode_states(states: Iterable[PartitionState]) -> list[list[Any]]:
     return [encode_state(state) for state in states]
+
+
+def _endpoints(nodes: Iterable[BrokerNode]) -> list[Change]:
+    """Told as a setting, which a release that knows nothing of it passes over."""
+    known = list(nodes)
+    if all(node.endpoints in ((), (Endpoint("PLAINTEXT", "PLAINTEXT", node.host, node.port),)) for node in known):
+        return []
+    told = {str(node.id): json.dumps([node.epoch, *node.endpoints_to_json()]) for node in known if node.endpoints}
+    return [["configs", ENDPOINTS, "", told]]
 
 
 def _brokers(nodes: Iterable[BrokerNode]) -> Change:

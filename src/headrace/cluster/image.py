@@ -5,7 +5,7 @@ Handlers read the image and never change it. Each change makes new `Topic` value
 
 from collections.abc import Callable, Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from .entries import EntryKind, EntryValues
@@ -18,15 +18,53 @@ EntryListener = Callable[[EntryKind, str, EntryValues], None]
 """Told of an entry that has changed; its values are empty where it was removed."""
 
 
+class Endpoint(NamedTuple):
+    """Where one listener of a broker is found."""
+
+    name: str
+    protocol: str
+    host: str
+    port: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerNode:
-    """A broker as clients reach it."""
+    """A broker as others reach it."""
 
     id: int
     host: str
+    """Of the listener that stands for the broker where one address does, as is the port."""
     port: int
     rack: str | None = None
     epoch: int = 0
+    endpoints: tuple[Endpoint, ...] = ()
+    """Those that it advertises; none where it says only that one address, as releases did that had one listener."""
+    inter_broker: str = ""
+    """The name of the listener at which brokers reach it."""
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """Where those who ask on a listener of that name find it; None where it has no such listener."""
+        if not self.endpoints or not listener:
+            return Endpoint(listener, "", self.host, self.port)
+        return next((each for each in self.endpoints if each.name == listener), None)
+
+    @property
+    def for_brokers(self) -> Endpoint:
+        """Where brokers reach it."""
+        return self.endpoint(self.inter_broker) or Endpoint("", "", self.host, self.port)
+
+    def endpoints_to_json(self) -> list[Any]:
+        """The endpoints, and the one for brokers, as records and feeds have them."""
+        return [self.inter_broker, *map(list, self.endpoints)]
+
+
+def endpoints_from_json(values: Any) -> tuple[str, tuple[Endpoint, ...]]:
+    """The listener for brokers, and the endpoints; `ValueError` for what is neither."""
+    if not values:
+        return "", ()
+    name, *endpoints = values
+    found = tuple(Endpoint(str(each[0]), str(each[1]), str(each[2]), int(each[3])) for each in endpoints)
+    return str(name), found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +151,10 @@ class ClusterImage:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._deleted: dict[UUID, None] = {}
+
+    def reachable(self, listener: str) -> frozenset[int]:
+        """The brokers that those who ask on a listener of that name can reach."""
+        return frozenset(id_ for id_, node in self.brokers.items() if node.endpoint(listener) is not None)
 
     def topic(self, name: str) -> Topic | None:
         return self._by_name.get(name)

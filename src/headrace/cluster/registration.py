@@ -12,7 +12,7 @@ import structlog
 
 from headrace.protocol.levels import BEFORE_LEVELS, LevelRange
 
-from .image import BrokerNode
+from .image import BrokerNode, endpoints_from_json
 from .log_faults import LogKey
 from .store import StoreError, Versioned
 
@@ -80,6 +80,7 @@ def encode_registration(registration: Registration) -> bytes:
         "lineage": registration.lineage,
         "levels": registration.levels,
         "version": registration.version,
+        "endpoints": node.endpoints_to_json(),
     }
     return json.dumps(record, separators=(",", ":")).encode()
 
@@ -88,12 +89,15 @@ def decode_registration(key: str, stored: Versioned) -> Registration:
     """The registration under a key; the broker's epoch is when it was created."""
     try:
         record = json.loads(stored.value.decode())
+        inter_broker, endpoints = endpoints_from_json(record.get("endpoints"))
         node = BrokerNode(
             id=int(key.rpartition("/")[2]),
             host=record["host"],
             port=record["port"],
             rack=record["rack"],
             epoch=stored.created,
+            endpoints=endpoints,
+            inter_broker=inter_broker,
         )
         return Registration(
             node=node,
@@ -106,7 +110,7 @@ def decode_registration(key: str, stored: Versioned) -> Registration:
             levels=LevelRange.read(record.get("levels")),
             version=str(record.get("version", "")),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, IndexError) as error:
         raise StoreError(f"the record {key} in the metadata store cannot be read ({error!r})") from error
 
 

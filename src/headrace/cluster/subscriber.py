@@ -6,6 +6,7 @@ told to lead is then not its to lead.
 """
 
 import asyncio
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -13,8 +14,8 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 from .entries import KINDS, EntryKind
-from .feed import FeedPosition
-from .image import BrokerNode, ClusterImage, PartitionState, Topic
+from .feed import ENDPOINTS, FeedPosition
+from .image import BrokerNode, ClusterImage, Endpoint, PartitionState, Topic, endpoints_from_json
 from .topics import INTERNAL, decode_state
 
 AT_ONCE: Final = 4
@@ -66,6 +67,8 @@ class Subscriber:
         """The topics that the snapshot under way has brought."""
         self._named_entries: set[tuple[str, str]] = set()
         """And the entries."""
+        self._endpoints: dict[tuple[int, int], tuple[str, tuple[Endpoint, ...]]] = {}
+        """Of the registrations of brokers, by id and epoch."""
         self._states: dict[str, PartitionState] = {}
         self._beginnings = 0
         self._without_breath = 0
@@ -210,15 +213,27 @@ class Subscriber:
 
     def _take_brokers(self, nodes: list[list[Any]]) -> None:
         before = self._image.brokers
-        self._image.brokers = now = {
-            id_: BrokerNode(id=id_, host=host, port=port, rack=rack, epoch=epoch)
-            for id_, host, port, rack, epoch in nodes
-        }
+        self._image.brokers = now = {node[0]: self._node(*node) for node in nodes}
         self._image.version += 1
         self._listener.brokers_changed({id_ for id_, node in before.items() if now.get(id_) != node})
 
+    def _node(self, id_: int, host: str, port: int, rack: str | None, epoch: int) -> BrokerNode:
+        inter_broker, endpoints = self._endpoints.get((id_, epoch), ("", ()))
+        return BrokerNode(
+            id=id_, host=host, port=port, rack=rack, epoch=epoch, endpoints=endpoints, inter_broker=inter_broker
+        )
+
+    def _take_endpoints(self, told: Mapping[str, str]) -> None:
+        self._endpoints = {}
+        for id_, text in told.items():
+            epoch, *endpoints = json.loads(text)
+            self._endpoints[int(id_), epoch] = endpoints_from_json(endpoints)
+
     def _take_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
         image = self._image
+        if kind == ENDPOINTS:
+            self._take_endpoints(configs)
+            return
         if kind in KINDS:
             image.put_entry(EntryKind(kind), name, dict(configs))
             return

@@ -10,7 +10,7 @@ from .changes import Change, Operation, changed
 from .client_metrics import CLIENT_METRICS_SETTINGS, client_metrics_setting, validate_client_metrics
 from .docs import render_docs
 from .groups import OWN_GROUP_SETTINGS, group_setting, validate_group_overrides
-from .listeners import SASL_PLAINTEXT, SASL_SSL, Listener, parse_listener
+from .listeners import SASL_PLAINTEXT, SASL_SSL, SSL, Listener, parse_listener
 from .names import shown
 from .sasl import PLAIN_USERS
 from .setting import ConfigError, Setting, Source, Type, Value, render
@@ -32,6 +32,7 @@ __all__ = [
     "PLAIN_USERS",
     "SASL_PLAINTEXT",
     "SASL_SSL",
+    "SSL",
     "TOPIC_SETTINGS",
     "BrokerConfig",
     "Change",

@@ -7,7 +7,7 @@ obsolete. A value that asks for protection or for a function that is not there i
 from collections.abc import Iterator
 from typing import Final
 
-from .setting import Rule, Setting, Type, one_of, only, some_of
+from .setting import Rule, Setting, Type, only, some_of
 
 KRAFT: Final = "a cluster keeps its state in ZooKeeper (zookeeper.connect), and every broker can be its controller"
 _ABSENT: Final = "-"
@@ -92,7 +92,6 @@ replication.quota.window.size.seconds int 1
     "TLS and Kerberos are not there yet": """
 connection.failed.authentication.delay.ms int 100
 control.plane.listener.name string - obsolete
-inter.broker.listener.name string -
 password.encoder.cipher.algorithm string AES/CBC/PKCS5Padding obsolete
 password.encoder.iterations int 4096 obsolete
 password.encoder.key.length int 128 obsolete
@@ -137,7 +136,6 @@ sasl.oauthbearer.jwt.validator.class class org.apache.kafka.common.security.oaut
 sasl.oauthbearer.scope string -
 sasl.oauthbearer.token.endpoint.url string -
 sasl.server.callback.handler.class class -
-security.inter.broker.protocol string PLAINTEXT
 security.providers string -
 ssl.allow.dn.changes boolean false
 ssl.allow.san.changes boolean false
@@ -285,7 +283,6 @@ _RULES: Final = {
     ),
     "log.cleaner.enable": only(True, "true: logs of topics with cleanup.policy=compact are always compacted"),
     "remote.log.storage.system.enable": only(False, "false: tiered storage is not there yet"),
-    "security.inter.broker.protocol": one_of("PLAINTEXT", "SASL_PLAINTEXT"),
     "transaction.two.phase.commit.enable": only(False, "false: two-phase commit is not there yet"),
     "zookeeper.metadata.migration.enable": only(False, "false: there is nothing to migrate to"),
     "zookeeper.set.acl": only(False, "false: what is written to ZooKeeper has no ACLs yet"),

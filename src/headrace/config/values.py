@@ -10,7 +10,18 @@ from headrace.protocol.errors import CodedError, ErrorCode
 
 from .broker import BROKER_SETTINGS
 from .kraft import quorum_problem
-from .listeners import Listener, parse_listener, with_one_listener
+from .listeners import (
+    ADDRESS_SETTINGS,
+    ADVERTISED,
+    ALLOW_ANONYMOUS,
+    LISTENERS,
+    SSL,
+    Listener,
+    Listeners,
+    is_advertisable,
+    read_listeners,
+    unknown_listener_problem,
+)
 from .names import nearest, shown
 from .no_effect import KRAFT
 from .per_listener import names_for, own_name
@@ -21,8 +32,8 @@ from .topic import TOPIC_SETTINGS
 
 _SYNC_EACH: Final = {"log.flush.interval.messages": "1"}
 """What a lone broker does where nothing is set: no other broker holds a copy, so the disk must."""
-_ADDRESSES: Final = ("listeners", "advertised.listeners")
-_WILDCARDS: Final = ("", "0.0.0.0", "::")
+CLIENT_AUTH: Final = "ssl.client.auth"
+REQUIRED: Final = "required"
 _REMEMBERED: Final = 10_000
 
 T = TypeVar("T")
@@ -57,7 +68,7 @@ class BrokerConfig:
 
     def __init__(self, given: Mapping[str, str], *, lone: bool = True) -> None:
         self.lone = lone and not given.get("zookeeper.connect")
-        self.given = _checked(given)
+        self.given, self._listeners = _checked(given, lone=self.lone)
         self._dynamic: list[tuple[Source, Mapping[str, str]]] = []
         self._renew()
 
@@ -91,21 +102,69 @@ class BrokerConfig:
         return int(self["node.id"])
 
     @property
-    def listener(self) -> Listener:
+    def listeners(self) -> tuple[Listener, ...]:
         """Where to listen; an address without a host, as in `PLAINTEXT://:9092`, is all of this machine's."""
-        address = parse_listener(self["listeners"])
-        return address if address.host else address._replace(host="0.0.0.0")
+        return tuple(each if each.host else each._replace(host="0.0.0.0") for each in self._listeners.bound)
+
+    @property
+    def advertised_listeners(self) -> tuple[Listener, ...]:
+        """Where clients and brokers are told to connect to."""
+        for listener in self._listeners.advertised:
+            if not is_advertisable(listener):
+                raise ConfigError(
+                    f"Clients cannot connect to {listener.host or 'an empty host'}: set {ADVERTISED} to an address "
+                    f"that they reach this machine by, such as {listener._replace(host='broker1.example.com')}"
+                )
+        return self._listeners.advertised
+
+    @property
+    def listener(self) -> Listener:
+        """The one that stands for this broker where one address does."""
+        return next(each for each in self.listeners if each.name == self._listeners.client)
 
     @property
     def advertised(self) -> Listener:
-        """Where clients are told to connect to."""
-        address = parse_listener(self["advertised.listeners"] or self["listeners"])
-        if address.host in _WILDCARDS:
+        """Where that one is found."""
+        return next(each for each in self.advertised_listeners if each.name == self._listeners.client)
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The name of the listener at which other brokers reach this one."""
+        return self._listeners.inter_broker
+
+    @property
+    def is_inter_broker_listener_set(self) -> bool:
+        """Whether that was said: then brokers are let in on no other one."""
+        return self._listeners.is_inter_broker_set
+
+    def settings(self) -> Iterator[Setting]:
+        """All of a broker, and those of single listeners that are given."""
+        yield from BROKER_SETTINGS.values()
+        for name in sorted({*self.given, *(name for _, values in self._dynamic for name in values)}):
+            if name not in BROKER_SETTINGS and own_name(name) is not None:
+                yield broker_setting(name)
+
+    def in_force(self, setting: Setting) -> Value:
+        """Its value; None where it has none."""
+        return self._values[setting.name] if setting.name in self._values else self._in_force(setting)
+
+    def is_anonymous(self, listener: Listener) -> bool:
+        """Whether anybody who reaches the listener is let in."""
+        if listener.asks_for_login:
+            return False
+        return listener.protocol != SSL or self.of_listener(listener.name, CLIENT_AUTH) != REQUIRED
+
+    def refuse_open_listeners(self) -> None:
+        """Raises `ConfigError` where others than programs of this machine could come in without showing who they are,
+        unless that is allowed.
+        """
+        found = [each for each in self.listeners if self.is_anonymous(each) and not each.is_loopback]
+        if found and not self[ALLOW_ANONYMOUS]:
             raise ConfigError(
-                f"Clients cannot connect to {address.host or 'an empty host'}: set advertised.listeners to an address "
-                "that they reach this machine by, such as PLAINTEXT://broker1.example.com:9092"
+                f"{LISTENERS} has {', '.join(map(str, found))}: anybody who reaches this machine could do everything "
+                f"there. Use SASL_SSL, or SSL with {CLIENT_AUTH}={REQUIRED}; listen on 127.0.0.1; or, on a network "
+                f"where everybody may, set {ALLOW_ANONYMOUS}=true (--allow-anonymous)"
             )
-        return address
 
     def of_listener(self, listener: str, name: str, mechanism: str = "") -> Any:
         """The value for one listener, or for one mechanism on it: its own where it has one, else that of all."""
@@ -167,7 +226,7 @@ class BrokerConfig:
 
     def trace(self, name: str) -> list[FoundValue]:
         """Every place where the broker setting has a value, the one in force first."""
-        return list(self._trace(BROKER_SETTINGS[name]))
+        return list(self._trace(broker_setting(name)))
 
     def trace_topic(self, name: str, overrides: Mapping[str, str]) -> list[FoundValue]:
         """Every place where the topic setting has a value, the one in force first."""
@@ -202,24 +261,28 @@ class BrokerConfig:
         found = next(self._trace(setting), None)
         if found is None:
             return None
-        value = BROKER_SETTINGS[found.name].parse(found.text)
+        value = broker_setting(found.name).parse(found.text)
         return scaled(value, found.factor)
 
 
-def _checked(given: Mapping[str, str]) -> dict[str, str]:
-    """The settings as they are used; `ConfigError` says everything that is wrong with them."""
-    problems = [_problem(name, text) for name, text in given.items() if name not in _ADDRESSES]
+def _checked(given: Mapping[str, str], *, lone: bool) -> tuple[dict[str, str], Listeners]:
+    """The settings as they are used, and the listeners; `ConfigError` says everything that is wrong with them."""
+    problems = [_problem(name, text) for name, text in given.items() if name not in ADDRESS_SETTINGS]
     used = dict(given)
     try:
-        used = with_one_listener(given)
+        listeners = read_listeners(given, lone=lone)
     except ConfigError as error:
+        listeners = read_listeners({})
         problems.append(str(error))
     else:
-        problems.extend(_problem(name, used[name]) for name in _ADDRESSES if name in used)
+        problems.extend(unknown_listener_problem(name, given, listeners) for name in given)
+        for name, addresses in ((LISTENERS, listeners.bound), (ADVERTISED, listeners.advertised)):
+            if name in given:
+                used[name] = ",".join(map(str, addresses))
     found = [problem for problem in (*problems, quorum_problem(given)) if problem]
     if found:
         raise ConfigError(found[0] if len(found) == 1 else "\n".join((f"{len(found)} settings are wrong", *found)))
-    return used
+    return used, listeners
 
 
 def _problem(name: str, text: str) -> str:
@@ -261,7 +324,7 @@ def scaled(value: Value, factor: int) -> Value:
 
 
 def broker_setting(name: str) -> Setting:
-    """The broker setting of that name; `ConfigError` when there is none."""
+    """The broker setting of that name, or of one listener; `ConfigError` when there is none."""
     setting = BROKER_SETTINGS.get(name)
     if setting is None and (own := own_name(name)) is not None and own.setting in BROKER_SETTINGS:
         setting = replace(BROKER_SETTINGS[own.setting], name=name, dynamic=False)

@@ -1,5 +1,6 @@
 """Where somebody listens: a host and a port, and how people write them."""
 
+from ipaddress import ip_address
 from typing import NamedTuple
 
 
@@ -11,6 +12,16 @@ class Address(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs of this machine reach it."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def parse_address(text: str) -> Address:

@@ -8,7 +8,7 @@ import asyncio
 import gc
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from time import perf_counter_ns
@@ -22,12 +22,13 @@ from headrace import __version__
 from headrace.cluster.controller import Controller
 from headrace.cluster.feature_level import Speaker, check_level, update_level
 from headrace.cluster.identity import cluster_id
-from headrace.cluster.image import BrokerNode, ClusterImage, Topic
+from headrace.cluster.image import BrokerNode, ClusterImage, Endpoint, Topic
 from headrace.cluster.metadata_writer import MetadataWriter
 from headrace.cluster.pulse import BEATS, Pulse
 from headrace.cluster.sqlite import SqliteStore
 from headrace.cluster.store import MetadataStore, SharedStore, StoreError
-from headrace.config import SASL_PLAINTEXT, SASL_SSL, BrokerConfig, Reloaded
+from headrace.config import BrokerConfig, Reloaded
+from headrace.config import Listener as Address
 from headrace.config.metrics import MOST_PARTITIONS, REQUEST_METRICS
 from headrace.config.sasl import ADD_SCRAM
 from headrace.coordinator.groups.service import GroupCoordinator
@@ -49,7 +50,6 @@ from headrace.storage.manager import LogManager
 from headrace.storage.retention_clock import RetentionClock
 
 from . import compiled
-from .authentication import Authenticator
 from .clustered.identification import Identification
 from .clustered.node import FOLLOWERS_SECONDS, Clustered, cluster_secret
 from .connection import Connection, Parts, Serve
@@ -66,7 +66,7 @@ from .handlers.health import HealthHandler
 from .handlers.level import LevelHandler
 from .handlers.produce import ProduceHandler
 from .health import WATCH_SECONDS, BrokerHealth
-from .listener import Caps, Listener
+from .listener import Caps, ConnectionCounts, Listener, Listeners
 from .monitoring.collector import BrokerCollector, Watched
 from .monitoring.group_lag import GroupLag
 from .monitoring.loop_delay import LoopDelay
@@ -117,19 +117,26 @@ class Broker:
         self._clustered: Clustered | None = None
         """What a lone broker does without."""
         self._loop_delay = LoopDelay()
-        self._port = 0
+        self._ports: dict[str, int] = {}
+        """Those that were really bound, by listener."""
         self._failure: tuple[str, Exception] | None = None
         self._has_failed = asyncio.Event()
 
     @property
     def bootstrap(self) -> str:
         """Where clients connect, with the port that was really bound."""
-        return f"{self.config.advertised.host}:{self._port}"
+        advertised = self.config.advertised
+        return f"{advertised.host}:{self._ports.get(advertised.name, advertised.port)}"
 
     @property
     def replicas(self) -> ReplicaManager:
         """The partitions it holds, once it has started."""
         return self._replicas
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Those of all its listeners."""
+        return self._listeners.connections
 
     @property
     def health(self) -> BrokerHealth:
@@ -150,14 +157,14 @@ class Broker:
         log.info("broker stopping", broker=self.config.node_id)
         if self._clustered is not None:
             await self._clustered.leave()
-        self._listener.stop_listening()
+        self._listeners.stop_listening()
         await self._chores.close()
         self._fetch.wake_all()
         if self._clustered is not None:
             self._clustered.service.wake_followers()
         await self._transactions.close()
         await self._groups.close()
-        await self._listener.drain(DRAIN_SECONDS)
+        await self._listeners.drain(DRAIN_SECONDS)
         self._retention_clock.save()
         try:
             self._replicas.close()
@@ -179,8 +186,8 @@ class Broker:
         snapshot that is to come brings all of it, and finds the new settings.
         """
         reloaded = self.config.reload(new)
-        if self._tls is not None:
-            self._chores.spawn(self._tls.renew())
+        for tls in self._tls:
+            self._chores.spawn(tls.renew())
         if reloaded.changed and self._image.is_whole:
             self._image.version += 1
             for topic in list(self._image.topics()):
@@ -202,16 +209,17 @@ class Broker:
         loop = asyncio.get_running_loop()
         config = self.config
         data = str(config["log.dirs"])
+        config.refuse_open_listeners()
+        advertised = config.advertised_listeners
         self._descriptors = divide(raise_limit())
         self._sasl = Sasl(config, self._clock, self._world.workers)
         first_users = parse_first_users(config[ADD_SCRAM] or "")
-        self._authenticator = self._make_authenticator(loop)
+        self._tls: list[ListenerTls] = []
+        self._listeners = self._make_listeners(loop)
         self._held.push_async_callback(self._sasl.stop)
-        self._tls = self._make_tls(loop)
-        self._listener = self._make_listener(loop)
         self._held.callback(self._world.workers.close)
-        self._held.callback(self._listener.close)
-        self._port = self._listener.bind(config.listener.host, config.listener.port)
+        self._held.callback(self._listeners.close)
+        self._bind()
         logs = LogManager(
             self._disk,
             self._clock,
@@ -229,7 +237,7 @@ class Broker:
         self._level = await check_level(store, self._world.levels)
         image = ClusterImage(cluster_id=found, controller_id=config.node_id)
         self._image = image
-        if self._authenticator is not None:
+        if any(each.asks_for_login for each in config.listeners):
             self._sasl.open(image, await cluster_secret(store, self._rng))
         logs.claim(found)
         logs.was_deleted = image.was_deleted
@@ -246,13 +254,7 @@ class Broker:
         )
         self._held.callback(self._world.workers.close)
         self._held.callback(self._replicas.stop_opening)
-        advertised = config.advertised
-        node = BrokerNode(
-            id=config.node_id,
-            host=advertised.host,
-            port=advertised.port or self._port,
-            rack=config["broker.rack"],
-        )
+        node = self._describe_node(advertised)
         if config.lone:
             await self._start_alone(store, image, node)
         else:
@@ -268,6 +270,31 @@ class Broker:
             listener=self.bootstrap,
             partitions=sum(1 for _ in self._replicas.hosted()),
             seconds=round(self._clock.monotonic() - began, 1),
+        )
+
+    def _bind(self) -> None:
+        """Raises `OSError` which says the address where it cannot be had."""
+        for listener, address in zip(self._listeners, self.config.listeners, strict=True):
+            try:
+                self._ports[address.name] = listener.bind(address.host, address.port)
+            except OSError as error:
+                error.add_note(str(address))
+                raise
+
+    def _describe_node(self, advertised: Sequence[Address]) -> BrokerNode:
+        """This broker as others find it, with the ports that were bound where none was given."""
+        config = self.config
+        endpoints = {
+            name: Endpoint(name, protocol, host, port or self._ports[name]) for name, protocol, host, port in advertised
+        }
+        client = endpoints[config.advertised.name]
+        return BrokerNode(
+            id=config.node_id,
+            host=client.host,
+            port=client.port,
+            rack=config["broker.rack"],
+            endpoints=tuple(endpoints.values()),
+            inter_broker=config.inter_broker_listener,
         )
 
     def _make_retention_clock(self, directory: str) -> RetentionClock:
@@ -293,7 +320,7 @@ class Broker:
             broker=config.node_id,
             cluster_id=logs.cluster_id or "unknown",
             directory=logs.data_directory,
-            listener=f"{config.listener.protocol}://{config.listener.host}:{self._port}",
+            listener=",".join(str(each._replace(port=self._ports[each.name])) for each in config.listeners),
             store="sqlite" if config.lone else f"zookeeper://{config['zookeeper.connect']}",
         )
         if logs.found_logs and not logs.was_closed:
@@ -375,33 +402,43 @@ class Broker:
                 f"{path} is gone, which names the topics of cluster {logs.cluster_id}, whose logs are here; put it back"
             )
 
-    def _make_authenticator(self, loop: asyncio.AbstractEventLoop) -> Authenticator | None:
-        """`ConfigError` where nobody could log in."""
-        protocol = self.config.listener.protocol
-        return self._sasl.authenticator(loop, protocol) if protocol in (SASL_PLAINTEXT, SASL_SSL) else None
-
-    def _make_tls(self, loop: asyncio.AbstractEventLoop) -> "ListenerTls | None":
-        """`ConfigError` where the listener speaks TLS and cannot."""
-        protocol = self.config.listener.protocol
-        if protocol not in ("SSL", SASL_SSL):
-            return None
+    def _make_tls(self, loop: asyncio.AbstractEventLoop, address: Address) -> "ListenerTls":
+        """`ConfigError` where the listener cannot speak TLS."""
         from .tls import ListenerTls  # takes a while to load, and most brokers at their first start do without
 
         return ListenerTls(
-            loop, self.config, protocol.lower(), protocol, self._clock.now_ms, self._world.workers.background
+            loop,
+            self.config,
+            address.name.lower(),
+            address.protocol,
+            self._clock.now_ms,
+            self._world.workers.background,
         )
 
-    def _make_listener(self, loop: asyncio.AbstractEventLoop) -> Listener:
+    def _make_listeners(self, loop: asyncio.AbstractEventLoop) -> Listeners:
         config, most = self.config, self._descriptors.connections
+        counts = ConnectionCounts(
+            loop,
+            lambda: Caps(min(int(config["max.connections"]), most), int(config["max.connections.per.ip"]), most),
+        )
+        return Listeners([self._make_listener(loop, address, counts) for address in config.listeners])
+
+    def _make_listener(self, loop: asyncio.AbstractEventLoop, address: Address, counts: ConnectionCounts) -> Listener:
+        config = self.config
+        tls = self._make_tls(loop, address) if address.encrypts else None
+        if tls is not None:
+            self._tls.append(tls)
         return Listener(
             loop,
             self._world.network,
             frame_limit=int(config["socket.request.max.bytes"]),
-            caps=lambda: Caps(min(int(config["max.connections"]), most), int(config["max.connections.per.ip"]), most),
+            counts=counts,
             idle_seconds=int(config["connections.max.idle.ms"]) / 1000,
             on_read_failure=lambda error: self._replicas.read_failed(error),  # noqa: PLW0108 - it comes later
-            authenticator=self._authenticator,
-            handshakes=None if self._tls is None else self._tls.handshakes,
+            authenticator=self._sasl.authenticator(loop, address.name) if address.asks_for_login else None,
+            handshakes=None if tls is None else tls.handshakes,
+            name=address.name,
+            protocol=address.protocol,
         )
 
     def _set_strays_aside(self) -> None:
@@ -463,7 +500,7 @@ class Broker:
             clock=self._clock,
             replicas=self._replicas,
             descriptors=self._descriptors,
-            listener=self._listener,
+            listeners=self._listeners,
             loop_delay=self._loop_delay,
             retention_clock=self._retention_clock,
             member=None if clustered is None else clustered.member,
@@ -480,8 +517,7 @@ class Broker:
             HANDLERS,
             raw,
             unsupported_api_versions,
-            self._authenticator,
-            serve_peer=None if clustered is None else clustered.service.open(context, self._authenticator),
+            serve_peer=None if clustered is None else clustered.service.open(context),
             relay=None if clustered is None else clustered.relay(),
             ready=None if clustered is None else clustered.member.is_ready,
             is_out_of_touch=lambda: clustered is not None and clustered.member.is_out_of_touch,
@@ -499,14 +535,14 @@ class Broker:
             dedupe_bytes=lambda: int(self.config["log.cleaner.dedupe.buffer.size"]),
         )
         self._begin_chores(loop)
-        self._listener.start(dispatcher.serve if clustered is None else self._with_pulse(clustered, dispatcher))
+        self._listeners.start(dispatcher.serve if clustered is None else self._with_pulse(clustered, dispatcher))
 
     def _hold_to_quotas(self, loop: asyncio.AbstractEventLoop, image: ClusterImage, dispatcher: Dispatcher) -> None:
         """From now on, and after each change anew: nobody stays muted for a quota that has changed."""
 
         def changed() -> None:
             dispatcher.throttle = self._throttling if self._quotas.is_on else None
-            for connection in self._listener.connections:
+            for connection in self._listeners.connections:
                 connection.limits = connection.limited_client = None
                 connection.unmute()
 
@@ -591,7 +627,7 @@ class Broker:
                 groups=self._groups,
                 transactions=self._transactions,
                 health=self._health,
-                listener=self._listener,
+                listeners=self._listeners,
                 loop_delay=self._loop_delay,
                 times=RequestTimes(),
                 group_lag=lag,
@@ -605,13 +641,13 @@ class Broker:
 
     def _begin_chores(self, loop: asyncio.AbstractEventLoop) -> None:
         config, every = self.config, self._chores.every
-        every(SWEEP_SECONDS, "sweep connections", lambda: self._listener.sweep(loop.time()))
+        every(SWEEP_SECONDS, "sweep connections", lambda: self._listeners.sweep(loop.time()))
         maintenance = self._replicas.maintenance
         every(SWEEP_SECONDS, "flush", maintenance.flush_due)
         every(FOLLOWERS_SECONDS, "log health", self._replicas.look_after_logs)
         every(WATCH_SECONDS, "health", self._health.watch)
-        if self._tls is not None:
-            every(TLS_SECONDS, "certificates", self._tls.watch)
+        for tls in self._tls:
+            every(TLS_SECONDS, "certificates", tls.watch)
         every(SWEEP_SECONDS, "report recovery", self._replicas.report_recovery)
         every(SWEEP_SECONDS, "bound producers", maintenance.bound_producers)
         if self._clustered is not None:

@@ -41,6 +41,7 @@ _RANGE_CHUNK: Final = 1 << 20
 """Bytes of one `sendfile`, so that one fast reader does not keep the loop from the others."""
 
 if TYPE_CHECKING:
+    from .authentication import Authenticator
     from .handshakes import Handshakes
 
 _NUMBERS: Final = count(1)
@@ -113,6 +114,7 @@ class Connection:
         "_unmuting",
         "_waited",
         "_wake_is_due",
+        "authenticator",
         "by_token",
         "is_closed",
         "is_held",
@@ -121,6 +123,7 @@ class Connection:
         "last_sent_at",
         "limited_client",
         "limits",
+        "listener_name",
         "number",
         "opened_at",
         "peer",
@@ -145,8 +148,13 @@ class Connection:
         now: float,
         now_ns: Callable[[], int] = perf_counter_ns,
         handshakes: "Handshakes | None" = None,
+        listener_name: str = "",
     ) -> None:
         self.peer = peer
+        self.listener_name = listener_name
+        """Of the listener on which it was accepted."""
+        self.authenticator: Authenticator | None = None
+        """Who is asked whether the client is who it says; None on a listener without SASL."""
         self.principal = "User:ANONYMOUS"
         self.is_known = True
         """False until the client has authenticated, where it must."""

@@ -53,3 +53,5 @@ class RequestInfo(NamedTuple):
     """The broker that was asked, where that is another one than the one that answers."""
     by_token: bool = False
     """Whether it has shown a delegation token only."""
+    listener: str = ""
+    """The name of the listener on which it came: the answer has brokers' addresses there."""

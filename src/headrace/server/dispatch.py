@@ -31,7 +31,6 @@ from headrace.protocol.stepwise import LARGE, decode_request_in_steps
 from headrace.security.quotas.client_quotas import Limits
 from headrace.storage.disk import StorageError
 
-from .authentication import Authenticator
 from .connection import Connection, Parts, Slot
 from .context import Context, RequestInfo
 from .monitoring.request_times import ApiTimes, RequestTimes
@@ -90,6 +89,7 @@ class Request:
             connection.peer_broker,
             connection.number,
             by_token=connection.by_token,
+            listener=connection.listener_name,
         )
 
 
@@ -132,7 +132,6 @@ class Dispatcher:
         handlers: Mapping[ApiKey, Handler],
         raw_handlers: Mapping[ApiKey, RawHandler],
         unsupported_api_versions: Callable[[], bytes],
-        authenticator: Authenticator | None = None,
         *,
         serve_peer: ServePeer | None = None,
         relay: Relay | None = None,
@@ -146,7 +145,6 @@ class Dispatcher:
         self._handlers = {int(key): handler for key, handler in handlers.items()}
         self._raw = raw_handlers
         self._unsupported_api_versions = unsupported_api_versions
-        self._authenticator = authenticator
         self._serve_peer = serve_peer
         self._relay = relay
         self._ready = ready
@@ -170,8 +168,8 @@ class Dispatcher:
             raise ProtocolViolation(f"a request of {len(frame)} bytes")
         api_key, version, correlation_id, client_size = _HEAD.unpack_from(frame)
         if not connection.is_known:
-            assert self._authenticator is not None
-            self._authenticator.check(connection, api_key)
+            assert connection.authenticator is not None
+            connection.authenticator.check(connection, api_key)
         route = self._routes.get((api_key, version)) or self._find_route(api_key, version)
         body = _HEAD.size + client_size if client_size > 0 else _HEAD.size
         if route is None:
@@ -266,26 +264,28 @@ class Dispatcher:
         return wait
 
     def _take_bare_token(self, connection: Connection, frame: memoryview) -> bool:
-        assert self._authenticator is not None
-        if not self._authenticator.takes_bare_token(connection):
+        authenticator = connection.authenticator
+        assert authenticator is not None
+        if not authenticator.takes_bare_token(connection):
             return False
-        self._authenticator.take_bare_token(connection, bytes(frame))
+        authenticator.take_bare_token(connection, bytes(frame))
         return True
 
     def _serve_sasl(self, request: Request) -> Parts | None:
         entity = decode(request)
         connection = request.connection
+        authenticator = connection.authenticator
 
         def answer(values: dict[str, Any]) -> Parts:
             return [frame_response(request.api_key, request.version, request.correlation_id, values)]
 
-        if self._authenticator is None:
+        if authenticator is None:
             return answer(blank_response(request.api_key, request.version, ErrorCode.illegal_sasl_state.value))
         if request.api_key == ApiKey.SASL_HANDSHAKE:
-            return answer(self._authenticator.handshake(connection, entity.mechanism, request.version))
+            return answer(authenticator.handshake(connection, entity.mechanism, request.version))
         if connection.is_known:
             raise ProtocolViolation("the client has authenticated already")
-        self._authenticator.authenticate(connection, entity.auth_bytes, answer)
+        authenticator.authenticate(connection, entity.auth_bytes, answer)
         return None
 
     async def _run(self, info: RequestInfo, correlation_id: int, slot: Slot, work: Work) -> None:

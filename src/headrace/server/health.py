@@ -29,7 +29,7 @@ from headrace.replication.traffic import Traffic
 from headrace.storage.retention_clock import RetentionClock
 
 from .descriptors import Descriptors, needed
-from .listener import Listener
+from .listener import Listeners
 from .monitoring.loop_delay import LoopDelay
 
 WATCH_SECONDS: Final = 1.0
@@ -129,7 +129,7 @@ class BrokerHealth:
         clock: Clock,
         replicas: ReplicaManager,
         descriptors: Descriptors,
-        listener: Listener,
+        listeners: Listeners,
         loop_delay: LoopDelay,
         retention_clock: RetentionClock,
         member: Member | None = None,
@@ -143,7 +143,7 @@ class BrokerHealth:
         self._clock = clock
         self._replicas = replicas
         self._descriptors = descriptors
-        self._listener = listener
+        self._listeners = listeners
         self._loop_delay = loop_delay
         self._retention_clock = retention_clock
         self._member = member
@@ -217,9 +217,9 @@ class BrokerHealth:
                 "bytes_out_total": traffic.bytes_out,
                 "messages_in_total": traffic.messages_in,
                 "messages_out_total": traffic.messages_out,
-                "requests_total": self._listener.requests,
+                "requests_total": self._listeners.requests,
                 "loop_delay_p99_seconds": round(self._loop_delay.p99_seconds, 6),
-                "connections": len(self._listener.connections),
+                "connections": self._listeners.count,
                 "descriptor_limit": self._descriptors.limit,
                 "clock_ms": self._clock.now_ms(),
                 "feature_level": self._level(),
@@ -267,7 +267,7 @@ class BrokerHealth:
             yield problem(Code.WRITES_STALLED, self._replicas.log_directory, message)
 
     def _descriptor_problems(self) -> Iterator[Problem]:
-        limit, held, connections = self._descriptors.limit, self._counts.held, len(self._listener.connections)
+        limit, held, connections = self._descriptors.limit, self._counts.held, self._listeners.count
         most = self._descriptors.connections
         wanted = max(needed(held), 2 * limit if connections >= most * _FULL_SHARE else 0)
         if limit < wanted:

@@ -1,7 +1,7 @@
 """Accepts connections and keeps count of them.
 
 Caps: all connections together, those of one address, and the descriptors that connections may take; they are asked for
-whenever somebody comes. Deadlines: a new
+whenever somebody comes, and hold for all listeners of a broker together (`ConnectionCounts`). Deadlines: a new
 connection must have sent a whole request (and have authenticated, where it must) within `HANDSHAKE_SECONDS`, a request
 that was begun must go on within `STALL_SECONDS`, and a connection that asks nothing, or does not read its answers, is
 closed after `connections.max.idle.ms`. A broker of this cluster may be silent: the system asks whether it is still
@@ -11,7 +11,7 @@ there.
 import asyncio
 import errno
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
@@ -60,6 +60,42 @@ class Caps(NamedTuple):
         return None
 
 
+class ConnectionCounts:
+    """The connections of all listeners of a broker, and those that were refused."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, caps: Callable[[], Caps]) -> None:
+        self._loop = loop
+        self._caps = caps
+        self._all = 0
+        self._per_address: Counter[str] = Counter()
+        self._refusals = 0
+        """How many were refused since that was reported."""
+        self._reports_at = 0.0
+
+    def refusal(self, fd: int, peer: str) -> str | None:
+        """Why a connection is not taken; None when it is."""
+        return self._caps().refusal(fd, self._all, self._per_address[peer])
+
+    def opened(self, peer: str) -> None:
+        self._all += 1
+        self._per_address[peer] += 1
+
+    def closed(self, peer: str) -> None:
+        self._all -= 1
+        self._per_address[peer] -= 1
+        if not self._per_address[peer]:
+            del self._per_address[peer]
+
+    def refused(self, peer: str, reason: str) -> None:
+        """Report it, or soon, with others."""
+        self._refusals += 1
+        now = self._loop.time()
+        if now >= self._reports_at:
+            log.warning("connections refused", count=self._refusals, last_peer=peer, reason=reason)
+            self._refusals = 0
+            self._reports_at = now + _REPORT_SECONDS
+
+
 class Listener:
     """The place that is listened on, and the connections accepted there."""
 
@@ -69,28 +105,28 @@ class Listener:
         network: Network,
         *,
         frame_limit: int,
-        caps: Callable[[], Caps],
+        counts: ConnectionCounts,
         idle_seconds: float,
         on_read_failure: Callable[[StorageError], None],
         authenticator: Authenticator | None = None,
         handshakes: "Handshakes | None" = None,
+        name: str = "PLAINTEXT",
+        protocol: str = "PLAINTEXT",
     ) -> None:
+        self.name = name
+        self.protocol = protocol
         self._loop = loop
         self._network = network
         self._serve: Serve
         self._frame_limit = frame_limit
-        self._caps = caps
+        self._counts = counts
         self._idle_seconds = idle_seconds
         self._on_read_failure = on_read_failure
         self._authenticator = authenticator
         self.handshakes = handshakes
         """Of its connections, where it speaks TLS."""
         self._acceptor: Acceptor | None = None
-        self._per_address: Counter[str] = Counter()
         self._emptied: asyncio.Future[None] | None = None
-        self._refusals = 0
-        """How many were refused since that was reported."""
-        self._reports_at = 0.0
         self.connections: dict[Connection, None] = {}
         """In the order in which they were opened."""
         self.accepted = self.refused = 0
@@ -175,7 +211,7 @@ class Listener:
             self._admit(sock, peer)
 
     def _admit(self, sock: Socket, peer: str) -> None:
-        reason = self._caps().refusal(sock.fileno(), len(self.connections), self._per_address[peer])
+        reason = self._counts.refusal(sock.fileno(), peer)
         if reason is not None:
             sock.close()
             self._refused(peer, reason)
@@ -190,32 +226,27 @@ class Listener:
             frame_limit=self._frame_limit,
             now=self._loop.time(),
             handshakes=self.handshakes,
+            listener_name=self.name,
         )
         if self._authenticator is not None:
+            connection.authenticator = self._authenticator
             self._authenticator.open(connection)
         self.connections[connection] = None
         self.accepted += 1
-        self._per_address[peer] += 1
+        self._counts.opened(peer)
 
     def _forget(self, connection: Connection) -> None:
         self.connections.pop(connection, None)
         self._closed_requests += connection.requests
         if self._authenticator is not None:
             self._authenticator.close(connection)
-        self._per_address[connection.peer] -= 1
-        if not self._per_address[connection.peer]:
-            del self._per_address[connection.peer]
+        self._counts.closed(connection.peer)
         if not self.connections and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
     def _refused(self, peer: str, reason: str) -> None:
-        self._refusals += 1
         self.refused += 1
-        now = self._loop.time()
-        if now >= self._reports_at:
-            log.warning("connections refused", count=self._refusals, last_peer=peer, reason=reason)
-            self._refusals = 0
-            self._reports_at = now + _REPORT_SECONDS
+        self._counts.refused(peer, reason)
 
     def _pause(self, error: OSError) -> None:
         if self._acceptor is None or error.errno not in _OUT_OF_FILES:
@@ -229,3 +260,60 @@ class Listener:
     def _resume(self, fd: int) -> None:
         if self._acceptor is not None and self._acceptor.fileno() == fd:
             self._loop.add_reader(fd, self._accept)
+
+
+class Listeners:
+    """All listeners of a broker: they begin and end together."""
+
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self._listeners = listeners
+
+    def __iter__(self) -> Iterator[Listener]:
+        return iter(self._listeners)
+
+    def start(self, serve: Serve) -> None:
+        """Accept who waits and who comes at each; `serve` gets their frames."""
+        for listener in self._listeners:
+            listener.start(serve)
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Of all listeners."""
+        return [connection for listener in self._listeners for connection in listener.connections]
+
+    @property
+    def count(self) -> int:
+        """How many connections there are."""
+        return sum(len(listener.connections) for listener in self._listeners)
+
+    @property
+    def requests(self) -> int:
+        """How many requests have come."""
+        return sum(listener.requests for listener in self._listeners)
+
+    @property
+    def accepted(self) -> int:
+        """Connections, since the start."""
+        return sum(listener.accepted for listener in self._listeners)
+
+    @property
+    def refused(self) -> int:
+        """Connections that were not taken, since the start."""
+        return sum(listener.refused for listener in self._listeners)
+
+    def stop_listening(self) -> None:
+        for listener in self._listeners:
+            listener.stop_listening()
+
+    async def drain(self, seconds: float) -> None:
+        """Let every connection answer what it was asked, and close; not for longer than `seconds`."""
+        await asyncio.gather(*(listener.drain(seconds) for listener in self._listeners))
+
+    def close(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+
+    def sweep(self, now: float) -> None:
+        """Close what is past its deadline, take back memory from what is quiet."""
+        for listener in self._listeners:
+            listener.sweep(now)

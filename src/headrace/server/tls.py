@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 
 from headrace.config import BrokerConfig, ConfigError
+from headrace.config.per_listener import names_for
 from headrace.health import Code, Problem, problem
 from headrace.net.tls import ServerTls, ServerTlsSettings
 from headrace.security.certificates import PrincipalMapping
@@ -130,8 +131,13 @@ class ListenerTls:
     def _rules(self) -> str:
         return str(self._value(_MAPPING_RULES))
 
+    def _client_auth(self) -> str:
+        """Where SASL says who a client is, what is set for all listeners is not meant for this one, as in Kafka."""
+        is_own = any(name in self._config.given for name in names_for(self.listener, _CLIENT_AUTH))
+        return "none" if self._asks_for_login and not is_own else str(self._value(_CLIENT_AUTH))
+
     def _value(self, name: str) -> object:
-        return self._config[name]
+        return self._config.of_listener(self.listener, name)
 
     def _text(self, name: str) -> str | None:
         value = self._value(name)
@@ -154,7 +160,7 @@ class ListenerTls:
             truststore_location=text("ssl.truststore.location"),
             truststore_password=text("ssl.truststore.password"),
             truststore_certificates=text("ssl.truststore.certificates"),
-            client_auth="none" if self._asks_for_login else str(self._value(_CLIENT_AUTH)),
+            client_auth=self._client_auth(),
             protocols=self._list("ssl.enabled.protocols"),
             cipher_suites=self._list("ssl.cipher.suites"),
             endpoint_identification=text("ssl.endpoint.identification.algorithm") or "",

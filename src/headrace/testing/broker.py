@@ -21,7 +21,8 @@ from headrace.cli.lean import lean_imports
 
 with lean_imports("hypothesis"):  # which the protocol's library loads wherever it is installed: 0.3 s of a test run
     from headrace.client.admin import Admin
-    from headrace.config import BrokerConfig, parse_listener
+    from headrace.config import BrokerConfig, Listener
+    from headrace.config.listeners import read_listeners
     from headrace.net.ports import HeldPort
     from headrace.server.broker import Broker as Server
 
@@ -59,7 +60,8 @@ class Broker:
         log_through_logging()
         self._given_data = None if data is None else Path(data)
         self._data: Path | None = None
-        self._port: HeldPort | None = None
+        self._ports: dict[str, HeldPort] = {}
+        """Those that it holds, by listener."""
         self._run: _Run | None = None
 
     @property
@@ -163,16 +165,19 @@ class Broker:
             run.stop()
 
     def _listeners(self) -> str:
-        """Where to listen: on a port that is ours through restarts, where none was given."""
-        listener = parse_listener(self._settings["listeners"])
+        """Where to listen: on ports that are ours through restarts, where none was given."""
+        return ",".join(map(str, map(self._with_port, read_listeners(self._settings).bound)))
+
+    def _with_port(self, listener: Listener) -> Listener:
         if listener.port:
-            return self._settings["listeners"]
-        self._port = self._port or HeldPort(listener.host)
-        return f"{listener.protocol}://{_bracketed(listener.host)}:{self._port.number}"
+            return listener
+        held = self._ports.get(listener.name) or HeldPort(listener.host)
+        self._ports[listener.name] = held
+        return listener._replace(port=held.number)
 
     def _forget(self) -> None:
-        port, self._port = self._port, None
-        if port is not None:
+        ports, self._ports = self._ports, {}
+        for port in ports.values():
             port.release()
         self._remove_data()
 
@@ -234,10 +239,6 @@ def log_through_logging() -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         logger_factory=structlog.stdlib.LoggerFactory(),
     )
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _text(value: object) -> str:

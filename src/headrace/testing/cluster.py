@@ -43,6 +43,7 @@ SETTINGS: Final = {
     "zookeeper.session.timeout.ms": str(int(SESSION_SECONDS * 1000)),
     "replica.lag.time.max.ms": "2000",
     "log.dirs": "/data",
+    "headrace.allow.anonymous.listeners": "true",
     "min.insync.replicas": "2",
     "default.replication.factor": "3",
     "offsets.topic.num.partitions": "2",

@@ -32,6 +32,8 @@ class Listen:
     key: str | None = None
     key_password: str | None = None
     client_ca: str | None = None
+    requires_certificate: bool = False
+    """Whether a caller without one is turned away, where there is a `client_ca`."""
     keep_alive_seconds: int = 75
     grace_seconds: int = 5
     most_connections: int | None = 4096
@@ -98,8 +100,14 @@ def _config(application: Application, listen: Listen) -> uvicorn.Config:
         ssl_keyfile=listen.key,
         ssl_keyfile_password=listen.key_password,
         ssl_ca_certs=listen.client_ca,
-        ssl_cert_reqs=ssl.CERT_OPTIONAL if listen.client_ca else ssl.CERT_NONE,
+        ssl_cert_reqs=_wanted_certificates(listen),
     )
+
+
+def _wanted_certificates(listen: Listen) -> ssl.VerifyMode:
+    if listen.client_ca is None:
+        return ssl.CERT_NONE
+    return ssl.CERT_REQUIRED if listen.requires_certificate else ssl.CERT_OPTIONAL
 
 
 class _Protocol(HttpToolsProtocol):

@@ -58,12 +58,11 @@ KAFKA_3 = {
 def test_kafka_4s_own_file_is_a_lone_broker() -> None:
     config = BrokerConfig.parse(KAFKA_4)
     assert config.lone
-    assert config.listener == ("PLAINTEXT", "0.0.0.0", 9092)
-    assert config.advertised == ("PLAINTEXT", "localhost", 9092)
+    assert config.listeners == (("PLAINTEXT", "PLAINTEXT", "0.0.0.0", 9092),)
+    assert config.advertised == ("PLAINTEXT", "PLAINTEXT", "localhost", 9092)
     assert config["log.retention.ms"] == 168 * 3_600_000
     (_, plain), (words, quorum) = config.without_effect()
     assert plain == [
-        "inter.broker.listener.name",
         "num.io.threads",
         "num.network.threads",
         "share.coordinator.state.topic.min.isr",
@@ -119,7 +118,6 @@ def test_nodes_of_a_quorum_do_not_start_each_alone(given: dict[str, str], words:
         ("authorizer.class.name", "com.example.Authorizer", "headrace, org.apache.kafka"),
         ("super.users", "alice", "User:alice;User:bob"),
         ("zookeeper.ssl.client.enable", "true", "no TLS yet"),
-        ("security.inter.broker.protocol", "SSL", "one of PLAINTEXT"),
         ("remote.log.storage.system.enable", "true", "tiered storage"),
         ("create.topic.policy.class.name", "com.example.Policy", "Java"),
         ("log.cleaner.enable", "false", "always compacted"),
@@ -131,29 +129,10 @@ def test_protection_and_functions_that_are_not_there_are_refused(name: str, valu
     assert words in str(caught.value)
 
 
-def test_several_listeners_are_refused_with_what_to_write() -> None:
-    given = {
-        "listeners": "INTERNAL://10.0.0.1:9092,EXTERNAL://0.0.0.0:9093",
-        "listener.security.protocol.map": "INTERNAL:PLAINTEXT,EXTERNAL:SASL_PLAINTEXT",
-    }
-    with pytest.raises(ConfigError) as caught:
-        BrokerConfig.parse(given)
-    assert str(caught.value) == (
-        "listeners has 2 addresses, INTERNAL://10.0.0.1:9092, EXTERNAL://0.0.0.0:9093: a broker serves one listener so "
-        "far, PLAINTEXT or SASL_PLAINTEXT. Keep the one that clients and the other brokers all reach: write "
-        "listeners=PLAINTEXT://10.0.0.1:9092"
-    )
-    with pytest.raises(ConfigError, match=r"advertised\.listeners has 2 addresses"):
-        BrokerConfig.parse({"advertised.listeners": "PLAINTEXT://a:1,PLAINTEXT://b:2"})
+def test_the_addresses_of_controllers_are_left_out() -> None:
     with pytest.raises(ConfigError, match="is no controller of its own"):
         BrokerConfig.parse({"listeners": "CONTROLLER://:9093", "controller.listener.names": "CONTROLLER"})
-
-
-def test_one_listener_may_have_a_name_of_its_own() -> None:
-    given = {"listeners": "inside://h:9092", "listener.security.protocol.map": "INSIDE:SASL_PLAINTEXT"}
-    assert BrokerConfig.parse(given).listener == ("SASL_PLAINTEXT", "h", 9092)
-    with pytest.raises(ConfigError, match="one address like"):
-        BrokerConfig.parse({"listeners": "inside://h:9092", "listener.security.protocol.map": "INSIDE:SSL"})
+    assert BrokerConfig.parse(KAFKA_4)["listeners"] == "PLAINTEXT://:9092"
 
 
 def test_the_older_limit_of_timestamps_still_counts() -> None:

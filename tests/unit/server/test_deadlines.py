@@ -9,7 +9,7 @@ import uvloop
 
 from headrace.net.tcp import TcpNetwork
 from headrace.server.connection import Connection, Parts, Serve
-from headrace.server.listener import HANDSHAKE_SECONDS, REST_SECONDS, STALL_SECONDS, Caps, Listener
+from headrace.server.listener import HANDSHAKE_SECONDS, REST_SECONDS, STALL_SECONDS, Caps, ConnectionCounts, Listener
 
 IDLE_SECONDS = 600.0
 
@@ -29,7 +29,7 @@ def new_listener() -> Listener:
         asyncio.get_running_loop(),
         TcpNetwork(),
         frame_limit=1000,
-        caps=lambda: Caps(10, 10),
+        counts=ConnectionCounts(asyncio.get_running_loop(), lambda: Caps(10, 10)),
         idle_seconds=IDLE_SECONDS,
         on_read_failure=lambda _: None,
     )

@@ -15,7 +15,7 @@ from headrace.net.tcp import TcpNetwork
 from headrace.protocol.fetch import Response
 from headrace.server.connection import Connection, Parts
 from headrace.server.descriptors import divide
-from headrace.server.listener import Caps, Listener
+from headrace.server.listener import Caps, ConnectionCounts, Listener
 
 from .test_deadlines import until
 
@@ -55,7 +55,12 @@ async def connected(caps: Caps, count: int, holds: Callable[[Listener], bool]) -
     """How many of so many connections stay, once something holds; what was logged."""
     loop = asyncio.get_running_loop()
     listener = Listener(
-        loop, TcpNetwork(), frame_limit=1000, caps=lambda: caps, idle_seconds=600, on_read_failure=lambda _: None
+        loop,
+        TcpNetwork(),
+        frame_limit=1000,
+        counts=ConnectionCounts(loop, lambda: caps),
+        idle_seconds=600,
+        on_read_failure=lambda _: None,
     )
     port = listener.bind("127.0.0.1", 0)
     with capture_logs() as logged:
@@ -102,7 +107,7 @@ def test_a_listener_without_descriptors_does_not_spin() -> None:
             loop,
             TcpNetwork(),
             frame_limit=1000,
-            caps=lambda: Caps(10, 10),
+            counts=ConnectionCounts(loop, lambda: Caps(10, 10)),
             idle_seconds=600,
             on_read_failure=lambda _: None,
         )

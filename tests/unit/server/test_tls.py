@@ -20,7 +20,7 @@ from headrace.net.tls import ServerTls, ServerTlsSettings
 from headrace.security.certificates import PrincipalMapping
 from headrace.server.connection import MOST_OUT, Connection, Parts
 from headrace.server.handshakes import Handshakes
-from headrace.server.listener import HANDSHAKE_SECONDS, Caps, Listener
+from headrace.server.listener import HANDSHAKE_SECONDS, Caps, ConnectionCounts, Listener
 from tests.support.certificates import Authority, Signed, name
 
 AUTHORITY = Authority()
@@ -62,7 +62,7 @@ async def serving(
         loop,
         TcpNetwork(),
         frame_limit=64 << 20,
-        caps=lambda: Caps(1000, 1000),
+        counts=ConnectionCounts(loop, lambda: Caps(1000, 1000)),
         idle_seconds=600.0,
         on_read_failure=lambda _: None,
         handshakes=handshakes,

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.net.network import Link, LinkClosed
 from headrace.server.connection import Connection, Parts
-from headrace.server.listener import Caps, Listener
+from headrace.server.listener import Caps, ConnectionCounts, Listener
 from headrace.testing.loop import run_virtual
 from headrace.testing.network import SimulatedHost, SimulatedNetwork
 
@@ -25,7 +25,7 @@ class Echo:
             asyncio.get_running_loop(),
             host,
             frame_limit=1 << 20,
-            caps=lambda: Caps(100, 100),
+            counts=ConnectionCounts(asyncio.get_running_loop(), lambda: Caps(100, 100)),
             idle_seconds=600,
             on_read_failure=lambda _: None,
         )

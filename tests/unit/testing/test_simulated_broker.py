@@ -19,6 +19,12 @@ from headrace.testing.world import simulated_world
 from tests.support.memory import MemoryStore
 
 ADDRESS = Address("b1", 9092)
+SETTINGS = {
+    "node.id": "1",
+    "listeners": "PLAINTEXT://b1:9092",
+    "headrace.allow.anonymous.listeners": "true",
+    "log.dirs": "/data",
+}
 
 
 class Setting:
@@ -34,7 +40,7 @@ class Setting:
         self.broker: Broker
 
     async def start(self) -> None:
-        config = BrokerConfig.parse({"node.id": "1", "listeners": "PLAINTEXT://b1:9092", "log.dirs": "/data"})
+        config = BrokerConfig.parse(SETTINGS)
         world = simulated_world(self.host, disk=self.disk, store=self.store, seed=self.seed)
         self.broker = Broker(config, world)
         await self.host.run(self.broker.start())

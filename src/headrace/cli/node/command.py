@@ -11,7 +11,7 @@ from ..broker import broker_flags, read_config
 from ..console import examples
 from ..lean import lean_imports
 from ..logs import FormatOption, LevelOption, LogFormat, LogLevel
-from ..options import Json, Set, pairs
+from ..options import AllowAnonymous, Json, Set, listeners, pairs
 from .plan import MOST_WORKERS, plan_workers
 
 
@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         epilog=examples(
             "headrace node --workers 4 --id 101 --listen 10.0.0.1:9092 "
-            "--store zookeeper://zk1:2181,zk2:2181,zk3:2181/orders --data /var/lib/headrace",
+            "--store zookeeper://zk1:2181,zk2:2181,zk3:2181/orders --data /var/lib/headrace --allow-anonymous",
             "headrace node --config /etc/headrace/server.properties",
             "headrace cluster restart --node /var/lib/headrace",
         )
@@ -40,20 +40,21 @@ def node(
         typer.Option("--id", min=0, help="The number of the first broker; the others follow.", show_default="1"),
     ] = None,
     listen: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--listen",
-            metavar="HOST:PORT",
-            help="Where the first broker serves; the others at the ports that follow.",
+            metavar="[NAME://]HOST:PORT",
+            help="Where the first broker serves; the others at the ports that follow. May be repeated.",
             show_default="127.0.0.1:9092",
         ),
     ] = None,
     advertise: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--advertise",
-            metavar="HOST:PORT",
-            help="Where clients find the first broker, if not where it listens; the others at the ports that follow.",
+            metavar="[NAME://]HOST:PORT",
+            help="Where clients find the first broker, if not where it listens; the others at the ports that follow. "
+            "May be repeated.",
         ),
     ] = None,
     data: Annotated[
@@ -83,6 +84,7 @@ def node(
             show_default="auto",
         ),
     ] = None,
+    allow_anonymous: AllowAnonymous = False,
     log_format: FormatOption = LogFormat.TEXT,
     log_level: LevelOption = LogLevel.INFO,
     json: Json = False,
@@ -95,9 +97,10 @@ def node(
 
     For systemd it is a service of Type=notify: ready when all brokers are.
     """
-    overrides = {**broker_flags(id_, listen, data, rack, store, metrics), **pairs(set_, "--set")}
-    if advertise is not None:
-        overrides["advertised.listeners"] = f"PLAINTEXT://{advertise}"
+    flags = broker_flags(id_, listen, data, rack, store, metrics, allow_anonymous=allow_anonymous)
+    overrides = {**flags, **pairs(set_, "--set")}
+    if (advertised := listeners(advertise, "--advertise")) is not None:
+        overrides["advertised.listeners"] = advertised
     with lean_imports():
         first = read_config(config, overrides)
     planned = plan_workers(first, workers or _cores(), socket.gethostname())

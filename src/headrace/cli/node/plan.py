@@ -1,7 +1,8 @@
 """What the workers of a node are: brokers whose numbers, ports and directories follow from those of the first."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +11,7 @@ from headrace.net.address import Address, parse_address
 from ..console import bad_input
 
 if TYPE_CHECKING:
-    from headrace.config import BrokerConfig
+    from headrace.config import BrokerConfig, Listener
 
 MOST_WORKERS: Final = 256
 _LAST_PORT: Final = 65535
@@ -46,17 +47,20 @@ def plan_workers(first: "BrokerConfig", workers: int, host_name: str) -> list[Wo
 
 
 def _workers(first: "BrokerConfig", workers: int, rack: str) -> Iterator[Worker]:
-    listener, advertised = first.listener, first.advertised
     for number in range(workers):
         broker_id = first.node_id + number
         settings = {
-            "listeners": f"{listener.protocol}://{Address(listener.host, listener.port + number)}",
-            "advertised.listeners": f"{listener.protocol}://{Address(advertised.host, advertised.port + number)}",
+            "listeners": _listeners(first.listeners, number),
+            "advertised.listeners": _listeners(first.advertised_listeners, number),
             "log.dirs": str(Path(first["log.dirs"]) / f"broker-{broker_id}"),
             "broker.rack": rack,
             **_metrics_listener(str(first["headrace.metrics.listener"]), number),
         }
         yield Worker(broker_id=broker_id, settings=settings)
+
+
+def _listeners(of_first: "Iterable[Listener]", number: int) -> str:
+    return ",".join(str(listener._replace(port=listener.port + number)) for listener in of_first)
 
 
 def _metrics_listener(text: str, number: int) -> dict[str, str]:
@@ -79,8 +83,17 @@ def _refuse_lone(first: "BrokerConfig") -> None:
 
 def _refuse_shared_ports(first: "BrokerConfig", workers: int) -> None:
     _metrics_listener(str(first["headrace.metrics.listener"]), workers - 1)
-    for what, port in (("--listen", first.listener.port), ("advertised.listeners", first.advertised.port)):
+    named = [("--listen", each.port) for each in first.listeners]
+    named += [("advertised.listeners", each.port) for each in first.advertised_listeners]
+    for what, port in named:
         if not port:
             raise bad_input(f"{what}: a node needs a port that stays, as its brokers have this one and those after it")
         if port + workers - 1 > _LAST_PORT:
             raise bad_input(f"{what}: {workers} workers from port {port} on need ports beyond {_LAST_PORT}")
+    ports = sorted({each.port for each in first.listeners})
+    for lower, higher in pairwise(ports):
+        if higher - lower < workers:
+            raise bad_input(
+                f"--listen: {workers} workers take the ports from {lower} on, and another listener has {higher}; "
+                f"let ports be {workers} apart"
+            )

@@ -108,6 +108,7 @@ class Forwarder:
         facts = info._asdict()
         if not info.by_token:
             del facts["by_token"]  # a broker of an older release does not know it
+        del facts["listener"]  # an answer with addresses is not the controller's to give
         message = Message(facts, body)
         seconds = _seconds_for(entity)
         answer = await self._peers.send(

@@ -25,7 +25,6 @@ from headrace.replication.isr import IsrKeeper
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.throttle import Throttle
 
-from ..authentication import Authenticator
 from ..connection import Connection, Parts
 from ..context import Context
 from ..dispatch import ServePeer
@@ -226,8 +225,9 @@ class PeerService:
         self._replicate = ReplicateHandler(self._loop, replicas, sending)
         self._gate: PeerGate | None = None
 
-    def open(self, context: Context, authenticator: Authenticator | None) -> ServePeer:
+    def open(self, context: Context) -> ServePeer:
         """What the dispatcher calls, once there is a context."""
+        config = context.config
         verifier = Verifier(self._me.broker_id, context.transactions, None)
         handlers: dict[int, PeerHandler] = {
             InternalApi.FEED: self._member.serve_feed,
@@ -240,7 +240,8 @@ class PeerService:
             InternalApi.VERIFY: lambda message, _: verifier.serve(message),
             InternalApi.FORWARD: Forwarded(self._me.broker_id, context, HANDLERS),
         }
-        self._gate = PeerGate(self._me, self._rng, handlers, authenticator)
+        only = config.inter_broker_listener if config.is_inter_broker_listener_set else None
+        self._gate = PeerGate(self._me, self._rng, handlers, only)
         return self.serve
 
     def serve(

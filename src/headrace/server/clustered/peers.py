@@ -1,12 +1,14 @@
 """Links to the other brokers of the cluster: made when somebody asks, known by a handshake, made again when lost.
 
-A broker is found where the image says it is; when it has moved, or does not answer in time, its link is given up.
+A broker is found where the image says it is, at the listener that it has for brokers, over TLS where that speaks it.
+When it has moved, or does not answer in time, its link is given up.
 What is said between brokers is said in the cluster's feature level, or in the highest that the other end speaks.
 After a failure the next attempt waits: 50 ms, then twice as long each time, up to a second. Who asks meanwhile waits
 with it, for no longer than its own deadline.
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -14,7 +16,8 @@ from typing import Any, Final
 
 import structlog
 
-from headrace.cluster.image import BrokerNode
+from headrace.cluster.image import BrokerNode, Endpoint
+from headrace.config import ConfigError
 from headrace.net.address import Address
 from headrace.net.network import Buffer, Link, LinkClosed, Network
 from headrace.net.peers import REQUEST_SECONDS, PeerUnreachable, Purpose
@@ -42,6 +45,8 @@ MOST_LINKS: Final = {
 log = structlog.get_logger(__name__)
 
 Find = Callable[[int], BrokerNode | None]
+TlsContext = Callable[[Endpoint], ssl.SSLContext | None]
+"""What a link to an endpoint is encrypted by; None where it is not. `ConfigError` where it should be and cannot."""
 Encode = Callable[[int], Sequence[Buffer]]
 """The body of a request in a feature level."""
 _OF_LEVEL: Final = -1
@@ -66,11 +71,14 @@ class PeerIdentity:
 class LinkedPeers:
     """The other brokers, by their ids. Implements `headrace.net.peers.Peers`."""
 
-    def __init__(self, *, me: PeerIdentity, network: Network, find: Find, rng: Random) -> None:
+    def __init__(
+        self, *, me: PeerIdentity, network: Network, find: Find, rng: Random, tls: TlsContext = lambda _: None
+    ) -> None:
         self._me = me
         self._network = network
         self._find = find
         self._rng = rng
+        self._tls = tls
         self._lanes: dict[tuple[int, Purpose], list[_Lane]] = {}
         self._is_closed = False
 
@@ -183,7 +191,7 @@ class LinkedPeers:
         lanes = self._lanes.setdefault((broker_id, purpose), [])
         best = min(lanes, key=lambda lane: lane.in_use, default=None)
         if best is None or (best.in_use and len(lanes) < MOST_LINKS[purpose]):
-            best = _Lane(broker_id, self._me, self._network, self._find, self._rng)
+            best = _Lane(broker_id, self._me, self._network, self._find, self._rng, self._tls)
             lanes.append(best)
         return best
 
@@ -191,7 +199,9 @@ class LinkedPeers:
 class _Lane:
     """One link to one broker, made again when it is lost."""
 
-    def __init__(self, broker_id: int, me: PeerIdentity, network: Network, find: Find, rng: Random) -> None:
+    def __init__(
+        self, broker_id: int, me: PeerIdentity, network: Network, find: Find, rng: Random, tls: TlsContext
+    ) -> None:
         self.in_use = 0
         """Requests that wait for the link or on it."""
         self._broker_id = broker_id
@@ -199,10 +209,11 @@ class _Lane:
         self._network = network
         self._find = find
         self._rng = rng
+        self._tls = tls
         self._link: Link | None = None
         self._spoken = BEFORE_LEVELS
         """The feature levels of the broker at the other end."""
-        self._address: Address | None = None
+        self._endpoint: Endpoint | None = None
         self._connecting: asyncio.Task[str | None] | None = None
         self._failures = 0
         self._not_before = 0.0
@@ -214,10 +225,10 @@ class _Lane:
             node = self._find(self._broker_id)
             if node is None:
                 raise PeerUnreachable(self._broker_id, "it is not registered", was_sent=False)
-            if self._link is not None and not self._link.is_closed and self._address == (node.host, node.port):
+            if self._link is not None and not self._link.is_closed and self._endpoint == node.for_brokers:
                 return self._link
             if self._connecting is None or self._connecting.done():
-                connecting = self._connect(Address(node.host, node.port))
+                connecting = self._connect(node.for_brokers)
                 self._connecting = asyncio.create_task(connecting, name=f"connect to {self._broker_id}")
             attempt = self._connecting
             await asyncio.wait([attempt])
@@ -244,21 +255,21 @@ class _Lane:
         if self._connecting is not None:
             await asyncio.wait([self._connecting])
 
-    async def _connect(self, address: Address) -> str | None:
+    async def _connect(self, endpoint: Endpoint) -> str | None:
         """Make the link; returns what was in the way."""
         loop = asyncio.get_running_loop()
-        if self._address != address:
+        if self._endpoint != endpoint:
             self._failures = 0
             self._not_before = 0.0
         if self._link is not None:
             self._link.close()
-        self._address, self._link = address, None
+        self._endpoint, self._link = endpoint, None
         try:
             await asyncio.sleep(max(self._not_before - loop.time(), 0.0))
-            self._link = await self._greeted(address)
-        except (OSError, ProtocolViolation, CodedError) as error:
+            self._link = await self._greeted(endpoint)
+        except (OSError, ProtocolViolation, CodedError, ConfigError) as error:
             self._failures += 1
-            return f"{address}: {str(error) or type(error).__name__}"
+            return f"{Address(endpoint.host, endpoint.port)}: {str(error) or type(error).__name__}"
         else:
             self._failures = 0
             return None
@@ -269,8 +280,11 @@ class _Lane:
         longest = min(FIRST_PAUSE * float(2 ** min(self._failures, 10)), LONGEST_PAUSE)
         return longest * self._rng.uniform(0.5, 1.0)
 
-    async def _greeted(self, address: Address) -> Link:
-        link = await self._network.connect(*address, CONNECT_SECONDS)
+    async def _greeted(self, endpoint: Endpoint) -> Link:
+        context = self._tls(endpoint)
+        # Networks of before there was TLS take no context.
+        secured = {} if context is None else {"tls": context}
+        link = await self._network.connect(endpoint.host, endpoint.port, CONNECT_SECONDS, **secured)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 self._spoken = await greet(link, self._me, self._broker_id, self._rng)

@@ -3,7 +3,7 @@ DescribeProducers, version 0.
 
 - DescribeCluster: v1 asks for brokers (1) or controllers (2). Controllers are not a kind of their own here, so 2 is
   MISMATCHED_ENDPOINT_TYPE, as a Kafka broker answers, and any other UNSUPPORTED_ENDPOINT_TYPE. v2 can ask for fenced
-  brokers; there are none.
+  brokers; there are none. Brokers are told by their endpoints of the listener on which the request came.
 - DescribeLogDirs: null asks for every partition; those that are not held here are left out. A broker has one log
   directory. v4 adds the size of its disk; v5 whether it takes new partitions, which it always does.
 - AlterReplicaLogDirs: a broker has one log directory, any other is LOG_DIR_NOT_FOUND. To name it changes nothing, as in
@@ -52,8 +52,9 @@ async def handle_describe_cluster(ctx: Context, request: Any, info: RequestInfo)
     if request.include_cluster_authorized_operations:
         answer["cluster_authorized_operations"] = cluster_operations(ctx, info)
     answer["brokers"] = [
-        {"broker_id": b.id, "host": b.host, "port": b.port, "rack": b.rack, "is_fenced": False}
+        {"broker_id": b.id, "host": endpoint.host, "port": endpoint.port, "rack": b.rack, "is_fenced": False}
         for b in image.brokers.values()
+        if (endpoint := b.endpoint(info.listener)) is not None
     ]
     return answer
 

@@ -5,7 +5,6 @@ from typing import Any
 
 from headrace.cluster.image import Topic
 from headrace.config import (
-    BROKER_SETTINGS,
     CLIENT_METRICS_SETTINGS,
     OWN_GROUP_SETTINGS,
     TOPIC_SETTINGS,
@@ -14,6 +13,7 @@ from headrace.config import (
     Setting,
     Source,
     Value,
+    broker_setting,
     effective_topic,
     render,
 )
@@ -45,14 +45,14 @@ def describe_broker_configs(
     return [
         _describe(
             setting,
-            config[name],
-            config.trace(name),
+            config.in_force(setting),
+            config.trace(setting.name),
             synonyms=synonyms,
             documentation=documentation,
             read_only=not setting.dynamic,
         )
-        for name, setting in BROKER_SETTINGS.items()
-        if not setting.obsolete or any(found.source is not Source.DEFAULT for found in config.trace(name))
+        for setting in config.settings()
+        if not setting.obsolete or any(found.source is not Source.DEFAULT for found in config.trace(setting.name))
     ]
 
 
@@ -113,8 +113,8 @@ def describe_given(
     """The settings that are set for all brokers, and nothing else: they have no values in force of their own."""
     return [
         _describe(
-            BROKER_SETTINGS[name],
-            BROKER_SETTINGS[name].parse(text),
+            broker_setting(name),
+            broker_setting(name).parse(text),
             [FoundValue(name, text, Source.DYNAMIC_DEFAULT_BROKER)],
             synonyms=synonyms,
             documentation=documentation,

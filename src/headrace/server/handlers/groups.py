@@ -67,14 +67,20 @@ async def _find(ctx: Context, info: RequestInfo, key_type: int, key: str) -> dic
         kind = ResourceType.GROUP if key_type == KeyType.GROUP else ResourceType.TRANSACTIONAL_ID
         require(ctx, info, AclOperation.DESCRIBE, kind, key)
         node = await (ctx.groups.find(key) if key_type == KeyType.GROUP else ctx.transactions.find(key))
+        endpoint = node.endpoint(info.listener)
+        if endpoint is None:
+            raise CodedError(
+                ErrorCode.coordinator_not_available,
+                f"broker {node.id} coordinates it and has no {info.listener} listener",
+            )
     except CodedError as error:
         return {"error_code": error.code, "error_message": error.message, "node_id": -1, "host": "", "port": -1}
     return {
         "error_code": ErrorCode.none,
         "error_message": "",
         "node_id": node.id,
-        "host": node.host,
-        "port": node.port,
+        "host": endpoint.host,
+        "port": endpoint.port,
     }
 
 

@@ -5,6 +5,9 @@ by id. One that does not exist is created where `auto.create.topics.enable` and 
 the same answer with its leader (Kafka answers LEADER_NOT_AVAILABLE first and lets the client ask again). The answer
 is returned as bytes, put together from topics that are kept encoded: see `metadata_cache`.
 
+Brokers are told by their endpoints of the listener on which the request came; those that have none there are left out,
+and what they lead is LISTENER_NOT_FOUND (LEADER_NOT_AVAILABLE before v6).
+
 - v0: an empty list of topics asks for all; from v1 on null asks for all, an empty list for none.
 - v4 lets the client forbid creation; older ones cannot.
 - v8 adds authorized operations (of the cluster only up to v10), INT32_MIN where they were not asked for.
@@ -22,7 +25,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from headrace.cluster.image import BrokerNode, ClusterImage, Topic
+from headrace.cluster.image import BrokerNode, ClusterImage, Endpoint, Topic
 from headrace.cluster.metadata_writer import TopicSpec
 from headrace.cluster.topics import INTERNAL, validate_name
 from headrace.net.pacing import paced
@@ -33,7 +36,7 @@ from headrace.security.acl import AclOperation, ResourceType
 from ..context import Context, RequestInfo
 from ..dispatch import Handler
 from .authorized import NOT_ASKED, cluster_operations, is_free, may, may_see, operations, require
-from .metadata_cache import TopicCache, assemble, describe_partition, encode_topic
+from .metadata_cache import Reach, TopicCache, assemble, describe_partition, encode_topic
 from .topics import may_create
 
 PAGE: Final = 2000
@@ -54,9 +57,9 @@ async def handle_metadata(ctx: Context, request: Any, info: RequestInfo) -> byte
     encoded: list[bytes] = []
     if getattr(request, "include_topic_authorized_operations", False):
         for allowed, some in (await _by_operations(ctx, info, topics)).items():
-            encoded += await _encoded(ctx.image, some, info.version, allowed)
+            encoded += await _encoded(ctx.image, some, info, allowed)
     else:
-        encoded = await _encoded(ctx.image, topics, info.version, NOT_ASKED)
+        encoded = await _encoded(ctx.image, topics, info, NOT_ASKED)
     return assemble(info.version, _cluster(ctx, request, info), encoded + problems)
 
 
@@ -79,13 +82,14 @@ async def _by_operations(ctx: Context, info: RequestInfo, topics: list[Topic]) -
     return grouped
 
 
-async def _encoded(image: ClusterImage, topics: list[Topic], version: int, operations: int) -> list[bytes]:
+async def _encoded(image: ClusterImage, topics: list[Topic], info: RequestInfo, allowed: int) -> list[bytes]:
     """The topics in bytes, with a breath for others every now and then."""
     cache = _CACHES.setdefault(image, TopicCache())
-    encoded = cache.encoded(topics[:_BREATH], image, version, operations)
+    version, listener = info.version, info.listener
+    encoded = cache.encoded(topics[:_BREATH], image, version, allowed, listener)
     for start in range(_BREATH, len(topics), _BREATH):
         await asyncio.sleep(0)
-        encoded += cache.encoded(topics[start : start + _BREATH], image, version, operations)
+        encoded += cache.encoded(topics[start : start + _BREATH], image, version, allowed, listener)
     return encoded
 
 
@@ -94,7 +98,11 @@ def _cluster(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     wants_operations = getattr(request, "include_cluster_authorized_operations", False)
     return {
         "throttle_time": 0,
-        "brokers": [_broker(broker) for broker in image.brokers.values()],
+        "brokers": [
+            _broker(broker, endpoint)
+            for broker in image.brokers.values()
+            if (endpoint := broker.endpoint(info.listener)) is not None
+        ],
         "cluster_id": image.cluster_id,
         "controller_id": image.controller_id,
         "cluster_authorized_operations": cluster_operations(ctx, info) if wants_operations else NOT_ASKED,
@@ -102,8 +110,8 @@ def _cluster(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     }
 
 
-def _broker(broker: BrokerNode) -> dict[str, Any]:
-    return {"node_id": broker.id, "host": broker.host, "port": broker.port, "rack": broker.rack}
+def _broker(broker: BrokerNode, endpoint: Endpoint) -> dict[str, Any]:
+    return {"node_id": broker.id, "host": endpoint.host, "port": endpoint.port, "rack": broker.rack}
 
 
 async def _find_topics(ctx: Context, request: Any, info: RequestInfo) -> tuple[list[Topic], list[dict[str, Any]]]:
@@ -164,6 +172,7 @@ async def handle_describe_topic_partitions(ctx: Context, request: Any, info: Req
         return {"throttle_time": 0, "topics": refused, "next_cursor": None}
     left = max(1, min(PAGE, request.response_partition_limit))
     answered: list[dict[str, Any]] = []
+    reach = Reach.of(ctx.image, info.listener)
     next_cursor = None
     is_named = bool(request.topics)
     async for name, first in paced(_from_cursor(ctx.image, request)):
@@ -179,7 +188,7 @@ async def handle_describe_topic_partitions(ctx: Context, request: Any, info: Req
             next_cursor = {"topic_name": name, "partition_index": first}
             break
         allowed = operations(ctx, info, ResourceType.TOPIC, name)
-        page, left = _page(topic, first, left, frozenset(ctx.image.brokers), allowed)
+        page, left = _page(topic, first, left, reach, allowed)
         answered.append(page)
         reached = first + len(page["partitions"])
         if reached < len(topic.partitions):
@@ -212,14 +221,14 @@ def _names_in_order(image: ClusterImage) -> list[str]:
     return names
 
 
-def _page(topic: Topic, first: int, limit: int, alive: frozenset[int], allowed: int) -> tuple[dict[str, Any], int]:
+def _page(topic: Topic, first: int, limit: int, reach: Reach, allowed: int) -> tuple[dict[str, Any], int]:
     states = topic.partitions[first : first + limit]
     page = {
         "error_code": ErrorCode.none,
         "name": topic.name,
         "topic_id": topic.id,
         "is_internal": topic.internal,
-        "partitions": [describe_partition(first + step, state, alive) for step, state in enumerate(states)],
+        "partitions": [describe_partition(first + step, state, reach) for step, state in enumerate(states)],
         "topic_authorized_operations": allowed,
     }
     return page, limit - len(states)

@@ -2,7 +2,8 @@
 
 An answer may hold 100,000 topics, and every client of a large cluster asks again every few minutes. So each topic's
 bytes are kept until it changes, for each version asked for; and as most partitions of a cluster are alike, so are
-theirs. The layout of a topic is written here by hand, three times as fast as from its shape:
+theirs. Who asks on a listener that not all brokers have is told other leaders, and so there are bytes of its own. The
+layout of a topic is written here by hand, three times as fast as from its shape:
 
     error code i16 | name | id (v10+) | is internal (v1+) | partitions | authorized operations (v8+) | tags (v9+)
 """
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cache
 from struct import Struct
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 from kio.index import load_response_schema
 
@@ -24,7 +25,9 @@ from headrace.protocol.schema import response_shape
 NO_LEADER: Final = -1
 _SPARE: Final = 1000
 _MOST_PARTITIONS: Final = 10_000
+_MOST_REACHES: Final = 8
 _FIRST_WITH_INTERNAL: Final = 1
+_FIRST_WITH_LISTENER_ERRORS: Final = 6
 _FIRST_WITH_OPERATIONS: Final = 8
 _FIRST_WITH_IDS: Final = 10
 _I32: Final = Struct(">i").pack
@@ -32,21 +35,48 @@ _Form = tuple[int, int]
 _SIZES_AFTER_TOPICS: Final = {"cluster_authorized_operations": 4, "error_code": 2}
 
 
+class Reach(NamedTuple):
+    """The brokers, as those who ask on one listener see them."""
+
+    alive: frozenset[int]
+    reachable: frozenset[int]
+    """Those that have the listener."""
+
+    @classmethod
+    def of(cls, image: ClusterImage, listener: str) -> "Reach":
+        return cls(frozenset(image.brokers), image.reachable(listener))
+
+
 class TopicCache:
     """The encoded topics of one image."""
 
     def __init__(self) -> None:
         self._alive: frozenset[int] = frozenset()
+        self._of_reach: dict[Reach, _Encoder] = {}
+
+    def encoded(
+        self, topics: Iterable[Topic], image: ClusterImage, version: int, operations: int, listener: str
+    ) -> list[bytes]:
+        """Each topic as an element of the `topics` array of that version."""
+        reach = Reach.of(image, listener)
+        if reach.alive != self._alive or (reach not in self._of_reach and len(self._of_reach) >= _MOST_REACHES):
+            self._alive = reach.alive
+            self._of_reach.clear()
+        encoder = self._of_reach.get(reach)
+        if encoder is None:
+            encoder = self._of_reach[reach] = _Encoder(reach)
+        return encoder.encoded(topics, image, version, operations)
+
+
+class _Encoder:
+    """The encoded topics, for those who reach the same brokers."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
         self._forms: dict[_Form, dict[str, tuple[Topic, bytes]]] = {}
         self._partitions: dict[tuple[int, int, PartitionState], bytes] = {}
 
     def encoded(self, topics: Iterable[Topic], image: ClusterImage, version: int, operations: int) -> list[bytes]:
-        """Each topic as an element of the `topics` array of that version."""
-        alive = frozenset(image.brokers)
-        if alive != self._alive:
-            self._alive = alive
-            self._forms.clear()
-            self._partitions.clear()
         kept = self._forms.setdefault((version, operations), {})
         if len(kept) > 2 * len(image) + _SPARE:
             kept.clear()
@@ -86,26 +116,34 @@ class TopicCache:
         if found is None:
             if len(self._partitions) >= _MOST_PARTITIONS:
                 self._partitions.clear()
-            values = describe_partition(index, state, self._alive)
+            values = describe_partition(index, state, self._reach, version)
             found = self._partitions[key] = bytes(
                 encode_entity(_entity_of(_topic_entity(version), "partitions"), values)
             )
         return found
 
 
-def describe_partition(index: int, state: PartitionState, alive: frozenset[int]) -> dict[str, Any]:
-    led = state.leader in alive
+def describe_partition(
+    index: int, state: PartitionState, reach: Reach, version: int = _FIRST_WITH_LISTENER_ERRORS
+) -> dict[str, Any]:
+    """A partition; `version` is Metadata's."""
+    led = state.leader in reach.reachable
     return {
-        "error_code": ErrorCode.none if led else ErrorCode.leader_not_available,
+        "error_code": ErrorCode.none if led else _unreachable(state.leader, reach, version),
         "partition_index": index,
         "leader_id": state.leader if led else NO_LEADER,
         "leader_epoch": state.leader_epoch,
         "replica_nodes": state.replicas,
         "isr_nodes": state.isr,
-        "offline_replicas": [replica for replica in state.replicas if replica not in alive],
+        "offline_replicas": [replica for replica in state.replicas if replica not in reach.reachable],
         "eligible_leader_replicas": state.elr,
         "last_known_elr": state.last_known_elr,
     }
+
+
+def _unreachable(leader: int, reach: Reach, version: int) -> ErrorCode:
+    lacks_listener = leader in reach.alive and version >= _FIRST_WITH_LISTENER_ERRORS
+    return ErrorCode.listener_not_found if lacks_listener else ErrorCode.leader_not_available
 
 
 def encode_topic(version: int, values: Mapping[str, Any]) -> bytes:

@@ -1,9 +1,9 @@
 """Hello, and what else only brokers of one cluster ask each other: the API keys from 20000 on.
 
-A connection becomes a broker's by the handshake of `headrace.security.hello`, on any listener, once, and before
-anything else is known of it. Who fails is told so and the connection closed. Until then every other key from 20000 on,
-but for that of `handlers.health`, closes the connection: no client has one. Requests of brokers run side by side;
-answers keep their order.
+A connection becomes a broker's by the handshake of `headrace.security.hello`, once, and before anything else is known
+of it: on the listener for brokers where one is configured, and nowhere else; on any where none is. Who fails is told so
+and the connection closed. Until then every other key from 20000 on, but for that of `handlers.health`, closes the
+connection: no client has one. Requests of brokers run side by side; answers keep their order.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,7 +20,6 @@ from headrace.protocol.levels import level_of
 from headrace.protocol.peer import InternalApi, Message, decode_message, encode_message, failure
 from headrace.security.hello import NONCE_BYTES, Greeting, Role
 
-from ..authentication import Authenticator
 from ..clustered.peers import PeerIdentity, spoken_levels
 from ..connection import Connection, Parts, Slot
 
@@ -46,12 +45,13 @@ class PeerGate:
         me: PeerIdentity,
         rng: Random,
         handlers: Mapping[int, PeerHandler],
-        authenticator: Authenticator | None = None,
+        only_listener: str | None = None,
     ) -> None:
         self._me = me
         self._rng = rng
         self._handlers = handlers
-        self._authenticator = authenticator
+        self._only_listener = only_listener
+        """The listener that brokers come in by; None for any."""
         self._greetings: WeakKeyDictionary[Connection, Greeting] = WeakKeyDictionary()
         """What was said on connections whose other end has not proved yet who it is."""
         self._running = Tasks()
@@ -95,7 +95,11 @@ class PeerGate:
     def _hello(self, connection: Connection, body: memoryview) -> Message:
         if len(body) > LONGEST_HELLO:
             raise ProtocolViolation(f"a greeting of {len(body)} bytes")
-        if connection.peer_broker is not None or (self._authenticator is not None and connection.is_known):
+        if self._only_listener not in (None, connection.listener_name):
+            raise ProtocolViolation(
+                f"a greeting on the listener {connection.listener_name}; brokers come in by {self._only_listener}"
+            )
+        if connection.peer_broker is not None or (connection.authenticator is not None and connection.is_known):
             raise ProtocolViolation("a greeting on a connection that is known already")
         values = decode_message(body).values
         greeting = self._greetings.pop(connection, None)
@@ -136,8 +140,8 @@ class PeerGate:
         if not greeting.is_proved(self._me.secret, Role.ASKER, str(values.get("proof"))):
             raise _refused("it does not know the cluster's secret")
         principal = broker_principal(greeting.asker)
-        if self._authenticator is not None:
-            self._authenticator.admit(connection, principal)
+        if connection.authenticator is not None:
+            connection.authenticator.admit(connection, principal)
         connection.principal = principal
         connection.peer_broker = greeting.asker
         return Message({})

@@ -10,10 +10,12 @@ broker has come. Every broker can be elected, so all that live are voters; obser
 - Any other partition than `__cluster_metadata` 0 is UNKNOWN_TOPIC_OR_PARTITION.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
-from headrace.cluster.image import NO_LEADER
+from headrace.cluster.image import NO_LEADER, BrokerNode, Endpoint
 from headrace.cluster.metadata_writer import Quorum, QuorumReplica
+from headrace.config.listeners import PLAINTEXT
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.security.acl import AclOperation
@@ -41,12 +43,16 @@ async def handle_describe_quorum(ctx: Context, request: Any, info: RequestInfo) 
     nodes = [
         {
             "node_id": node.id,
-            "listeners": [{"name": ctx.config.listener.protocol, "host": node.host, "port": node.port}],
+            "listeners": [{"name": e.name, "host": e.host, "port": e.port} for e in _endpoints(node)],
         }
         for node in ctx.image.brokers.values()
         if node.id in quorum.replicas
     ]
     return {"error_code": ErrorCode.none, "error_message": None, "topics": topics, "nodes": nodes}
+
+
+def _endpoints(node: BrokerNode) -> Sequence[Endpoint]:
+    return node.endpoints or [Endpoint(PLAINTEXT, PLAINTEXT, node.host, node.port)]
 
 
 def _partition(ctx: Context, quorum: Quorum, topic: str, index: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from headrace.storage.flusher import Flusher
 
 from ..authentication import LoginCounts
 from ..health import BrokerHealth, Member
-from ..listener import Listener
+from ..listener import Listeners
 from .disk_trend import DiskTrend
 from .gc_pauses import GcPauses
 from .group_lag import GroupLag
@@ -48,7 +48,7 @@ class Watched:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     health: BrokerHealth
-    listener: Listener
+    listeners: Listeners
     loop_delay: LoopDelay
     times: RequestTimes
     group_lag: GroupLag
@@ -169,10 +169,10 @@ class BrokerCollector:
                 put(name, value, times.name)
         for code, count in watched.produce_errors.items():
             put("headrace_produce_errors_total", count, ErrorCode(code).name)
-        connections = watched.listener.connections
+        connections = watched.listeners.connections
         put("headrace_connections", len(connections))
-        put("headrace_connections_accepted_total", watched.listener.accepted)
-        put("headrace_connections_refused_total", watched.listener.refused)
+        put("headrace_connections_accepted_total", watched.listeners.accepted)
+        put("headrace_connections_refused_total", watched.listeners.refused)
         logins = watched.logins()
         put("headrace_logins_total", logins.succeeded - logins.repeated, "succeeded")
         put("headrace_logins_total", logins.repeated, "repeated")
