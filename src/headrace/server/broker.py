@@ -377,8 +377,9 @@ class Broker:
 
     def _make_authenticator(self, loop: asyncio.AbstractEventLoop) -> Authenticator | None:
         """`ConfigError` where nobody could log in."""
-        protocol = self.config.listener.protocol
-        return self._sasl.authenticator(loop, protocol) if protocol in (SASL_PLAINTEXT, SASL_SSL) else None
+        listener = self.config.listener
+        asks_for_login = listener.protocol in (SASL_PLAINTEXT, SASL_SSL)
+        return self._sasl.authenticator(loop, listener.protocol) if asks_for_login else None
 
     def _make_tls(self, loop: asyncio.AbstractEventLoop) -> "ListenerTls | None":
         """`ConfigError` where the listener speaks TLS and cannot."""

@@ -131,7 +131,7 @@ class ListenerTls:
         return str(self._value(_MAPPING_RULES))
 
     def _value(self, name: str) -> object:
-        return self._config[name]
+        return self._config.of_listener(self.listener, name)
 
     def _text(self, name: str) -> str | None:
         value = self._value(name)
@@ -140,6 +140,11 @@ class ListenerTls:
     def _list(self, name: str) -> tuple[str, ...]:
         value = self._value(name)
         return value if isinstance(value, tuple) else ()
+
+    def _client_auth(self) -> str:
+        if self._asks_for_login:  # as in Kafka: what stands for all listeners is not meant for those with SASL
+            return str(self._config.own_of_listener(self.listener, _CLIENT_AUTH) or "none")
+        return str(self._value(_CLIENT_AUTH))
 
     def _settings(self) -> ServerTlsSettings:
         text = self._text
@@ -154,7 +159,7 @@ class ListenerTls:
             truststore_location=text("ssl.truststore.location"),
             truststore_password=text("ssl.truststore.password"),
             truststore_certificates=text("ssl.truststore.certificates"),
-            client_auth="none" if self._asks_for_login else str(self._value(_CLIENT_AUTH)),
+            client_auth=self._client_auth(),
             protocols=self._list("ssl.enabled.protocols"),
             cipher_suites=self._list("ssl.cipher.suites"),
             endpoint_identification=text("ssl.endpoint.identification.algorithm") or "",
