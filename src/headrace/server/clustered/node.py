@@ -226,7 +226,7 @@ class PeerService:
         self._replicate = ReplicateHandler(self._loop, replicas, sending)
         self._gate: PeerGate | None = None
 
-    def open(self, context: Context, authenticator: Authenticator | None) -> ServePeer:
+    def open(self, context: Context, authenticator: Authenticator | None, audit: PeerHandler) -> ServePeer:
         """What the dispatcher calls, once there is a context."""
         verifier = Verifier(self._me.broker_id, context.transactions, None)
         handlers: dict[int, PeerHandler] = {
@@ -238,6 +238,7 @@ class PeerService:
             InternalApi.LOG_ENDS: self._member.serve_log_ends,
             InternalApi.UPDATE_LEVEL: self._member.serve_update_level,
             InternalApi.VERIFY: lambda message, _: verifier.serve(message),
+            InternalApi.AUDIT: audit,
             InternalApi.FORWARD: Forwarded(self._me.broker_id, context, HANDLERS),
         }
         self._gate = PeerGate(self._me, self._rng, handlers, authenticator)
