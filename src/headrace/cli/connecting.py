@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headrace.ops.groups import GroupAdmin
     from headrace.ops.observer import Observer
     from headrace.ops.operations import Operations
+    from headrace.ops.security import SecurityOperations
     from headrace.ops.transactions import TransactionOperations
 
 Properties = list[str] | None
@@ -86,6 +87,16 @@ def transaction_operations(bootstrap: str, properties: Properties) -> "Transacti
     target = resolve_target(bootstrap, properties)
     with _located(target):
         return TransactionOperations(target.bootstrap, for_columnar(target.settings), **_waiting(target))
+
+
+def security_operations(bootstrap: str, properties: Properties) -> "SecurityOperations":
+    """A client for who may do what."""
+    with lean_imports():
+        from headrace.ops.security import SecurityOperations
+
+    target = resolve_target(bootstrap, properties)
+    with _located(target):
+        return SecurityOperations(target.bootstrap, for_columnar(target.settings), **_waiting(target))
 
 
 def record_reader(

@@ -11,7 +11,10 @@ import typer
 from headrace import __version__
 
 from . import (
+    acl,
+    audit,
     broker,
+    cert,
     cluster,
     config,
     consume,
@@ -23,11 +26,15 @@ from . import (
     pipeline,
     produce,
     profile,
+    quota,
     schema,
+    tenant,
+    token,
     top,
     topic,
     txn,
     up,
+    user,
     zookeeper,
 )
 from .arguments import hide_secrets
@@ -70,6 +77,12 @@ app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(config.app, name="config")
+app.add_typer(acl.app, name="acl")
+app.add_typer(user.app, name="user")
+app.add_typer(quota.app, name="quota")
+app.add_typer(tenant.app, name="tenant")
+app.add_typer(token.app, name="token")
+app.add_typer(cert.app, name="cert")
 app.add_typer(schema.app, name="schema")
 app.add_typer(txn.app, name="txn")
 app.add_typer(log.app, name="log")
@@ -77,6 +90,7 @@ app.add_typer(profile.app, name="profile")
 produce.register(app)
 consume.register(app)
 app.add_typer(pipeline.app, name="pipeline")
+audit.register(app)
 top.register(app)
 doctor.register(app)
 add_client_options(app)

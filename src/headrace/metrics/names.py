@@ -121,6 +121,9 @@ _SECTIONS: Final = {
         _counter(
             "headrace_produce_errors_total", "Partitions of Produce requests that were refused, by error.", "error"
         ),
+        _counter("headrace_audit_events_total", "Events of the audit log, with those that are only counted.", "kind"),
+        _counter("headrace_audit_events_lost_total", "Events of the audit log that had no room in its queue."),
+        _gauge("headrace_audit_queue_bytes", "Events of the audit log that wait to be written to its topic."),
         _gauge("headrace_requests_pending", "Requests that are read and not answered."),
         _gauge(
             "headrace_response_queue_bytes", "Bytes of answers that clients are slow to take, without ranges of logs."

@@ -52,6 +52,8 @@ class InternalApi(IntEnum):
     """The health of the broker that is asked, as `headrace.health.HealthReport` has it; any client may ask."""
     UPDATE_LEVEL = 20_020
     """Raises the cluster's feature level (`protocol.levels`): asked by an operator, passed on to the controller."""
+    AUDIT = 20_030
+    """A batch of audit events for the leader of their topic: `server.audit_topic`."""
     REPLICATE = 20_005
     """A follower asks its leader for records; a body of its own: `protocol.replicate`."""
 

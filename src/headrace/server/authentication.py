@@ -71,6 +71,10 @@ _ADMITTED: Final[dict[AuthenticationState, frozenset[int]]] = {
 }
 
 
+OnLogin = Callable[[Connection, str, str, str], None]
+"""Given the mechanism, the principal (where it failed: as it was claimed), and why it failed, if it did."""
+
+
 class Reply(NamedTuple):
     """How a client is answered, in the form of the token that it sent."""
 
@@ -145,6 +149,8 @@ class Authenticator:
         """By address, for those where somebody waits."""
         self._running = Tasks()
         self.counts = LoginCounts()
+        self.on_login: OnLogin = lambda _connection, _mechanism, _principal, _failure: None
+        """Told of each verdict."""
 
     def open(self, connection: Connection) -> None:
         """A connection was accepted."""
@@ -299,6 +305,7 @@ class Authenticator:
         if isinstance(verdict, AuthenticationFailed):
             self._tell_wrong(login, verdict)
             return
+        self.on_login(connection, login.mechanism, verdict.principal, "")
         lifetime = self._lifetime(login.mechanism, verdict)
         self._let_in(connection, verdict, lifetime)
         login.slot.answer(login.reply.right(verdict.token, lifetime or 0))
@@ -316,6 +323,8 @@ class Authenticator:
     def _failed(self, connection: Connection, mechanism: str, failure: AuthenticationFailed) -> float:
         """Count a failed login; the seconds until it is answered."""
         self.counts.failed += 1
+        reason = failure.reason or "a wrong user name or password"
+        self.on_login(connection, mechanism, f"User:{failure.user}", reason)
         failed = self._failed_logins.failed(connection.peer, self._loop.time())
         if failed.is_reported:
             log.warning(
@@ -323,7 +332,7 @@ class Authenticator:
                 user=shown(failure.user),
                 peer=connection.peer,
                 mechanism=mechanism,
-                reason=failure.reason or "a wrong user name or password",
+                reason=reason,
                 failures=failed.failures,
             )
         return failed.delay

@@ -29,6 +29,7 @@ from headrace.cluster.sqlite import SqliteStore
 from headrace.cluster.store import MetadataStore, SharedStore, StoreError
 from headrace.config import BrokerConfig, Reloaded
 from headrace.config import Listener as Address
+from headrace.config.audit import AUDIT, AUDIT_LEVEL, AUDIT_RETENTION
 from headrace.config.metrics import MOST_PARTITIONS, REQUEST_METRICS
 from headrace.config.sasl import ADD_SCRAM
 from headrace.coordinator.groups.service import GroupCoordinator
@@ -41,6 +42,7 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError
 from headrace.replication.cleaner import Cleaner
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.security.audit import AuditLevel, AuditLog, AuditTarget, login
 from headrace.security.authorizer import authorizer_of
 from headrace.security.quotas.client_quotas import ClientQuotas, Windows
 from headrace.security.sasl.first_users import parse_first_users
@@ -50,12 +52,13 @@ from headrace.storage.manager import LogManager
 from headrace.storage.retention_clock import RetentionClock
 
 from . import compiled
+from .audit_topic import AuditPartition, AuditTopic
 from .clustered.identification import Identification
 from .clustered.node import FOLLOWERS_SECONDS, Clustered, cluster_secret
 from .connection import Connection, Parts, Serve
 from .context import Context
 from .descriptors import divide, raise_limit
-from .dispatch import Dispatcher, RawHandler
+from .dispatch import Dispatcher, RawHandler, listener_of
 from .first_users import add_first_users
 from .handlers import HANDLERS
 from .handlers.api_versions import unsupported_api_versions
@@ -116,6 +119,8 @@ class Broker:
         """What was taken so far, to be let go in the reverse order."""
         self._clustered: Clustered | None = None
         """What a lone broker does without."""
+        self._audit: AuditLog | None = None
+        self._audit_topic: AuditTopic | None = None
         self._loop_delay = LoopDelay()
         self._ports: dict[str, int] = {}
         """Those that were really bound, by listener."""
@@ -155,6 +160,8 @@ class Broker:
         """Answer what was asked, bring everything to rest, let go of the data directory."""
         began = self._clock.monotonic()
         log.info("broker stopping", broker=self.config.node_id)
+        if self._audit_topic is not None:
+            await self._audit_topic.stop()
         if self._clustered is not None:
             await self._clustered.leave()
         self._listeners.stop_listening()
@@ -165,6 +172,7 @@ class Broker:
         await self._transactions.close()
         await self._groups.close()
         await self._listeners.drain(DRAIN_SECONDS)
+        await self._close_audit()
         self._retention_clock.save()
         try:
             self._replicas.close()
@@ -212,7 +220,8 @@ class Broker:
         config.refuse_open_listeners()
         advertised = config.advertised_listeners
         self._descriptors = divide(raise_limit())
-        self._sasl = Sasl(config, self._clock, self._world.workers)
+        self._audit = self._make_audit()
+        self._sasl = Sasl(config, self._clock, self._world.workers, self._note_login)
         first_users = parse_first_users(config[ADD_SCRAM] or "")
         self._tls: list[ListenerTls] = []
         self._listeners = self._make_listeners(loop)
@@ -462,7 +471,7 @@ class Broker:
             new_id=lambda: str(UUID(int=rng.getrandbits(128), version=4)),
         )
         self._groups.start()
-        authorizer = authorizer_of(config, image)
+        authorizer = authorizer_of(config, image, None if self._audit is None else self._audit.denied)
         self._transactions = self._make_transactions(image, controller)
         self._transactions.start()
         self._replicas.on_transaction_end = self._groups.transaction_ended
@@ -509,6 +518,8 @@ class Broker:
             level=lambda: self._level if clustered is None else clustered.member.level,
         )
         schemas = self._make_schema_book(image)
+        audit_partition = AuditPartition(self._replicas, self._clock)
+        self._begin_audit(image, controller, audit_partition)
         produce = ProduceHandler(self._replicas, schemas, authorizer)
         self._metrics = self._make_metrics(image, produce)
         raw: dict[ApiKey, RawHandler] = {ApiKey.PRODUCE: produce, ApiKey.FETCH: self._fetch}
@@ -517,13 +528,14 @@ class Broker:
             HANDLERS,
             raw,
             unsupported_api_versions,
-            serve_peer=None if clustered is None else clustered.service.open(context),
+            serve_peer=None if clustered is None else clustered.service.open(context, audit_partition.serve),
             relay=None if clustered is None else clustered.relay(),
             ready=None if clustered is None else clustered.member.is_ready,
             is_out_of_touch=lambda: clustered is not None and clustered.member.is_out_of_touch,
             describe_health=HealthHandler(self._health.report, authorizer),
             times=self._metrics.watched.times if config[REQUEST_METRICS] else None,
             update_level=LevelHandler(self._update_level, authorizer),
+            audit=self._audit,
         )
         self._held.push_async_callback(dispatcher.close)
         self._hold_to_quotas(loop, image, dispatcher)
@@ -606,6 +618,43 @@ class Broker:
         self._chores.keep("follow schemas", book.follow)
         return book
 
+    def _make_audit(self) -> AuditLog | None:
+        target = AuditTarget(self.config[AUDIT])
+        if target is AuditTarget.OFF:
+            return None
+        level = AuditLevel[str(self.config[AUDIT_LEVEL]).upper()]
+        return AuditLog(broker_id=self.config.node_id, clock=self._clock, target=target, level=level)
+
+    def _begin_audit(self, image: ClusterImage, controller: Controller, partition: AuditPartition) -> None:
+        if self._audit is None:
+            return
+        self._chores.every(SWEEP_SECONDS, "audit", self._audit.sweep)
+        if self.config[AUDIT] != AuditTarget.TOPIC:
+            return
+        self._audit_topic = AuditTopic(
+            broker_id=self.config.node_id,
+            queued=self._audit.queued,
+            image=image,
+            controller=controller,
+            partition=partition,
+            clock=self._clock,
+            replication_factor=1 if self.config.lone else int(self.config["offsets.topic.replication.factor"]),
+            retention_ms=int(self.config[AUDIT_RETENTION]),
+            peers=None if self._clustered is None else self._clustered.peers,
+        )
+        self._audit_topic.start()
+
+    def _note_login(self, connection: Connection, mechanism: str, principal: str, failure: str) -> None:
+        if self._audit is not None:
+            self._audit.record(login(principal, connection.peer, listener_of(connection), mechanism, error=failure))
+
+    async def _close_audit(self) -> None:
+        if self._audit is not None:
+            self._audit.close()
+        if self._audit_topic is not None:
+            await self._audit_topic.finish()
+            self._audit_topic.report_rest()
+
     def _make_metrics(self, image: ClusterImage, produce: ProduceHandler) -> BrokerCollector:
         config, clustered, replicas = self.config, self._clustered, self._replicas
         lag = GroupLag(
@@ -636,6 +685,7 @@ class Broker:
                 delayed_fetches=lambda: len(self._fetch.waiting),
                 is_controller=self._is_controller,
                 member=None if clustered is None else clustered.member,
+                audit=self._audit,
             )
         )
 

@@ -28,9 +28,11 @@ from headrace.protocol.guard import check_request, skip_tags
 from headrace.protocol.peer import FIRST_INTERNAL, InternalApi
 from headrace.protocol.schema import request_shape
 from headrace.protocol.stepwise import LARGE, decode_request_in_steps
+from headrace.security.audit import AuditLog
 from headrace.security.quotas.client_quotas import Limits
 from headrace.storage.disk import StorageError
 
+from . import audited
 from .connection import Connection, Parts, Slot
 from .context import Context, RequestInfo
 from .monitoring.request_times import ApiTimes, RequestTimes
@@ -140,6 +142,7 @@ class Dispatcher:
         describe_health: DescribeHealth | None = None,
         times: RequestTimes | None = None,
         update_level: UpdateLevel | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         self._context = context
         self._handlers = {int(key): handler for key, handler in handlers.items()}
@@ -155,6 +158,8 @@ class Dispatcher:
         self._times = times
         """None where nobody measures."""
         self._update_level = update_level
+        self._audit = audit
+        """None where nothing is recorded."""
         self.throttle: Throttle | None = None
         """None as long as nobody has a quota."""
         self._routes: dict[tuple[int, int], Route] = {}
@@ -232,6 +237,32 @@ class Dispatcher:
         await self._running.close()
 
     def _work(self, info: RequestInfo, entity: Any, request: Request) -> Work:
+        work = self._unrecorded_work(info, entity, request)
+        audit = self._audit
+        if audit is None or info.peer_broker is not None or info.api_key not in audited.AUDITED:
+            return work
+        return self._recorded(audit, info, entity, request.connection, work)
+
+    def _recorded(self, audit: AuditLog, info: RequestInfo, entity: Any, connection: Connection, work: Work) -> Work:
+        """The same work, and an event about what came of it."""
+
+        listener = listener_of(connection)
+
+        async def work_and_record() -> Answer:
+            try:
+                answer = await work()
+            except CodedError as error:
+                await audited.record(audit, info, listener, entity, error)
+                raise
+            except BaseException:
+                audited.record_unknown(audit, info, listener, entity)
+                raise
+            await audited.record(audit, info, listener, entity, answer)
+            return answer
+
+        return work_and_record
+
+    def _unrecorded_work(self, info: RequestInfo, entity: Any, request: Request) -> Work:
         relay = self._relay
 
         def run_here() -> Awaitable[Answer]:
@@ -328,6 +359,11 @@ class Dispatcher:
             return [_RESPONSE_HEAD.pack(4 + len(body), correlation_id) + body]
         log.info("unsupported version", api=api_key, version=version, peer=connection.peer)
         return [_unsupported(api_key, version, correlation_id)]
+
+
+def listener_of(connection: Connection) -> str:
+    """The name of the listener that a connection came by."""
+    return getattr(connection, "listener_name", "")
 
 
 def api_name(api_key: int) -> str:

@@ -22,7 +22,7 @@ from headrace.security.sasl.oauthbearer import OAUTHBEARER, TokenRules, oauthbea
 from headrace.security.sasl.scram import scram
 from headrace.security.sasl.tokens import DelegationTokens
 
-from .authentication import Authenticator, LoginCounts
+from .authentication import Authenticator, LoginCounts, OnLogin
 from .world import Workers
 
 _OAUTH: Final = "sasl.oauthbearer."
@@ -31,10 +31,17 @@ _OAUTH: Final = "sasl.oauthbearer."
 class Sasl:
     """What the listeners with SASL have in common."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock, workers: Workers) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        workers: Workers,
+        on_login: OnLogin = lambda _connection, _mechanism, _principal, _failure: None,
+    ) -> None:
         self._config = config
         self._clock = clock
         self._workers = workers
+        self._on_login = on_login
         self._failed_logins = FailedLogins()
         self._users: ScramUsers
         self._tokens: DelegationTokens
@@ -60,6 +67,7 @@ class Sasl:
             failed_logins=self._failed_logins,
             longest_token=int(of_listener(listener, "sasl.server.max.receive.size")),
         )
+        made.on_login = self._on_login
         self._authenticators.append(made)
         return made
 

@@ -225,7 +225,7 @@ class PeerService:
         self._replicate = ReplicateHandler(self._loop, replicas, sending)
         self._gate: PeerGate | None = None
 
-    def open(self, context: Context) -> ServePeer:
+    def open(self, context: Context, audit: PeerHandler) -> ServePeer:
         """What the dispatcher calls, once there is a context."""
         config = context.config
         verifier = Verifier(self._me.broker_id, context.transactions, None)
@@ -238,6 +238,7 @@ class PeerService:
             InternalApi.LOG_ENDS: self._member.serve_log_ends,
             InternalApi.UPDATE_LEVEL: self._member.serve_update_level,
             InternalApi.VERIFY: lambda message, _: verifier.serve(message),
+            InternalApi.AUDIT: audit,
             InternalApi.FORWARD: Forwarded(self._me.broker_id, context, HANDLERS),
         }
         only = config.inter_broker_listener if config.is_inter_broker_listener_set else None

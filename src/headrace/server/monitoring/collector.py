@@ -22,6 +22,7 @@ from headrace.protocol.errors import ErrorCode
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.traffic import Traffic
+from headrace.security.audit import AuditLog
 from headrace.storage.flusher import Flusher
 
 from ..authentication import LoginCounts
@@ -59,6 +60,8 @@ class Watched:
     is_controller: Callable[[], bool]
     member: Member | None
     """None where the broker is alone."""
+    audit: AuditLog | None = None
+    """None where nothing is recorded."""
     gc_pauses: GcPauses = field(default_factory=GcPauses)
     disk_trend: DiskTrend = field(default_factory=DiskTrend)
 
@@ -169,6 +172,11 @@ class BrokerCollector:
                 put(name, value, times.name)
         for code, count in watched.produce_errors.items():
             put("headrace_produce_errors_total", count, ErrorCode(code).name)
+        if watched.audit is not None:
+            for kind, count in watched.audit.recorded.items():
+                put("headrace_audit_events_total", count, kind.value)
+            put("headrace_audit_events_lost_total", watched.audit.dropped)
+            put("headrace_audit_queue_bytes", watched.audit.queued.bytes)
         connections = watched.listeners.connections
         put("headrace_connections", len(connections))
         put("headrace_connections_accepted_total", watched.listeners.accepted)

@@ -256,7 +256,7 @@ def test_every_metric_of_the_table_has_a_value_in_a_cluster_that_is_used() -> No
     names: set[str] = set()
 
     async def main() -> None:
-        cluster = SimulatedCluster(settings={"offsets.topic.num.partitions": "1"})
+        cluster = SimulatedCluster(settings={"offsets.topic.num.partitions": "1", "headrace.audit": "log"})
         client = SimulatedClient(cluster.network.host("client"))
         coordinator = await cluster_with_traffic(cluster, client)
         await commit(client, coordinator.address, "readers", p0=10)
