@@ -1,16 +1,17 @@
 """`headrace quota`: how much users, clients and addresses may ask for."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-
-from headrace.client.core.quotas import Described, Entity, named
 
 from . import connecting
 from .console import bad_input, examples, note, say, say_json, say_table
 from .options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, pairs
 from .units import amount, shown_bytes
+
+if TYPE_CHECKING:
+    from headrace.client.core.quotas import Described, Entity
 
 app = typer.Typer(
     help="See and change quotas of users, clients, addresses and prefixes of topics.",
@@ -62,6 +63,8 @@ def list_(
     json: Json = False,
 ) -> None:
     """List quotas: all, or those that have to do with a user, a client or an address."""
+    from headrace.client.core.quotas import named  # loads Kafka's schemas
+
     entity = _entity(user, default_user, client_id, default_client_id, ip, default_ip, topic_prefix)
     with connecting.security_operations(bootstrap, properties) as operations:
         quotas = in_order(operations.describe_quotas(named(entity)))
@@ -73,26 +76,26 @@ def list_(
         note("no quotas; set some with `headrace quota set`")
 
 
-def to_json(quota: Described) -> dict[str, object]:
+def to_json(quota: "Described") -> dict[str, object]:
     return {"entity": quota.entity, "quotas": dict(sorted(quota.quotas.items()))}
 
 
-def in_order(quotas: Iterable[Described]) -> list[Described]:
+def in_order(quotas: "Iterable[Described]") -> "list[Described]":
     """By whom they are for; users stand before client ids, as they do in Kafka's tools."""
 
-    def place(quota: Described) -> list[tuple[bool, str, str]]:
+    def place(quota: "Described") -> list[tuple[bool, str, str]]:
         return sorted((kind == "client-id", kind, name or "") for kind, name in quota.entity.items())
 
     return sorted(quotas, key=place)
 
 
-def title(entity: Entity) -> str:
+def title(entity: "Entity") -> str:
     """Whom a quota is for, for people: `user alice, client-id (default)`."""
     parts = sorted(entity.items(), key=lambda part: part[0] == "client-id")
     return ", ".join(f"{kind} {'(default)' if name is None else name}" for kind, name in parts)
 
 
-def show(quotas: Iterable[Described]) -> None:
+def show(quotas: "Iterable[Described]") -> None:
     """Quotas as a table."""
     rows = [
         (title(quota.entity), short(key), shown(key, value))
@@ -156,6 +159,8 @@ def remove(
     json: Json = False,
 ) -> None:
     """Remove quotas: what is not limited by another one, as a default, is not limited then."""
+    from headrace.client.core.quotas import named  # loads Kafka's schemas
+
     entity = _required(_entity(user, default_user, client_id, default_client_id, ip, default_ip, topic_prefix))
     keys = [key_of(each) for each in quotas or ()]
     if not keys:
@@ -168,7 +173,7 @@ def remove(
 
 
 def _alter(
-    entity: Entity,
+    entity: "Entity",
     limits: Mapping[str, float | None],
     dry_run: bool,
     bootstrap: str,
@@ -194,7 +199,7 @@ def _entity(
     ip: str | None,
     default_ip: bool,
     topic_prefix: str | None,
-) -> Entity:
+) -> "Entity":
     found: dict[str, str | None] = {}
     for kind, name, is_default in (
         ("user", user, default_user),
@@ -213,7 +218,7 @@ def _entity(
     return found
 
 
-def _required(entity: Entity) -> Entity:
+def _required(entity: "Entity") -> "Entity":
     if not entity:
         raise bad_input("whose quota? Give --user, --client-id, --ip, --topic-prefix, or the default of one of them")
     return entity
