@@ -29,7 +29,8 @@ class IntakeSettings:
     """Whether records get the broker's time (LogAppendTime) instead of keeping the producer's."""
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
-    compacted: bool
+    requires_keys: bool
+    """Whether records without a key are refused: nothing would say which of them a compacted log has to keep."""
     codec: int | None
     """The codec to store batches in; None keeps the producer's."""
     codec_level: int | None
@@ -105,7 +106,7 @@ def _intake_settings(values: Mapping[str, Any], least_isr: int | None, own: bool
         append_time=values["message.timestamp.type"] == "LogAppendTime",
         timestamp_before_max_ms=values["message.timestamp.before.max.ms"],
         timestamp_after_max_ms=values["message.timestamp.after.max.ms"],
-        compacted="compact" in values["cleanup.policy"],
+        requires_keys="compact" in values["cleanup.policy"],
         codec=codec,
         codec_level=level,
         min_insync_replicas=values["min.insync.replicas"] if least_isr is None else least_isr,

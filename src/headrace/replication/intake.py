@@ -59,7 +59,7 @@ def admit(
         learned = check_compressed(batch, header, rules, None if in_thread else _READ_AT_ONCE)
     if not rules.append_time:
         header = _check_timestamps(batch, header, rules, now_ms, learned)
-    if rules.compacted:
+    if rules.requires_keys:
         _check_keys(learned)
     if rules.codec is not None and rules.codec != codec:
         batch, header = _recompress(batch, header, rules, _MOST if in_thread else _COMPRESSED_AT_ONCE)
@@ -75,7 +75,7 @@ def check_compressed(
     """What the records of a compressed batch say; None where only its frame was looked at."""
     recompressed = rules.codec is not None and rules.codec != header.codec
     unordered = header.max_timestamp < header.base_timestamp and not rules.append_time
-    if rules.reads_records or rules.compacted or recompressed or unordered:
+    if rules.reads_records or rules.requires_keys or recompressed or unordered:
         return check_packed_records(batch, header, _decompressed_limit(rules), at_once)
     check_frame(batch, header, _decompressed_limit(rules), at_once)
     return None
@@ -122,7 +122,9 @@ def _check_keys(learned: Learned | None) -> None:
     count = learned[KEYLESS]
     if count:
         places = learned[KEYLESS + 1 : KEYLESS + 1 + min(count, KEYLESS_ROOM)]
-        message = f"a compacted topic takes only records that have a key; {count} of the batch have none"
+        message = (
+            f"this topic takes only records that have a key, as compaction needs one; {count} of the batch have none"
+        )
         raise RecordsRefused(ErrorCode.invalid_record, message, tuple((place, "no key") for place in places))
 
 

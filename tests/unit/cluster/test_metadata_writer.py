@@ -305,7 +305,7 @@ def test_settings_reach_the_logs_and_the_intake() -> None:
         assert (log_settings(plain, config).flush_messages, log_settings(plain, config).segment_bytes) == (1, 1 << 30)
         logs, rules = log_settings(special, config), intake_settings(special, config)
         assert (logs.cleanup_policy, logs.segment_bytes, logs.max_message_bytes) == (frozenset({"compact"}), 4096, 77)
-        assert (rules.compacted, rules.append_time, rules.codec, rules.codec_level) == (True, True, GZIP, None)
+        assert (rules.requires_keys, rules.append_time, rules.codec, rules.codec_level) == (True, True, GZIP, None)
         assert (rules.max_message_bytes, rules.min_insync_replicas) == (77, 2)
         assert intake_settings(plain, config).codec is None
         before = log_settings(plain, config)

@@ -27,7 +27,7 @@ from headrace.protocol.validation import SlowBatch
 from headrace.replication.intake import admit
 from tests.support.intake import RULES
 
-COMPACTED = replace(RULES, compacted=True)
+NEEDS_KEYS = replace(RULES, requires_keys=True)
 
 
 def keyed(*keys: bytes | None, codec: int = NONE) -> memoryview:
@@ -38,14 +38,14 @@ def keyed(*keys: bytes | None, codec: int = NONE) -> memoryview:
 def test_records_without_a_key_are_named_when_a_compacted_topic_refuses_them(codec: int) -> None:
     batch = keyed(b"a", None, b"", None, codec=codec)
     with pytest.raises(RecordsRefused) as refused:
-        admit(batch, check_batch(batch), COMPACTED, now_ms=1, version=9)
+        admit(batch, check_batch(batch), NEEDS_KEYS, now_ms=1, version=9)
     assert refused.value.code is ErrorCode.invalid_record
     assert [place for place, _ in refused.value.records] == [1, 3]
 
 
 def test_a_compacted_topic_takes_a_batch_in_which_every_record_has_a_key() -> None:
     batch = keyed(b"a", b"")
-    assert admit(batch, check_batch(batch), COMPACTED, now_ms=1, version=9)[0] is batch
+    assert admit(batch, check_batch(batch), NEEDS_KEYS, now_ms=1, version=9)[0] is batch
 
 
 # What the records are
