@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Final, TypeVar
 
 from headrace.client.columnar.channel import Channel
@@ -135,6 +136,7 @@ class _Turns:
     members: Pace = field(default_factory=lambda: Pace(0.0))
     tells_health_again_at: float = float("-inf")
     partition: int = 0
+    uncommitted: int = 0
     group: int = 0
     listed: tuple[ListedGroup, ...] = ()
     under_way: "Future[BrokerReading] | None" = None
@@ -163,7 +165,7 @@ class Observer:
         self._view_pace = Pace(0.0)
         self._informant: Address | None = None
         self._uncommitted: dict[str, frozenset[TopicPartition]] = {}
-        """By group, what it reads and has committed nothing of."""
+        """By group, the partitions of the topics that it reads which it has committed nothing of."""
 
     def __enter__(self) -> "Observer":
         return self
@@ -306,9 +308,17 @@ class Observer:
         patience = (4 if whole else 1) * self._seconds + _GRACE_SECONDS
         wait(futures.values(), patience)
         readings = {broker: self._taken(broker, future) for broker, future in futures.items()}
-        for reading in readings.values():
-            self._uncommitted |= {g.group: g.assigned - g.committed.keys() for g in reading.groups}
+        self._note_uncommitted(view, [group for reading in readings.values() for group in reading.groups])
         return readings
+
+    def _note_uncommitted(self, view: ClusterView, groups: list[GroupReading]) -> None:
+        of_topic: dict[str, list[TopicPartition]] = {topic: [] for group in groups for topic in group.topics}
+        for partition in view.partitions:
+            if partition.topic in of_topic:
+                of_topic[partition.topic].append(partition.key)
+        for group in groups:
+            read = chain.from_iterable(of_topic[topic] for topic in group.topics)
+            self._uncommitted[group.group] = frozenset(read) - group.committed.keys()
 
     def _start(
         self, broker: BrokerView, led: list[PartitionView], beginning: frozenset[TopicPartition], whole: bool
@@ -340,8 +350,9 @@ class Observer:
         try:
             health, clock = self._read_health(turns)
             reading = turns.link.call(lambda channel: self._read_rest(channel, turns, led, whole))
-            some = [p for p in led if p.key in beginning][:BATCH]
-            starts = turns.link.call(lambda channel: read_starts(channel, some))
+            starts = turns.link.call(
+                lambda channel: self._read_starts(channel, turns, [p for p in led if p.key in beginning], whole)
+            )
         except ERRORS as error:
             is_explained = health is not None and not health.ready
             return BrokerReading(at=now, reason="" if is_explained else str(error), health=health, clock=clock)
@@ -388,9 +399,23 @@ class Observer:
             listed=listed,
         )
 
+    def _read_starts(
+        self, channel: Channel, turns: _Turns, uncommitted: list[PartitionView], whole: bool
+    ) -> dict[TopicPartition, int]:
+        if whole:
+            batches = _in_batches(uncommitted)
+        else:
+            start = turns.uncommitted if turns.uncommitted < len(uncommitted) else 0
+            turns.uncommitted = start + BATCH
+            batches = [uncommitted[start : start + BATCH]]
+        starts: dict[TopicPartition, int] = {}
+        for batch in batches:
+            starts |= read_starts(channel, batch)
+        return starts
+
     def _batches(self, turns: _Turns, led: list[PartitionView], whole: bool) -> Iterable[list[PartitionView]]:
         if whole:
-            return [led[start : start + BATCH] for start in range(0, len(led), BATCH)]
+            return _in_batches(led)
         start = turns.partition if turns.partition < len(led) else 0
         turns.partition = start + BATCH
         return [led[start : start + BATCH]]
@@ -424,6 +449,10 @@ class Observer:
         found = read_log_dirs(channel)
         turns.log_dirs.took(began, self._clock())
         return found
+
+
+def _in_batches(partitions: list[PartitionView]) -> list[list[PartitionView]]:
+    return [partitions[start : start + BATCH] for start in range(0, len(partitions), BATCH)]
 
 
 def _greet(_channel: Channel) -> None:

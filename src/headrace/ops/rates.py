@@ -151,7 +151,7 @@ class GroupRow:
     lag_change: float | None
     """Records a second by which it falls behind; negative where it catches up."""
     uncommitted: int
-    """Partitions that a member reads and the group has no committed offset of."""
+    """Partitions of the topics that it reads which it has no committed offset of."""
     coordinator: int
     severity: Severity
     problem: str
@@ -195,6 +195,7 @@ class RateModel:
 
     def __init__(self) -> None:
         self._view: ClusterView | None = None
+        self._of_topic: dict[str, list[TopicPartition]] = {}
         self._brokers: dict[int, _Broker] = {}
         self._ends: dict[TopicPartition, Change] = {}
         self._sizes: dict[TopicPartition, Change] = {}
@@ -235,9 +236,12 @@ class RateModel:
             return
         self._view = view
         partitions = {p.key for p in view.partitions}
+        self._of_topic = {}
+        for partition in view.partitions:
+            self._of_topic.setdefault(partition.topic, []).append(partition.key)
         for changes in (self._ends, self._sizes, self._starts):
-            for where in changes.keys() - partitions:
-                del changes[where]
+            for gone in changes.keys() - partitions:
+                del changes[gone]
         for broker in view.brokers:
             known = self._brokers.get(broker.id)
             if known is None:
@@ -252,13 +256,13 @@ class RateModel:
         if reading.reason:
             return
         self._take_numbers(known, reading)
-        for where, end in reading.ends.items():
-            if where in leaders:
-                self._ends.setdefault(where, Change()).add(reading.at, end)
+        for partition, end in reading.ends.items():
+            if partition in leaders:
+                self._ends.setdefault(partition, Change()).add(reading.at, end)
         self._starts |= reading.starts
-        for where, size in (reading.sizes or {}).items():
-            if leaders.get(where) == broker:
-                self._sizes.setdefault(where, Change()).add(reading.at, size)
+        for partition, size in (reading.sizes or {}).items():
+            if leaders.get(partition) == broker:
+                self._sizes.setdefault(partition, Change()).add(reading.at, size)
         for group in reading.groups:
             held = self._groups.get(group.group)
             if held is None:
@@ -435,7 +439,7 @@ class RateModel:
                 members=reading.members,
                 lag=lag,
                 lag_change=change,
-                uncommitted=len(reading.assigned - reading.committed.keys()),
+                uncommitted=len(self._partitions(reading) - reading.committed.keys()),
                 coordinator=group.coordinator,
                 severity=severity,
                 problem=problem,
@@ -446,13 +450,23 @@ class RateModel:
         return sum(lags) if lags else None
 
     def _progress(self, group: GroupReading) -> Iterator[GroupPartitionRow]:
-        for where in group.committed.keys() | group.assigned:
-            committed = group.committed.get(where)
-            change = self._ends.get(where)
+        for partition in self._partitions(group):
+            committed = group.committed.get(partition)
+            change = self._ends.get(partition)
             end = None if change is None or change.last is None else int(change.last.value)
-            begun = self._starts.get(where) if committed is None else committed
-            lag = None if begun is None or end is None else max(end - begun, 0)
-            yield GroupPartitionRow(topic=where.topic, partition=where.partition, committed=committed, end=end, lag=lag)
+            position = self._starts.get(partition) if committed is None else committed
+            lag = None if position is None or end is None else max(end - position, 0)
+            yield GroupPartitionRow(
+                topic=partition.topic, partition=partition.partition, committed=committed, end=end, lag=lag
+            )
+
+    def _partitions(self, group: GroupReading) -> set[TopicPartition]:
+        """All partitions of the topics that the group reads, and what it has committed of others that are gone."""
+        return {
+            *group.committed,
+            *group.assigned,
+            *(partition for topic in group.topics for partition in self._of_topic.get(topic, ())),
+        }
 
 
 def _broker_problem(broker: _Broker) -> tuple[Severity, str]:

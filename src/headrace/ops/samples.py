@@ -23,6 +23,11 @@ class GroupReading:
     committed: Offsets = field(default_factory=dict)
     assigned: frozenset[TopicPartition] = frozenset()
 
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics that it reads: all partitions of these count in its lag, also those without a commit."""
+        return frozenset(partition.topic for partition in self.committed.keys() | self.assigned)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockReading:

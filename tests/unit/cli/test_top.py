@@ -282,6 +282,18 @@ def test_once_prints_a_screen_and_json_the_same_as_data(cluster: Broker, headrac
     assert broker["disk_free"] > 0
 
 
+def test_the_lag_of_a_group_is_what_group_list_says(cluster: Broker, headrace: Headrace) -> None:
+    topic = cluster.create_topic("top-lag", partitions=3)
+    for partition in range(3):
+        headrace("produce", topic, "--partition", str(partition), stdin=b"1\n2\n")
+    headrace("consume", topic, "--group", "top-lag", "--count", "1")
+    values = json.loads(headrace("top", "--json", "--interval", "0.2").stdout)
+    listed = json.loads(headrace("group", "list", "--json").stdout)
+    (row,) = [each for each in values["groups"] if each["name"] == "top-lag"]
+    assert (row["lag"], row["uncommitted"]) == (5, 2)
+    assert [each["lag"] for each in listed if each["group"] == "top-lag"] == [5]
+
+
 def test_once_says_that_no_broker_answers(run: Run) -> None:
     result = run("top", "--once", "-b", f"127.0.0.1:{free_port()}")
     assert result.exit_code == 3

@@ -162,6 +162,13 @@ def test_what_is_read_without_a_commit_is_lag_from_the_start_of_the_log() -> Non
     assert (row.lag, row.uncommitted) == (6, 2)
 
 
+def test_partitions_without_a_commit_count_where_the_group_has_committed_another_of_the_topic() -> None:
+    seen = view(partition(ORDERS), partition(TopicPartition("orders", 1)), partition(PAYMENTS))
+    first = sample(10, seen, b1={"ends": {ORDERS: 10, ("orders", 1): 9, PAYMENTS: 5}, "groups": (group(4, members=0),)})
+    row = after(first, sample(12, None, b1={"starts": {("orders", 1): 2}})).groups[0]
+    assert (row.lag, row.uncommitted) == (6 + 7, 1)
+
+
 def test_a_group_is_gone_when_its_coordinator_no_longer_lists_it() -> None:
     first = sample(10, b1={"groups": (group(1),), "listed": frozenset({"billing"})})
     assert after(first, sample(12, b2={"listed": frozenset()})).groups
