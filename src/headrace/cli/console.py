@@ -121,7 +121,7 @@ def _usage(error: Any) -> str:
     context = getattr(error, "ctx", None)
     command = getattr(context, "command_path", "headrace")
     message = error.format_message().rstrip(".")
-    return f"{message}. See `{command} --help`."
+    return f"{message}{'' if message.endswith('?') else '.'} See `{command} --help`."
 
 
 def _forget_stdout() -> None:

@@ -114,7 +114,7 @@ def produce(
         str | None, typer.Option("--null-value", metavar="TOKEN", help="A value of this becomes null, a tombstone.")
     ] = None,
     acks: Annotated[
-        Acks, typer.Option(help="Who has it before it counts: nobody, the leader, all in sync.")
+        Acks, typer.Option(help="Acknowledgements to wait for: 0, 1 (leader) or all (in-sync replicas).")
     ] = Acks.ALL,
     compression: Annotated[Compression, typer.Option("--compression", "-z")] = Compression.NONE,
     idempotent: Annotated[

@@ -92,7 +92,7 @@ def test_no_arguments_show_the_commands(run: Run) -> None:
         (["topic", "create", "x", "--config", "=1"], "--config '=1' is not NAME=VALUE"),
         (["topic", "create", "x", "--partitions", "0"], "--partitions"),
         (["topic", "create"], "See `headrace topic create --help`"),
-        (["topic", "crate"], "No such command 'crate'"),
+        (["topic", "crate"], "No such command 'crate'. Did you mean 'create', 'alter'? See `headrace topic --help`."),
         (["--no-such-option"], "No such option"),
         (["produce", "x", "--acks", "7"], "--acks"),
         (["topic", "alter", "x"], "nothing to change"),
