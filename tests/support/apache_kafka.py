@@ -47,7 +47,7 @@ class ApacheKafka:
     def __init__(
         self, directory: Path, settings: Mapping[str, str] | None = None, client: Mapping[str, str] | None = None
     ) -> None:
-        self._java = _java()
+        self._java = java_with_kafka()
         self._client = dict(client or {})
         """What else a client needs to say."""
         broker, controller = free_port(), free_port()
@@ -101,8 +101,8 @@ class ApacheKafka:
             process.wait()
 
 
-def _java() -> list[str]:
-    """The command that runs one of its programs."""
+def java_with_kafka() -> list[str]:
+    """The command that runs one of its programs, or one that is made of its classes."""
     java = shutil.which("java")
     if java is None:
         raise Unavailable("there is no Java on the path")

@@ -28,6 +28,7 @@ from .per_listener import names_for, own_name
 from .properties import parse_properties
 from .sasl import JAAS_CONFIG
 from .setting import ConfigError, Setting, Source, Value
+from .tls import TLS_SETTINGS
 from .topic import TOPIC_SETTINGS
 
 _SYNC_EACH: Final = {"log.flush.interval.messages": "1"}
@@ -168,10 +169,16 @@ class BrokerConfig:
 
     def of_listener(self, listener: str, name: str, mechanism: str = "") -> Any:
         """The value for one listener, or for one mechanism on it: its own where it has one, else that of all."""
+        own = self.own_of_listener(listener, name, mechanism)
+        return own if own is not None or name == JAAS_CONFIG else self[name]
+
+    def own_of_listener(self, listener: str, name: str, mechanism: str = "") -> Any:
+        """The value that only this listener has, or this mechanism on it; None where it has none of its own."""
         for own in names_for(listener, name, mechanism):
-            if own in self.given:
-                return broker_setting(own).parse(self.given[own])
-        return None if name == JAAS_CONFIG else self[name]
+            for values in (*(values for _, values in self._dynamic), self.given):
+                if own in values:
+                    return broker_setting(own).parse(values[own])
+        return None
 
     @property
     def topic_defaults(self) -> Mapping[str, Value]:
@@ -186,7 +193,7 @@ class BrokerConfig:
     def reload(self, new: "BrokerConfig") -> Reloaded:
         """Takes over what a file that was read again gives for dynamic settings; the others keep their values."""
         names = sorted(name for name in {*self.given, *new.given} if self.given.get(name) != new.given.get(name))
-        reloadable = [name for name in names if name in _RELOADABLE or broker_setting(name).no_effect]
+        reloadable = [name for name in names if _targets(name) or broker_setting(name).no_effect]
         before, old = self._values, self.given
         kept = {name: text for name, text in old.items() if name not in reloadable}
         self.given = kept | {name: new.given[name] for name in reloadable if name in new.given}
@@ -194,8 +201,9 @@ class BrokerConfig:
         changed: list[str] = []
         overridden: list[str] = []
         for name in (name for name in reloadable if not broker_setting(name).no_effect):
-            targets = _RELOADABLE[name]
-            if any(self._values[target] != before[target] for target in targets):
+            targets = _targets(name)
+            is_own = name not in _RELOADABLE and not any(name in values for _, values in self._dynamic)
+            if is_own or any(self._values.get(target) != before.get(target) for target in targets):
                 changed.append(_difference(name, old.get(name), new.given.get(name)))
             elif any(target in values for _, values in self._dynamic for target in targets):
                 overridden.append(_difference(name, old.get(name), new.given.get(name)))
@@ -307,6 +315,14 @@ def _reloadable() -> Mapping[str, list[str]]:
 
 
 _RELOADABLE: Final = _reloadable()
+_TLS: Final = frozenset(setting.name for setting in TLS_SETTINGS)
+"""Of a listener they are looked at while it runs."""
+
+
+def _targets(name: str) -> list[str]:
+    """Whose values follow from a setting that a file can change while the broker runs; none where it cannot."""
+    own = own_name(name)
+    return [name] if own is not None and own.setting in _TLS else _RELOADABLE.get(name, [])
 
 
 def _difference(name: str, old: str | None, new: str | None) -> str:
@@ -327,7 +343,8 @@ def broker_setting(name: str) -> Setting:
     """The broker setting of that name, or of one listener; `ConfigError` when there is none."""
     setting = BROKER_SETTINGS.get(name)
     if setting is None and (own := own_name(name)) is not None and own.setting in BROKER_SETTINGS:
-        setting = replace(BROKER_SETTINGS[own.setting], name=name, dynamic=False)
+        setting = BROKER_SETTINGS[own.setting]
+        setting = replace(setting, name=name, dynamic=setting.dynamic and own.setting in _TLS)
         return replace(setting, no_effect="") if own.setting == JAAS_CONFIG else setting
     if setting is None:
         raise ConfigError(f"Unknown broker setting {shown(name)}{nearest(name, BROKER_SETTINGS)}")

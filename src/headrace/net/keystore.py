@@ -11,25 +11,20 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+    pkcs12,
+)
 
 _BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _CERTIFICATES: Final = ("CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE")
 _JKS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _DER: Final = b"\x30"
 _WIDTH: Final = 64
-TYPES: Final = ("PEM", "PKCS12", "JKS")
-
-
-class Identity(NamedTuple):
-    """Who a side is."""
-
-    chain: str
-    """Certificates in PEM, its own first."""
-    key: str
-    """In PEM, encrypted or not."""
-    password: str
-    """Of the key; empty where it is not encrypted."""
 
 
 class Certificate(NamedTuple):
@@ -89,6 +84,19 @@ def describe(chain: str) -> Certificate:
     return Certificate(
         own.subject.rfc4514_string(), min(each.not_valid_after_utc for each in found), own.not_valid_before_utc
     )
+
+
+def opened_key(what: str, key: str, password: str | None) -> str:
+    """The key without a password, PEM."""
+    given = password.encode() if password and "ENCRYPTED" in key else None
+    try:
+        found = load_pem_private_key(key.encode(), given)
+    except TypeError:
+        raise ValueError(f"The key of {what} is encrypted: set ssl.key.password") from None
+    except (ValueError, UnsupportedAlgorithm) as error:
+        hint = "is ssl.key.password right?" if given else "PKCS8 in PEM is read"
+        raise ValueError(f"The key of {what} cannot be read: {str(error).partition('(')[0].strip()}; {hint}") from None
+    return found.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
 def join(blocks: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 `headrace.net.tcp` is the real network; `headrace.testing.network` has one that delays, drops and cuts.
 """
 
+import ssl
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -60,8 +61,10 @@ class Acceptor(Protocol):
 class Network(Protocol):
     """Opens links, and listens."""
 
-    async def connect(self, host: str, port: int, timeout: float) -> Link:
-        """A new link; `OSError` when there is nobody, or nobody answers in time."""
+    async def connect(self, host: str, port: int, timeout: float, tls: ssl.SSLContext | None = None) -> Link:
+        """A new link, over TLS where there is a context for it; `OSError` when there is nobody, nobody answers in
+        time, or the other side does not show that it is who it should be.
+        """
         ...
 
     def listen(self, host: str, port: int) -> Acceptor:

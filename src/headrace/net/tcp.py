@@ -7,6 +7,7 @@ known, and lets the system write into that: records that a follower fetches are 
 import asyncio
 import mmap
 import socket
+import ssl
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
@@ -19,6 +20,7 @@ from headrace.protocol.exchange import LARGEST_ANSWER
 
 from .network import Buffer, LinkClosed, Socket
 from .ports import bound_socket
+from .tls_stream import Scratch, TlsStream
 
 BACKLOG: Final = 1024
 REST_SECONDS: Final = 10.0
@@ -39,9 +41,12 @@ log = structlog.get_logger(__name__)
 
 
 class TcpNetwork:
-    """Sockets as they are."""
+    """Sockets as they are. For one event loop."""
 
-    async def connect(self, host: str, port: int, timeout: float) -> "TcpLink":
+    def __init__(self) -> None:
+        self._scratch = Scratch()
+
+    async def connect(self, host: str, port: int, timeout: float, tls: ssl.SSLContext | None = None) -> "TcpLink":
         """A new link; of several addresses of a host each has its share of the time."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout):
@@ -50,10 +55,24 @@ class TcpNetwork:
             for family, _, _, _, address in addresses:
                 try:
                     async with asyncio.timeout(timeout / len(addresses)):
-                        return TcpLink(loop, await _connected(loop, family, address))
+                        sock = await _connected(loop, family, address)
+                        return TcpLink(loop, sock if tls is None else await self._encrypted(loop, sock, tls, host))
                 except OSError as error:
                     failure = error
             raise failure
+
+    async def _encrypted(
+        self, loop: asyncio.AbstractEventLoop, sock: socket.socket, context: ssl.SSLContext, host: str
+    ) -> TlsStream:
+        """The socket under TLS, after the handshake; `TlsFailure` says in words why there is none."""
+        stream = TlsStream(sock, context, self._scratch, server_side=False, server_hostname=host)
+        try:
+            while not stream.shake_hands():
+                await _ready(loop, stream)
+        except BaseException:
+            stream.close()
+            raise
+        return stream
 
     def listen(self, host: str, port: int) -> "TcpAcceptor":
         """Take an address of this machine."""
@@ -85,6 +104,24 @@ async def _connected(loop: asyncio.AbstractEventLoop, family: int, address: tupl
         sock.close()
         raise
     return sock
+
+
+async def _ready(loop: asyncio.AbstractEventLoop, stream: TlsStream) -> None:
+    """Waits until a handshake can go on."""
+    ready = loop.create_future()
+
+    def go_on() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    loop.add_reader(stream.fileno(), go_on)
+    if stream.is_blocked:
+        loop.add_writer(stream.fileno(), go_on)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(stream.fileno())
+        loop.remove_writer(stream.fileno())
 
 
 def _tune(sock: socket.socket) -> None:

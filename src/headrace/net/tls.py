@@ -199,11 +199,12 @@ class ServerTls:
 
 
 def _loaded(settings: ServerTlsSettings) -> _Loaded:
-    from .keystore import describe, join  # a broker without TLS does without `cryptography`
+    from .keystore import describe, join, opened_key  # a broker without TLS does without `cryptography`
 
     seen = ServerTls.seen(settings)
     store, trusted = _identity(settings), _trusted(settings)
-    chain, key = join(store.certificates), store.key or ""
+    chain = join(store.certificates)
+    key = opened_key(_keystore(settings), store.key or "", settings.key_password)
     try:
         certificate = describe(chain)
     except ValueError as error:
@@ -214,7 +215,7 @@ def _loaded(settings: ServerTlsSettings) -> _Loaded:
         with _memory_file(key + chain) as path:
             _load(
                 f"The certificate of {_keystore(settings)} with its key",
-                lambda: context.load_cert_chain(path, password=lambda: settings.key_password or ""),  # noqa: B023
+                lambda: context.load_cert_chain(path, password=""),  # noqa: B023
             )
         if trusted is not None:
             _load("The truststore", lambda: context.load_verify_locations(cadata=join(trusted.certificates)))  # noqa: B023

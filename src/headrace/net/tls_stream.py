@@ -61,6 +61,7 @@ class TlsStream:
         "_is_closed",
         "_outgoing",
         "_owed",
+        "_plain_text",
         "_scratch",
         "_sock",
         "_tls",
@@ -82,6 +83,7 @@ class TlsStream:
         self._sock = sock
         self._scratch = scratch
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._plain_text = _PLAIN_TEXT if server_side else _NO_TLS
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side, server_hostname)
         self._unsent: list[memoryview] = []
         self._unsent_bytes = 0
@@ -115,18 +117,7 @@ class TlsStream:
         `TlsFailure` says why there will be no connection; the other side was told as well as TLS can.
         """
         for _ in range(_PASSES):
-            try:
-                self._tls.do_handshake()
-            except ssl.SSLWantReadError:
-                self._push_quietly()
-            except (ssl.SSLError, OSError, ValueError) as error:
-                self._has_failed = True
-                self._push_quietly()
-                raise TlsFailure(self._words(error)) from None
-            else:
-                self.is_open = True
-                self.has_more = bool(self._incoming.pending)
-                self._push_quietly()
+            if self._have_shaken():
                 return True
             try:
                 count = self._receive(_LEAST_READ)
@@ -135,7 +126,22 @@ class TlsStream:
             if not count:
                 raise TlsFailure(self._ended_early())
             self._incoming.write(self._scratch.received[:count])
-        return False
+        return self._have_shaken()
+
+    def _have_shaken(self) -> bool:
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._push_quietly()
+            return False
+        except (ssl.SSLError, OSError, ValueError) as error:
+            self._has_failed = True
+            self._push_quietly()
+            raise TlsFailure(self._words(error)) from None
+        self.is_open = True
+        self.has_more = bool(self._incoming.pending)
+        self._push_quietly()
+        return True
 
     def recv_into(self, buffer: memoryview, /) -> int:
         """As a socket does; 0 once the other side has said that it is done. `ConnectionError` where it just stopped."""
@@ -291,16 +297,17 @@ class TlsStream:
         if self._first_byte < 0:
             return "it closed the connection before it said anything"
         if self._first_byte != _HANDSHAKE:
-            return _PLAIN_TEXT
+            return self._plain_text
         return "it closed the connection in the middle of the handshake; perhaps it does not trust our certificate"
 
     def _words(self, error: Exception) -> str:
         if not self.is_open and self._first_byte not in (-1, _HANDSHAKE):
-            return _PLAIN_TEXT
+            return self._plain_text
         return failure_words(error)
 
 
 _PLAIN_TEXT: Final = "it spoke plain text on a TLS listener; its security.protocol must be SSL or SASL_SSL"
+_NO_TLS: Final = "it does not speak TLS"
 _UNTRUSTED: Final = "it does not trust our certificate"
 _WORDS: Final = {
     "HTTP_REQUEST": "it spoke HTTP without TLS",

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 from cryptography import x509
 
-DEFAULT_RULES: Final = "DEFAULT"
 _KEYWORDS: Final = {
     "2.5.4.3": "CN",
     "2.5.4.6": "C",
@@ -23,19 +22,10 @@ _KEYWORDS: Final = {
     "0.9.2342.19200300.100.1.1": "UID",
     "0.9.2342.19200300.100.1.25": "DC",
 }
-_ENCODINGS: Final = {
-    12: "utf-8",
-    19: "ascii",
-    20: "latin-1",
-    22: "ascii",
-    28: "utf-32-be",
-    30: "utf-16-be",
-    27: "ascii",
-}
-"""Of ASN.1's kinds of string, by their tags; T61 is Latin-1 to Java."""
+_STRINGS: Final = frozenset({12, 19, 20, 22, 27, 28, 30})
+"""ASN.1's kinds of string, by their tags. Java takes the bytes of each for UTF-8, whatever they are."""
 _ESCAPED: Final = frozenset(',=+<>#;"\\')
 _SPACES: Final = " \r"
-_OBJECT_ID: Final = 6
 _LONG_LENGTH: Final = 0x80
 
 _RULE: Final = r"(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?).*?|(.*?)"
@@ -86,10 +76,10 @@ def _relative(attributes: bytes) -> str:
 def _attribute(der: bytes) -> str:
     kind, value = _values(der)
     number = _dotted(kind.content)
-    keyword, encoding = _KEYWORDS.get(number), _ENCODINGS.get(value.tag)
-    if keyword is None or encoding is None:
+    keyword = _KEYWORDS.get(number)
+    if keyword is None or value.tag not in _STRINGS:
         return f"{keyword or number}=#{value.whole.hex()}"
-    return f"{keyword}={_escaped(value.content.decode(encoding, 'replace'))}"
+    return f"{keyword}={_escaped(value.content.decode('utf-8', 'replace'))}"
 
 
 def _dotted(content: bytes) -> str:
@@ -146,7 +136,7 @@ class PrincipalMapping:
 
     def __init__(self, rules: str) -> None:
         """ValueError says which rule is none."""
-        self._rules = tuple(_rules(rules.strip() or DEFAULT_RULES))
+        self._rules = tuple(_rules(rules.strip()))
 
     def principal(self, name: str) -> str:
         """`User:` and what the rules make of a distinguished name; `NoRuleApplies`."""

@@ -147,6 +147,11 @@ class ListenerTls:
         value = self._value(name)
         return value if isinstance(value, tuple) else ()
 
+    def _client_auth(self) -> str:
+        if self._asks_for_login:  # as in Kafka: what stands for all listeners is not meant for those with SASL
+            return str(self._config.own_of_listener(self.listener, _CLIENT_AUTH) or "none")
+        return str(self._value(_CLIENT_AUTH))
+
     def _settings(self) -> ServerTlsSettings:
         text = self._text
         return ServerTlsSettings(

@@ -14,6 +14,7 @@ Everything is drawn from the seed: the same seed gives the same run.
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from random import Random
@@ -336,8 +337,9 @@ class SimulatedHost:
         self.is_dark = False
         self._network.changed()
 
-    async def connect(self, host: str, port: int, timeout: float) -> Link:
-        """See `Network`."""
+    async def connect(self, host: str, port: int, timeout: float, tls: ssl.SSLContext | None = None) -> Link:
+        """See `Network`. What is simulated is not encrypted."""
+        assert tls is None
         network, target = self._network, self._network.host(host)
         async with asyncio.timeout(timeout):
             await network.travel(self.name, host)
