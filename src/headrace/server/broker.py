@@ -7,6 +7,7 @@ Stop: listen no more, answer what was asked, bring every log to rest, close the 
 import asyncio
 import gc
 import signal
+import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -27,7 +28,7 @@ from headrace.cluster.metadata_writer import MetadataWriter
 from headrace.cluster.pulse import BEATS, Pulse
 from headrace.cluster.sqlite import SqliteStore
 from headrace.cluster.store import MetadataStore, SharedStore, StoreError
-from headrace.config import BrokerConfig, Reloaded
+from headrace.config import SASL_SSL, SSL, BrokerConfig, ConfigError, Reloaded
 from headrace.config import Listener as Address
 from headrace.config.metrics import MOST_PARTITIONS, REQUEST_METRICS
 from headrace.config.sasl import ADD_SCRAM
@@ -360,6 +361,7 @@ class Broker:
             level=self._level,
             topic_removed=self.remove_topic,
             on_fatal=self._fail,
+            tls=self._link_context,
         )
         self._held.push_async_callback(clustered.stop)
         self._begin_serving(image, clustered.control)
@@ -414,6 +416,18 @@ class Broker:
             self._clock.now_ms,
             self._world.workers.background,
         )
+
+    def _link_context(self, endpoint: Endpoint) -> ssl.SSLContext | None:
+        """What a link to another broker's listener is made with: as our own of that name."""
+        if endpoint.protocol not in (SSL, SASL_SSL):
+            return None
+        own = next((tls for tls in self._tls if tls.listener == endpoint.name.lower()), None)
+        if own is None:
+            raise ConfigError(
+                f"Brokers are reached at {endpoint.name} over TLS, and this broker has no listener of that name, whose "
+                "certificate it could show; give all brokers the same listeners"
+            )
+        return own.tls.client_context
 
     def _make_listeners(self, loop: asyncio.AbstractEventLoop) -> Listeners:
         config, most = self.config, self._descriptors.connections

@@ -13,7 +13,6 @@ from typing import Final
 import structlog
 
 from headrace.config import BrokerConfig, ConfigError
-from headrace.config.per_listener import names_for
 from headrace.health import Code, Problem, problem
 from headrace.net.tls import ServerTls, ServerTlsSettings
 from headrace.security.certificates import PrincipalMapping
@@ -133,8 +132,9 @@ class ListenerTls:
 
     def _client_auth(self) -> str:
         """Where SASL says who a client is, what is set for all listeners is not meant for this one, as in Kafka."""
-        is_own = any(name in self._config.given for name in names_for(self.listener, _CLIENT_AUTH))
-        return "none" if self._asks_for_login and not is_own else str(self._value(_CLIENT_AUTH))
+        if self._asks_for_login:
+            return str(self._config.own_of_listener(self.listener, _CLIENT_AUTH) or "none")
+        return str(self._value(_CLIENT_AUTH))
 
     def _value(self, name: str) -> object:
         return self._config.of_listener(self.listener, name)
@@ -146,11 +146,6 @@ class ListenerTls:
     def _list(self, name: str) -> tuple[str, ...]:
         value = self._value(name)
         return value if isinstance(value, tuple) else ()
-
-    def _client_auth(self) -> str:
-        if self._asks_for_login:  # as in Kafka: what stands for all listeners is not meant for those with SASL
-            return str(self._config.own_of_listener(self.listener, _CLIENT_AUTH) or "none")
-        return str(self._value(_CLIENT_AUTH))
 
     def _settings(self) -> ServerTlsSettings:
         text = self._text
