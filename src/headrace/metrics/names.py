@@ -137,6 +137,17 @@ _SECTIONS: Final = {
         _counter("headrace_connections_accepted_total", "Connections that were accepted."),
         _counter("headrace_connections_refused_total", "Connections that were refused: too many, or no descriptors."),
         _counter(
+            "headrace_tls_handshakes_total",
+            "TLS handshakes by how they ended; why one failed is in the log.",
+            "listener",
+            "outcome",
+        ),
+        _gauge(
+            "headrace_tls_certificate_expiry_timestamp_seconds",
+            "When the certificate of a listener expires, since 1970.",
+            "listener",
+        ),
+        _counter(
             "headrace_logins_total", "Logins by SASL, by what came of them: succeeded, repeated, failed.", "outcome"
         ),
         _counter(

@@ -9,7 +9,7 @@ that cannot serve it, by the active controller where it has none, also when ever
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
@@ -133,6 +133,7 @@ class BrokerHealth:
         loop_delay: LoopDelay,
         retention_clock: RetentionClock,
         member: Member | None = None,
+        certificates: Callable[[], Iterable[Problem]] = tuple,
         store: str = "",
         levels: LevelRange = SUPPORTED,
         level: Callable[[], int] = lambda: FIRST,
@@ -148,6 +149,7 @@ class BrokerHealth:
         self._retention_clock = retention_clock
         self._member = member
         """None where the broker is alone."""
+        self._certificate_problems = certificates
         self._store = store
         """The addresses of the store, for those who read."""
         self._levels = levels
@@ -239,6 +241,7 @@ class BrokerHealth:
         yield from self._stall_problems()
         yield from self._clock_problems()
         yield from self._descriptor_problems()
+        yield from self._certificate_problems()
         recovering = self._replicas.recovering
         if recovering:
             yield problem(Code.RECOVERING, self._replicas.log_directory, f"{recovering} log(s) are being checked")

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace import __version__
 from headrace.cluster.image import ClusterImage
@@ -34,6 +34,9 @@ from .group_lag import GroupLag
 from .loop_delay import LoopDelay
 from .request_times import ApiTimes, RequestTimes
 
+if TYPE_CHECKING:
+    from ..tls import ListenerTls
+
 _OPEN: Final = (State.ONGOING, *PREPARED)
 
 
@@ -50,6 +53,8 @@ class Watched:
     transactions: TransactionCoordinator
     health: BrokerHealth
     listeners: Listeners
+    certificates: Sequence["ListenerTls"]
+    """Of the listeners that speak TLS."""
     loop_delay: LoopDelay
     times: RequestTimes
     group_lag: GroupLag
@@ -181,6 +186,10 @@ class BrokerCollector:
         put("headrace_connections", len(connections))
         put("headrace_connections_accepted_total", watched.listeners.accepted)
         put("headrace_connections_refused_total", watched.listeners.refused)
+        for tls in watched.certificates:
+            put("headrace_tls_handshakes_total", tls.handshakes.succeeded, tls.listener, "succeeded")
+            put("headrace_tls_handshakes_total", tls.handshakes.failures, tls.listener, "failed")
+            put("headrace_tls_certificate_expiry_timestamp_seconds", tls.expires_at, tls.listener)
         logins = watched.logins()
         put("headrace_logins_total", logins.succeeded - logins.repeated, "succeeded")
         put("headrace_logins_total", logins.repeated, "repeated")
