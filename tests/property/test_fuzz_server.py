@@ -25,7 +25,9 @@ fuzz = settings(
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker({"auto.create.topics.enable": False}) as running:
+    with Broker(
+        {"auto.create.topics.enable": False, "headrace.audit": "topic", "headrace.audit.level": "all"}
+    ) as running:
         running.create_topic("t")
         yield running
 

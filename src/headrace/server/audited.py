@@ -280,7 +280,7 @@ def _elected(request: Values, answer: Values) -> Iterator[Subject]:
         yield Subject("Cluster", "all partitions", details)
         return
     for topic in asked:
-        for index in topic.partitions:
+        for index in _get(topic, "partitions"):
             yield Subject("Partition", f"{topic.topic}-{index}", details, codes.get((topic.topic, index), 0))
 
 
@@ -295,7 +295,7 @@ def _moved_logs(request: Values, answer: Values) -> Iterator[Subject]:
     codes = _partition_codes(_get(answer, "results"), "topic_name", "partitions", "partition_index")
     for directory in _get(request, "dirs"):
         for topic in _get(directory, "topics"):
-            for index in topic.partitions:
+            for index in _get(topic, "partitions"):
                 to = {"directory": directory.path}
                 yield Subject("Partition", f"{topic.name}-{index}", to, codes.get((topic.name, index), 0))
 
@@ -313,7 +313,7 @@ def _deleted_offsets(request: Values, answer: Values) -> Iterator[Subject]:
     codes = _partition_codes(_get(answer, "topics"), "name", "partitions", "partition_index")
     topics = _get(request, "topics")
     for topic in topics:
-        indexes = [part.partition_index for part in topic.partitions]
+        indexes = [part.partition_index for part in _get(topic, "partitions")]
         of = {"topic": topic.name, "partitions": ",".join(map(str, indexes))}
         code = next((code for index in indexes if (code := codes.get((topic.name, index), 0))), 0)
         yield Subject("Group", request.group_id, of, code)
@@ -324,7 +324,8 @@ def _reset_offsets(request: Values, answer: Values) -> Iterator[Subject]:
     for topic in _get(request, "topics"):
         # Offsets are left out: of those that repeat each other only the first is told.
         name = getattr(topic, "name", None) or f"id {getattr(topic, 'topic_id', None)}"
-        code = next((code for part in topic.partitions if (code := codes.get((name, part.partition_index), 0))), 0)
+        parts = _get(topic, "partitions")
+        code = next((code for part in parts if (code := codes.get((name, part.partition_index), 0))), 0)
         yield Subject("Group", request.group_id, {"topic": name}, code)
 
 
@@ -346,8 +347,8 @@ def _markers(request: Values, answer: Values) -> Iterator[Subject]:
             "producer_id": str(marker.producer_id),
             "transaction": "commit" if marker.transaction_result else "abort",
         }
-        for topic in marker.topics:
-            for index in topic.partition_indexes:
+        for topic in _get(marker, "topics"):
+            for index in _get(topic, "partition_indexes"):
                 code = codes.get((marker.producer_id, topic.name, index), 0)
                 yield Subject("Partition", f"{topic.name}-{index}", details, code)
 
@@ -415,8 +416,8 @@ def _quotas(request: Values, answer: Values) -> Iterator[Subject]:
     results = list(_get(answer, "entries"))
     for number, entry in enumerate(_get(request, "entries")):
         code = _get(results[number], "error_code", 0) if number < len(results) else 0
-        details = {op.key: "removed" if op.remove else f"{op.value:g}" for op in entry.ops}
-        names = (f"{each.entity_type}={each.entity_name or '<default>'}" for each in entry.entity)
+        details = {op.key: "removed" if op.remove else f"{op.value:g}" for op in _get(entry, "ops")}
+        names = (f"{each.entity_type}={each.entity_name or '<default>'}" for each in _get(entry, "entity"))
         yield Subject("Quota", ",".join(names), details, code)
 
 

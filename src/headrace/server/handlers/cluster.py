@@ -103,9 +103,9 @@ async def handle_alter_replica_log_dirs(
     """A broker has one directory, so that nothing moves; `headrace log refetch` asks here, too."""
     found: dict[str, list[dict[str, Any]]] = {}
     is_allowed = may(ctx, info, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME)
-    for directory in request.dirs:
-        for topic in directory.topics:
-            for index in topic.partitions:
+    for directory in request.dirs or ():
+        for topic in directory.topics or ():
+            for index in topic.partitions or ():
                 code = ErrorCode.cluster_authorization_failed
                 if is_allowed:
                     code = await _altered(ctx, directory.path, topic.name, index)
