@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from headrace.client.core.quotas import Described, Entity
 from headrace.client.core.security import (
     EVERY_HOST,
     Acl,
@@ -36,6 +35,7 @@ from .quota import in_order, key_of, parsed, short, shown, to_json
 from .user import generated, new_password
 
 if TYPE_CHECKING:
+    from headrace.client.core.quotas import Described, Entity
     from headrace.ops.security import SecurityOperations
 
 app = typer.Typer(
@@ -61,7 +61,7 @@ class Tenant:
 
     prefix: str
     users: list[str]
-    quotas: list[Described] = field(default_factory=list)
+    quotas: "list[Described]" = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -163,7 +163,7 @@ def rights(user: str, prefix: str) -> Iterator[Acl]:
 
 def quota_changes(
     users: Iterable[str], prefix: str, limits: Mapping[str, float | None]
-) -> Iterator[tuple[Entity, Mapping[str, float | None]]]:
+) -> "Iterator[tuple[Entity, Mapping[str, float | None]]]":
     """Whose quotas are to be what."""
     own = {key: value for key, value in limits.items() if key != _STORAGE}
     if own:
@@ -279,7 +279,7 @@ def list_(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, properties: ClientProperties
         note("no tenants; make one with `headrace tenant create NAME`")
 
 
-def _quotas(quotas: Iterable[Described]) -> str:
+def _quotas(quotas: "Iterable[Described]") -> str:
     return ", ".join(
         f"{next(iter(quota.entity.values()))} {short(key)}={shown(key, value)}"
         for quota in quotas
