@@ -18,10 +18,11 @@ from headrace.server.authentication import Authenticator
 from headrace.server.clustered.forwarding import Forwarded, Forwarder
 from headrace.server.clustered.peers import LinkedPeers, PeerIdentity
 from headrace.server.connection import Connection, Parts
+from headrace.server.connection_counts import Caps, ConnectionCounts
 from headrace.server.context import Context, RequestInfo
 from headrace.server.dispatch import Dispatcher, Handler
 from headrace.server.handlers.peer import PeerGate, PeerHandler
-from headrace.server.listener import Caps, ConnectionCounts, Listener
+from headrace.server.listener import Listener
 
 SECRET = b"the cluster's secret"
 CLUSTER = "vPeOCWypqUOSepEvx0cbog"

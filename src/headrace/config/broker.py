@@ -153,7 +153,7 @@ _OWN: Final = (
     _dynamic(
         "queued.max.request.bytes",
         Type.LONG,
-        str(256 << 20),
+        str(512 << 20),
         Rule(holds=lambda value: isinstance(value, int) and (value == -1 or value >= 1), words="at least 1, or -1"),
         "Bytes of requests that have come in part, or that wait to be served, of all connections together. Beyond it "
         "connections that need more are not read until others are done; one always goes on. -1 is no limit.",

@@ -5,7 +5,7 @@ alone takes no memory, a silent connection next to none), and is given back once
 """
 
 from struct import Struct
-from typing import Final
+from typing import Final, Protocol
 
 from .errors import ProtocolViolation
 
@@ -17,6 +17,23 @@ WORKING_SIZE: Final = 512 * 1024
 _LENGTH: Final = Struct(">i")
 
 
+class Memory(Protocol):
+    """Who says whether there is memory for a larger buffer."""
+
+    @property
+    def is_short(self) -> bool:
+        """Whether buffers are wanted back as soon as nothing is in them."""
+        ...
+
+    def take(self, more: int, frame: int, *, is_needed: bool) -> bool:
+        """Whether a buffer may get so much larger for a frame of that size; only for speed where it is not needed."""
+        ...
+
+    def give(self, size: int) -> None:
+        """It has become so much smaller."""
+        ...
+
+
 class Inbox:
     """Receives bytes, hands out frames.
 
@@ -24,10 +41,11 @@ class Inbox:
     into the buffer; it is valid until the next call of `space()`.
     """
 
-    __slots__ = ("_buffer", "_end", "_limit", "_start", "_view")
+    __slots__ = ("_buffer", "_end", "_limit", "_memory", "_start", "_view")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, memory: Memory | None = None) -> None:
         self._limit = limit
+        self._memory = memory
         self._use(bytearray(RESTING_SIZE))
         self._start = 0
         self._end = 0
@@ -46,15 +64,22 @@ class Inbox:
         return self._start == self._end
 
     @property
+    def held(self) -> int:
+        """Bytes that were received and not handed out."""
+        return self._end - self._start
+
+    @property
     def capacity(self) -> int:
         return len(self._buffer)
 
     def space(self) -> memoryview:
-        """Where the next bytes go; never empty."""
+        """Where the next bytes go; empty only where a frame needs a larger buffer than there is memory for."""
         start, end = self._start, self._end
         capacity = len(self._buffer)
-        if end == capacity < WORKING_SIZE:
-            self._grow(min(2 * capacity, WORKING_SIZE))
+        if start == end and capacity > RESTING_SIZE and self._memory is not None and self._memory.is_short:
+            self.rest()
+        elif end == capacity < WORKING_SIZE and self._grow(min(2 * capacity, WORKING_SIZE)):
+            pass
         elif start == end:
             self._start = self._end = 0
         elif end - start >= 4:
@@ -83,9 +108,12 @@ class Inbox:
 
     def rest(self) -> None:
         """Give a grown buffer back, if nothing is in it."""
-        if self._start == self._end and len(self._buffer) > RESTING_SIZE:
+        capacity = len(self._buffer)
+        if self._start == self._end and capacity > RESTING_SIZE:
             self._use(bytearray(RESTING_SIZE))
             self._start = self._end = 0
+            if self._memory is not None:
+                self._memory.give(capacity - RESTING_SIZE)
 
     def _frame_length(self) -> int:
         length: int = _LENGTH.unpack_from(self._buffer, self._start)[0]
@@ -101,17 +129,26 @@ class Inbox:
         if wanted <= capacity:
             self._move_to_front()
             return
-        if 2 * (self._end - self._start) >= capacity:
-            self._grow(min(wanted, 2 * capacity))
-        else:
+        if 2 * (self._end - self._start) < capacity or not self._grow(min(wanted, 2 * capacity), wanted):
             self._move_to_front()
 
-    def _grow(self, capacity: int) -> None:
+    @property
+    def wanted(self) -> tuple[int, int]:
+        """How much larger the buffer has to become next for the frame that has come in part, and that one's size."""
+        frame = 4 + self._frame_length()
+        return min(frame, 2 * len(self._buffer)) - len(self._buffer), frame
+
+    def _grow(self, capacity: int, frame: int = 0) -> bool:
+        """Larger for a frame that needs it, or just in case."""
+        more = capacity - len(self._buffer)
+        if self._memory is not None and not self._memory.take(more, frame, is_needed=frame > 0):
+            return False
         held = self._end - self._start
         grown = bytearray(capacity)
         grown[:held] = self._view[self._start : self._end]
         self._use(grown)
         self._start, self._end = 0, held
+        return True
 
     def _move_to_front(self) -> None:
         if self._start:

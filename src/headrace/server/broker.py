@@ -31,9 +31,11 @@ from headrace.cluster.store import MetadataStore, SharedStore, StoreError
 from headrace.config import BrokerConfig, ConfigError, Reloaded
 from headrace.config import Listener as Address
 from headrace.config.audit import AUDIT, AUDIT_LEVEL, AUDIT_RETENTION
+from headrace.config.connection_caps import connection_caps
 from headrace.config.listeners import INTER_BROKER_NAME
 from headrace.config.metrics import MOST_PARTITIONS, REQUEST_METRICS
 from headrace.config.sasl import ADD_SCRAM
+from headrace.config.setting import MAX_INT
 from headrace.coordinator.groups.service import GroupCoordinator
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.coordinator.runtime.runtime import Coordinators
@@ -58,6 +60,7 @@ from .audit_topic import AuditPartition, AuditTopic
 from .clustered.identification import Identification
 from .clustered.node import FOLLOWERS_SECONDS, Clustered, cluster_secret
 from .connection import Connection, Parts, Serve
+from .connection_counts import ANY_NUMBER, Caps, ConnectionCounts
 from .context import Context
 from .descriptors import divide, raise_limit
 from .dispatch import Dispatcher, RawHandler, listener_of
@@ -71,13 +74,14 @@ from .handlers.health import HealthHandler
 from .handlers.level import LevelHandler
 from .handlers.produce import ProduceHandler
 from .health import WATCH_SECONDS, BrokerHealth
-from .listener import Caps, ConnectionCounts, Listener, Listeners
+from .listener import Listener, Listeners
 from .monitoring.collector import BrokerCollector, Watched
 from .monitoring.group_lag import GroupLag
 from .monitoring.loop_delay import LoopDelay
 from .monitoring.monitor import Monitor
 from .monitoring.request_times import RequestTimes
 from .registry_reader import RegistryReader
+from .request_memory import RequestMemory
 from .sasl import Sasl
 from .schema_book import SchemaBook
 from .settings_file import Reread, reload_settings, warn_without_effect
@@ -222,6 +226,8 @@ class Broker:
         config.refuse_open_listeners()
         advertised = config.advertised_listeners
         self._descriptors = divide(raise_limit())
+        self._quotas = ClientQuotas(loop.time, _windows(config))
+        self._memory = RequestMemory(loop, lambda: int(config["queued.max.request.bytes"]))
         self._audit = self._make_audit()
         self._sasl = Sasl(config, self._clock, self._world.workers, self._note_login)
         first_users = parse_first_users(config[ADD_SCRAM] or "")
@@ -443,12 +449,8 @@ class Broker:
         return tls.tls.client_context
 
     def _make_listeners(self, loop: asyncio.AbstractEventLoop) -> Listeners:
-        config, most = self.config, self._descriptors.connections
-        counts = ConnectionCounts(
-            loop,
-            lambda: Caps(min(int(config["max.connections"]), most), int(config["max.connections.per.ip"]), most),
-        )
-        return Listeners([self._make_listener(loop, address, counts) for address in config.listeners])
+        counts = self._make_counts(loop)
+        return Listeners([self._make_listener(loop, address, counts) for address in self.config.listeners])
 
     def _make_listener(self, loop: asyncio.AbstractEventLoop, address: Address, counts: ConnectionCounts) -> Listener:
         config = self.config
@@ -466,6 +468,26 @@ class Broker:
             handshakes=None if tls is None else tls.handshakes,
             name=address.name,
             protocol=address.protocol,
+            memory=self._memory,
+        )
+
+    def _make_counts(self, loop: asyncio.AbstractEventLoop) -> ConnectionCounts:
+        config, most = self.config, self._descriptors.connections
+
+        def caps() -> Caps:
+            rate = int(config["max.connection.creation.rate"])
+            return Caps(
+                all=min(int(config["max.connections"]), most),
+                one_address=int(config["max.connections.per.ip"]),
+                descriptors=most,
+                overrides=connection_caps(config["max.connections.per.ip.overrides"] or ""),
+                remote_address=int(config["headrace.max.connections.per.remote.ip"]),
+                rate=rate if rate < MAX_INT else ANY_NUMBER,
+                remote_rate=int(config["headrace.connection.creation.rate.per.remote.ip"]),
+            )
+
+        return ConnectionCounts(
+            loop, caps, quota=self._quotas.connection_rate, averaged_seconds=self._quotas.averaged_seconds
         )
 
     def _set_strays_aside(self) -> None:
@@ -475,7 +497,6 @@ class Broker:
     def _begin_serving(self, image: ClusterImage, controller: Controller) -> None:
         loop = asyncio.get_running_loop()
         config, rng, clustered = self.config, self._rng, self._clustered
-        self._quotas = ClientQuotas(loop.time, _windows(config))
         self._throttling = Throttling(self._quotas, loop.time, perf_counter_ns)
         self._groups = GroupCoordinator(
             settings=GroupSettings.of(config),

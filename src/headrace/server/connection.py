@@ -30,6 +30,7 @@ from headrace.storage.disk import StorageError
 
 from .monitoring.request_times import FAST_NS, ApiTimes
 from .refusals import Refusals
+from .request_memory import RequestMemory
 
 MOST_OUT: Final = 4 * 1024 * 1024
 MOST_PENDING: Final = 2_000
@@ -93,15 +94,19 @@ class Connection:
         "_is_read_due",
         "_is_reading",
         "_is_serving",
+        "_is_starved",
         "_is_writing",
         "_looked_at",
         "_loop",
+        "_memory",
         "_now_ns",
         "_on_close",
         "_on_read_failure",
         "_opened",
         "_out",
         "_out_bytes",
+        "_partial",
+        "_partial_since",
         "_range_sent",
         "_read_ns",
         "_sending_ns",
@@ -149,6 +154,7 @@ class Connection:
         now_ns: Callable[[], int] = perf_counter_ns,
         handshakes: "Handshakes | None" = None,
         listener_name: str = "",
+        memory: RequestMemory | None = None,
     ) -> None:
         self.peer = peer
         self.listener_name = listener_name
@@ -177,6 +183,9 @@ class Connection:
         self.last_sent_at = now
         self._looked_at = now
         self.requests = 0
+        self._partial = 0
+        """How many whole requests had come before the one that was looked at in part."""
+        self._partial_since = now
         self.times: ApiTimes | None = None
         """Of the API of the latest request; None where nobody measures."""
         self._now_ns = now_ns
@@ -202,7 +211,10 @@ class Connection:
         self._serve_frame = serve
         self._on_close = on_close
         self._on_read_failure = on_read_failure
-        self._inbox = Inbox(frame_limit)
+        self._memory = memory
+        self._inbox = Inbox(frame_limit, None if memory is None else memory.share_of(self))
+        self._is_starved = False
+        """Not read because there is no memory for the rest of a request."""
         self._slots: deque[Slot] = deque()
         self._out: deque[Part | memoryview] = deque()
         self._out_bytes = 0
@@ -279,7 +291,17 @@ class Connection:
 
     @property
     def is_mid_request(self) -> bool:
-        return not self._inbox.is_empty and not self._is_blocked and not self._slots and not self._out
+        waits_for_client = not self._inbox.is_empty and not self._is_blocked and not self._is_starved
+        return waits_for_client and not self._slots and not self._out
+
+    def seconds_late(self, now: float, rate: int) -> float:
+        """How much longer the request that has come in part takes than it would at this rate, as far as it has come.
+
+        Looked at now and then: the first look at a request is taken for its beginning.
+        """
+        if self._partial != self.requests:
+            self._partial, self._partial_since = self.requests, now
+        return now - self._partial_since - self._inbox.held / rate
 
     @property
     def latest_slot(self) -> Slot | None:
@@ -330,6 +352,8 @@ class Connection:
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
         self._sock.close()
+        if self._memory is not None:
+            self._memory.forget(self)
         abandoned = [slot.abandoned for slot in self._slots if slot.abandoned is not None]
         self._slots.clear()
         self._out.clear()
@@ -370,7 +394,11 @@ class Connection:
         if self.is_closed or self._wake_is_due or self._is_blocked:
             return
         try:
-            count = self._sock.recv_into(self._inbox.space())
+            space = self._inbox.space()
+            if not space:
+                self._wait_for_memory()
+                return
+            count = self._sock.recv_into(space)
         except (BlockingIOError, InterruptedError):
             return
         except (OSError, ProtocolViolation) as error:
@@ -383,6 +411,33 @@ class Connection:
         self.last_read_at = self._loop.time()
         self._read_ns = 0
         self._work()
+
+    def _wait_for_memory(self) -> None:
+        assert self._memory is not None
+        self._is_starved = True
+        self._pause_reading()
+        self._memory.wait(self, self._inbox.wanted)
+
+    def read_on(self) -> None:
+        """There may be memory now for the rest of a request."""
+        self._is_starved = False
+        self.last_read_at = self._loop.time()
+        self._wake_soon()
+
+    def give_back(self) -> None:
+        """Let go of a buffer that nothing is in; a request that runs alone keeps its frame."""
+        if not self.is_held:
+            self._inbox.rest()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of requests that have come and are not served."""
+        return self._inbox.held
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether a request has come in part, and the client could send more of it."""
+        return not self._inbox.is_empty and not self._is_blocked
 
     def _wake_soon(self) -> None:
         if not self._wake_is_due and not self.is_closed:
@@ -526,7 +581,7 @@ class Connection:
         if self._is_blocked or len(self._slots) >= MOST_PENDING or self._out_bytes >= MOST_OUT:
             self._pause_reading()
             return
-        if not self._is_reading:
+        if not self._is_reading and not self._is_starved:
             self._is_reading = True
             self._loop.add_reader(self._fd, self._readable)
             if not self._inbox.is_empty:

@@ -1,18 +1,16 @@
 """Accepts connections and keeps count of them.
 
-Caps: all connections together, those of one address, and the descriptors that connections may take; they are asked for
-whenever somebody comes, and hold for all listeners of a broker together (`ConnectionCounts`). Deadlines: a new
+Caps: `ConnectionCounts` is asked whenever somebody comes. Deadlines, whether bytes drip in or none come: a new
 connection must have sent a whole request (and have authenticated, where it must) within `HANDSHAKE_SECONDS`, a request
-that was begun must go on within `STALL_SECONDS`, and a connection that asks nothing, or does not read its answers, is
-closed after `connections.max.idle.ms`. A broker of this cluster may be silent: the system asks whether it is still
-there.
+that was begun must go on within `STALL_SECONDS` and come faster than `LEAST_RATE` in the end, and a connection that
+asks nothing, or does not read its answers, is closed after `connections.max.idle.ms`. Who is muted waits for this
+broker, not the other way round. A broker of this cluster may be silent: the system asks whether it is still there.
 """
 
 import asyncio
 import errno
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -21,79 +19,23 @@ from headrace.storage.disk import StorageError
 
 from .authentication import Authenticator
 from .connection import Connection, Serve
+from .connection_counts import ConnectionCounts, Refusal, RefusalReason
+from .request_memory import RequestMemory
 
 if TYPE_CHECKING:
     from .handshakes import Handshakes
 
 HANDSHAKE_SECONDS: Final = 30.0
 STALL_SECONDS: Final = 30.0
+LEAST_RATE: Final = 4 * 1024
+"""Bytes a second that a request has to come with, once it has taken `STALL_SECONDS`."""
 REST_SECONDS: Final = 10.0
 """After this long without a byte, a connection's grown buffer is given back."""
 _ACCEPTS_PER_TURN: Final = 64
 _ACCEPT_PAUSE_SECONDS: Final = 0.2
-_ANY_DESCRIPTOR: Final = 1 << 62
-_REPORT_SECONDS: Final = 5.0
-"""Refused connections are reported together, at most this often: who floods the broker must not fill its log."""
 _OUT_OF_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 log = structlog.get_logger(__name__)
-
-
-class Caps(NamedTuple):
-    """The most connections at one time."""
-
-    all: int
-    one_address: int
-    descriptors: int = _ANY_DESCRIPTOR
-    """A connection that gets this descriptor or a higher one is refused: the rest is for other files."""
-
-    def refusal(self, fd: int, connections: int, of_address: int) -> str | None:
-        """Why a connection is not taken; None when it is."""
-        if connections >= self.all:
-            return f"there are {connections} connections; max.connections and the limit of open files allow no more"
-        if of_address >= self.one_address:
-            return f"there are {of_address} connections from this address, and no more are allowed"
-        if fd >= self.descriptors:
-            return (
-                f"{fd} file descriptors are taken, and the rest is for logs; raise the limit of open files (ulimit -n)"
-            )
-        return None
-
-
-class ConnectionCounts:
-    """The connections of all listeners of a broker, and those that were refused."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, caps: Callable[[], Caps]) -> None:
-        self._loop = loop
-        self._caps = caps
-        self._all = 0
-        self._per_address: Counter[str] = Counter()
-        self._refusals = 0
-        """How many were refused since that was reported."""
-        self._reports_at = 0.0
-
-    def refusal(self, fd: int, peer: str) -> str | None:
-        """Why a connection is not taken; None when it is."""
-        return self._caps().refusal(fd, self._all, self._per_address[peer])
-
-    def opened(self, peer: str) -> None:
-        self._all += 1
-        self._per_address[peer] += 1
-
-    def closed(self, peer: str) -> None:
-        self._all -= 1
-        self._per_address[peer] -= 1
-        if not self._per_address[peer]:
-            del self._per_address[peer]
-
-    def refused(self, peer: str, reason: str) -> None:
-        """Report it, or soon, with others."""
-        self._refusals += 1
-        now = self._loop.time()
-        if now >= self._reports_at:
-            log.warning("connections refused", count=self._refusals, last_peer=peer, reason=reason)
-            self._refusals = 0
-            self._reports_at = now + _REPORT_SECONDS
 
 
 class Listener:
@@ -112,6 +54,7 @@ class Listener:
         handshakes: "Handshakes | None" = None,
         name: str = "PLAINTEXT",
         protocol: str = "PLAINTEXT",
+        memory: RequestMemory | None = None,
     ) -> None:
         self.name = name
         self.protocol = protocol
@@ -125,6 +68,7 @@ class Listener:
         self._authenticator = authenticator
         self.handshakes = handshakes
         """Of its connections, where it speaks TLS."""
+        self._memory = memory
         self._acceptor: Acceptor | None = None
         self._emptied: asyncio.Future[None] | None = None
         self.connections: dict[Connection, None] = {}
@@ -178,11 +122,9 @@ class Listener:
         """Close what is past its deadline, take back memory from what is quiet."""
         for connection in list(self.connections):
             quiet = now - connection.last_read_at
-            if quiet < REST_SECONDS:
-                continue
             if self._is_overdue(connection, now, quiet):
                 connection.close()
-            else:
+            elif quiet >= REST_SECONDS:
                 connection.rest()
 
     def _is_overdue(self, connection: Connection, now: float, quiet: float) -> bool:
@@ -190,7 +132,7 @@ class Listener:
         if not connection.requests or not has_been_known:
             return now - connection.opened_at > HANDSHAKE_SECONDS
         if connection.is_mid_request:
-            return quiet > STALL_SECONDS
+            return quiet > STALL_SECONDS or connection.seconds_late(now, LEAST_RATE) > STALL_SECONDS
         if connection.is_sending:
             return now - connection.last_sent_at > self._idle_seconds
         if connection.is_muted:
@@ -201,20 +143,24 @@ class Listener:
         for _ in range(_ACCEPTS_PER_TURN):
             if self._acceptor is None:
                 return
+            pause = self._counts.pause()
+            if pause > 0:
+                self._pause(pause)
+                return
             try:
                 sock, peer = self._acceptor.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                self._pause(error)
+                self._accept_failed(error)
                 return
             self._admit(sock, peer)
 
     def _admit(self, sock: Socket, peer: str) -> None:
-        reason = self._counts.refusal(sock.fileno(), peer)
-        if reason is not None:
+        refusal = self._counts.refusal(sock.fileno(), peer)
+        if refusal is not None:
             sock.close()
-            self._refused(peer, reason)
+            self._refused(peer, refusal)
             return
         connection = Connection(
             self._loop,
@@ -227,6 +173,7 @@ class Listener:
             now=self._loop.time(),
             handshakes=self.handshakes,
             listener_name=self.name,
+            memory=self._memory,
         )
         if self._authenticator is not None:
             connection.authenticator = self._authenticator
@@ -244,18 +191,23 @@ class Listener:
         if not self.connections and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
-    def _refused(self, peer: str, reason: str) -> None:
+    def _refused(self, peer: str, refusal: Refusal) -> None:
         self.refused += 1
-        self._counts.refused(peer, reason)
+        self._counts.refused(peer, *refusal)
 
-    def _pause(self, error: OSError) -> None:
+    def _accept_failed(self, error: OSError) -> None:
         if self._acceptor is None or error.errno not in _OUT_OF_FILES:
             log.error("accept failed", reason=str(error))
             return
-        self._refused("", str(error))
+        self._refused("", Refusal(RefusalReason.DESCRIPTORS, str(error)))
+        self._pause(_ACCEPT_PAUSE_SECONDS)
+
+    def _pause(self, seconds: float) -> None:
+        """Accept nobody for so long; the system keeps those who come."""
+        assert self._acceptor is not None
         fd = self._acceptor.fileno()
         self._loop.remove_reader(fd)
-        self._loop.call_later(_ACCEPT_PAUSE_SECONDS, self._resume, fd)
+        self._loop.call_later(seconds, self._resume, fd)
 
     def _resume(self, fd: int) -> None:
         if self._acceptor is not None and self._acceptor.fileno() == fd:

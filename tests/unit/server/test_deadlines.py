@@ -9,7 +9,8 @@ import uvloop
 
 from headrace.net.tcp import TcpNetwork
 from headrace.server.connection import Connection, Parts, Serve
-from headrace.server.listener import HANDSHAKE_SECONDS, REST_SECONDS, STALL_SECONDS, Caps, ConnectionCounts, Listener
+from headrace.server.connection_counts import Caps, ConnectionCounts
+from headrace.server.listener import HANDSHAKE_SECONDS, LEAST_RATE, REST_SECONDS, STALL_SECONDS, Listener
 
 IDLE_SECONDS = 600.0
 
@@ -28,7 +29,7 @@ def new_listener() -> Listener:
     return Listener(
         asyncio.get_running_loop(),
         TcpNetwork(),
-        frame_limit=1000,
+        frame_limit=1 << 20,
         counts=ConnectionCounts(asyncio.get_running_loop(), lambda: Caps(10, 10)),
         idle_seconds=IDLE_SECONDS,
         on_read_failure=lambda _: None,
@@ -114,3 +115,68 @@ def test_a_client_that_resets_right_after_its_last_bytes_is_noticed() -> None:
             listener.close()
 
     uvloop.run(main())
+
+
+async def dripped(sent: bytes, seconds: int, drip: bytes = b"\0") -> bool:
+    """Whether a client that sent these bytes, and then one each second, is closed by the sweeps of so many seconds."""
+    loop = asyncio.get_running_loop()
+    listener = new_listener()
+    port = listener.bind("127.0.0.1", 0)
+    listener.start(answer)
+    began = loop.time()
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(sent)
+        await until(lambda: len(listener.connections) == 1)
+        (connection,) = listener.connections
+        for second in range(1, seconds):
+            held = connection.held_bytes
+            client.sendall(drip)
+            await until(lambda held=held: connection.held_bytes > held)  # type: ignore[misc]
+            connection.last_read_at = began + second
+            listener.sweep(began + second)
+            if connection.is_closed:
+                break
+        is_closed = connection.is_closed
+    listener.close()
+    return is_closed
+
+
+def test_a_client_that_drips_before_its_first_request_is_closed() -> None:
+    assert asyncio.run(dripped(b"\0\0\3", int(HANDSHAKE_SECONDS) + 3))
+    assert not asyncio.run(dripped(b"\0\0\3", int(HANDSHAKE_SECONDS) - 3))
+
+
+def test_a_request_that_drips_is_closed_however_long_it_would_go_on() -> None:
+    whole = b"\0\0\0\x08abcdefgh"
+    assert asyncio.run(dripped(whole + b"\0\0\3\0", int(STALL_SECONDS) + 4))
+    assert not asyncio.run(dripped(whole + b"\0\0\3\0", int(STALL_SECONDS) - 3))
+
+
+def test_a_request_over_a_slow_line_is_not_closed() -> None:
+    whole = b"\0\0\0\x08abcdefgh"
+    large = 2 * int(STALL_SECONDS) * LEAST_RATE
+    assert not asyncio.run(dripped(whole + pack(">i", 2 * large), 2 * int(STALL_SECONDS), bytes(LEAST_RATE)))
+
+
+def test_a_muted_connection_is_past_no_deadline() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        listener = new_listener()
+        port = listener.bind("127.0.0.1", 0)
+        listener.start(answer)
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"\0\0\0\x08abcdefgh")
+            await until(lambda: any(connection.requests for connection in listener.connections))
+            (connection,) = listener.connections
+            connection.mute(10 * IDLE_SECONDS)
+            client.sendall(b"\0\0\0\x08abc")
+            listener.sweep(loop.time() + 2 * IDLE_SECONDS)
+            assert not connection.is_closed
+            connection.unmute()
+            listener.sweep(loop.time())
+            assert not connection.is_closed
+            listener.sweep(loop.time() + 2 * IDLE_SECONDS)
+            assert connection.is_closed
+        listener.close()
+
+    asyncio.run(main())

@@ -14,8 +14,9 @@ from headrace.net.network import Socket
 from headrace.net.tcp import TcpNetwork
 from headrace.protocol.fetch import Response
 from headrace.server.connection import Connection, Parts
+from headrace.server.connection_counts import Caps, ConnectionCounts
 from headrace.server.descriptors import divide
-from headrace.server.listener import Caps, ConnectionCounts, Listener
+from headrace.server.listener import Listener
 
 from .test_deadlines import until
 

@@ -19,8 +19,9 @@ from headrace.net.tcp import TcpNetwork
 from headrace.net.tls import ServerTls, ServerTlsSettings
 from headrace.security.certificates import PrincipalMapping
 from headrace.server.connection import MOST_OUT, Connection, Parts
+from headrace.server.connection_counts import Caps, ConnectionCounts
 from headrace.server.handshakes import Handshakes
-from headrace.server.listener import HANDSHAKE_SECONDS, Caps, ConnectionCounts, Listener
+from headrace.server.listener import HANDSHAKE_SECONDS, Listener
 from tests.support.certificates import Authority, Signed, name
 
 AUTHORITY = Authority()

@@ -7,7 +7,8 @@ import pytest
 
 from headrace.net.network import Link, LinkClosed
 from headrace.server.connection import Connection, Parts
-from headrace.server.listener import Caps, ConnectionCounts, Listener
+from headrace.server.connection_counts import Caps, ConnectionCounts
+from headrace.server.listener import Listener
 from headrace.testing.loop import run_virtual
 from headrace.testing.network import SimulatedHost, SimulatedNetwork
 

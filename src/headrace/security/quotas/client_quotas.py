@@ -133,7 +133,7 @@ class ClientQuotas:
 
     def __init__(self, now: Callable[[], float], windows: Windows = WINDOWS) -> None:
         self.now = now
-        self._averaged = max(windows.samples - 1, 1) * windows.seconds
+        self.averaged_seconds = max(windows.samples - 1, 1) * windows.seconds
         self._controller_burst = windows.controller_samples * windows.controller_seconds
         self._table = QuotaTable()
         self._connection_rates: dict[str | None, float] = {}
@@ -181,10 +181,10 @@ class ClientQuotas:
         return rates.get(address, rates.get(None)) if rates else None
 
     def _make_limits(self, user: str, client_id: str) -> Limits | None:
-        burst = self._averaged * BURST
+        burst = self.averaged_seconds * BURST
         produce = self._bucket(PRODUCER_BYTE_RATE, user, client_id, burst, MOST_PAUSE_SECONDS)
         fetch = self._bucket(CONSUMER_BYTE_RATE, user, client_id, burst, MOST_PAUSE_SECONDS)
-        request = self._bucket(REQUEST_PERCENTAGE, user, client_id, burst, self._averaged, 0.01)
+        request = self._bucket(REQUEST_PERCENTAGE, user, client_id, burst, self.averaged_seconds, 0.01)
         mutations = self._table.resolve(CONTROLLER_MUTATION_RATE, user, client_id)
         if produce is None and fetch is None and request is None and mutations is None:
             return None

@@ -1,0 +1,190 @@
+"""How many connections there are and how fast they come, of a broker and of each address; who is not taken, and why.
+
+    what                  from                                                     beyond it
+    of the broker         max.connections, and the descriptors there are           refused
+    of an address         max.connections.per.ip, .overrides; and, unless it is    refused
+                          loopback, headrace.max.connections.per.remote.ip
+    a second, of all      max.connection.creation.rate                             wait in the system's queue
+    a second, of an       the quota connection_creation_rate of the address or     refused
+    address               the default; else, unless it is loopback,
+                          headrace.connection.creation.rate.per.remote.ip
+
+Rates are means over `quota.window.num` samples, so that a client may open many connections at once. The same numbers
+hold for all listeners of a broker together.
+"""
+
+from asyncio import AbstractEventLoop
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from ipaddress import ip_address
+from typing import Final, NamedTuple
+
+import structlog
+
+from headrace.security.quotas.bucket import Bucket
+
+ANY_NUMBER: Final = 1 << 62
+MOST_ADDRESSES: Final = 10_000
+"""Whose connections a second are remembered."""
+_REPORT_SECONDS: Final = 5.0
+"""Refused connections are reported together, at most this often: who floods the broker must not fill its log."""
+_NO_OVERRIDES: Final[Mapping[str, int]] = {}
+
+log = structlog.get_logger(__name__)
+
+
+class RefusalReason(StrEnum):
+    """Why a connection was not taken."""
+
+    BROKER = "max_connections"
+    ADDRESS = "max_connections_per_ip"
+    RATE = "connection_creation_rate"
+    DESCRIPTORS = "open_files"
+
+
+class Refusal(NamedTuple):
+    """Why a connection is not taken, also in words."""
+
+    reason: RefusalReason
+    words: str
+
+
+class Caps(NamedTuple):
+    """The most connections at one time, and in a second."""
+
+    all: int
+    one_address: int
+    descriptors: int = ANY_NUMBER
+    """A connection that gets this descriptor or a higher one is refused: the rest is for other files."""
+    overrides: Mapping[str, int] = _NO_OVERRIDES
+    """Addresses with a number of their own."""
+    remote_address: int = ANY_NUMBER
+    """Of one address that is not this machine's loopback."""
+    rate: float = ANY_NUMBER
+    remote_rate: float = ANY_NUMBER
+
+    def of(self, address: str) -> int:
+        """The most connections of one address."""
+        if address in self.overrides:
+            return self.overrides[address]
+        return self.one_address if is_loopback(address) else min(self.one_address, self.remote_address)
+
+
+class ConnectionCounts:
+    """The connections of all listeners of a broker, and those that were refused."""
+
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        caps: Callable[[], Caps],
+        *,
+        quota: Callable[[str], float | None] = lambda _: None,
+        averaged_seconds: float = 10.0,
+    ) -> None:
+        self._loop = loop
+        self._caps = caps
+        self._quota = quota
+        """The connections a second that an operator allows an address; None where nobody has said."""
+        self._averaged = averaged_seconds
+        self._all = 0
+        self._per_address: Counter[str] = Counter()
+        self._rate: Bucket | None = None
+        self._rates: OrderedDict[str, Bucket] = OrderedDict()
+        self.refusals: Counter[RefusalReason] = Counter()
+        """Since the start."""
+        self._unreported = 0
+        self._reports_at = 0.0
+
+    def pause(self) -> float:
+        """The seconds until the next connection may be accepted."""
+        rate = self._caps().rate
+        if rate >= ANY_NUMBER:
+            return 0.0
+        bucket = self._rate = self._renewed(self._rate, rate)
+        return bucket.pause(self._loop.time())
+
+    def refusal(self, fd: int, address: str) -> Refusal | None:
+        """Why a connection is not taken; None when it is."""
+        caps = self._caps()
+        if self._all >= caps.all:
+            return Refusal(
+                RefusalReason.BROKER,
+                f"there are {self._all} connections; max.connections and the limit of open files allow no more",
+            )
+        if self._per_address[address] >= caps.of(address):
+            return Refusal(
+                RefusalReason.ADDRESS,
+                f"there are {self._per_address[address]} connections from this address; max.connections.per.ip and "
+                "headrace.max.connections.per.remote.ip allow no more",
+            )
+        if fd >= caps.descriptors:
+            return Refusal(
+                RefusalReason.DESCRIPTORS,
+                f"{fd} file descriptors are taken, and the rest is for logs; raise the limit of open files (ulimit -n)",
+            )
+        return self._too_fast(address, caps)
+
+    def _too_fast(self, address: str, caps: Caps) -> Refusal | None:
+        rate = self._quota(address)
+        if rate is None:
+            rate = ANY_NUMBER if is_loopback(address) else caps.remote_rate
+        if rate >= ANY_NUMBER:
+            return None
+        bucket = self._renewed(self._rates.get(address), rate)
+        self._remember(address, bucket)
+        now = self._loop.time()
+        if bucket.pause(now) > 0:
+            return Refusal(
+                RefusalReason.RATE,
+                f"connections from this address come faster than {rate:g} a second; its quota "
+                "connection_creation_rate or headrace.connection.creation.rate.per.remote.ip allows no more",
+            )
+        bucket.charge(1, now)
+        return None
+
+    def _renewed(self, bucket: Bucket | None, rate: float) -> Bucket:
+        if bucket is not None and bucket.rate == rate:
+            return bucket
+        return Bucket(rate, burst_seconds=self._averaged, most_debt_seconds=self._averaged, now=self._loop.time())
+
+    def _remember(self, address: str, bucket: Bucket) -> None:
+        self._rates[address] = bucket
+        self._rates.move_to_end(address)
+        if len(self._rates) > MOST_ADDRESSES:
+            self._rates.popitem(last=False)
+
+    def opened(self, address: str) -> None:
+        """A connection was taken."""
+        self._all += 1
+        self._per_address[address] += 1
+        if self._rate is not None:
+            self._rate.charge(1, self._loop.time())
+
+    def closed(self, address: str) -> None:
+        self._all -= 1
+        self._per_address[address] -= 1
+        if not self._per_address[address]:
+            del self._per_address[address]
+
+    def refused(self, address: str, reason: RefusalReason, words: str) -> None:
+        """Count it, and report it, or soon, with others."""
+        self.refusals[reason] += 1
+        self._unreported += 1
+        now = self._loop.time()
+        if now >= self._reports_at:
+            log.warning("connections refused", count=self._unreported, last_peer=address, reason=words)
+            self._unreported = 0
+            self._reports_at = now + _REPORT_SECONDS
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address is this machine itself."""
+    if address.startswith("127.") or address == "::1":
+        return True
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return False
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    return parsed.is_loopback or (mapped is not None and mapped.is_loopback)
