@@ -44,6 +44,8 @@ class IntakeSettings:
     """The replicas (`partition:broker`, or `*`) that send slowly to those who are not in sync."""
     throttled_followers: frozenset[str] = frozenset()
     """The replicas that catch up slowly."""
+    storage_quota: int = -1
+    """Bytes that the logs of all partitions may have together; -1 is any number."""
 
 
 def log_settings(topic: Topic, config: BrokerConfig) -> LogSettings:
@@ -114,6 +116,7 @@ def _intake_settings(values: Mapping[str, Any], least_isr: int | None, own: bool
         checked_fields=checked_fields,
         throttled_leaders=frozenset(values["leader.replication.throttled.replicas"]),
         throttled_followers=frozenset(values["follower.replication.throttled.replicas"]),
+        storage_quota=values["headrace.storage.quota.bytes"],
     )
 
 

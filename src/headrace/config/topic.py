@@ -161,6 +161,15 @@ _ROWS: Final = (
         "Whether produced keys must begin with the id of a schema that is registered for the subject topic-key.",
     ),
     _topic(
+        "headrace.storage.quota.bytes",
+        Type.LONG,
+        "-1",
+        at_least(-1),
+        "",
+        "Bytes that all partitions of the topic may have together, each counted once. What is produced beyond it is "
+        "refused with POLICY_VIOLATION until retention has made room. -1 is no limit. See docs/quotas.md.",
+    ),
+    _topic(
         "index.interval.bytes",
         Type.INT,
         "4096",

@@ -40,6 +40,17 @@ _FOLLOWING = (Health.ONLINE, Health.REFETCHING)
 logger = structlog.get_logger(__name__)
 
 
+class Room:
+    """Bytes that may still be written, by all who share them."""
+
+    __slots__ = ("left", "what")
+
+    def __init__(self, what: str, left: float) -> None:
+        self.what = what
+        """What is full when nothing is left, in words."""
+        self.left = left
+
+
 class Partition:
     """A partition that this broker leads or follows, and its log."""
 
@@ -65,6 +76,7 @@ class Partition:
         "on_settled",
         "replicated_in",
         "replicated_out",
+        "rooms",
         "rules",
         "state",
         "topic",
@@ -99,6 +111,8 @@ class Partition:
         """Those whose acknowledgement a leader waits for; None where it has the partition to itself."""
         self.log = log
         self.rules = rules
+        self.rooms: tuple[Room, ...] = ()
+        """What clients may still write, where a quota says; see `storage_quota`."""
         self.durable_from = log.log_end_offset
         """Of a durable partition: what is acknowledged from here on was synced before."""
         self.commits = CommitQueue()

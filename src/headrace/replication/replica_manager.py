@@ -169,6 +169,8 @@ class ReplicaManager:
         """Told of every marker that is committed on a partition led here."""
         self.is_known: Callable[[str, int], bool] | None = None
         """Whether a partition exists somewhere in the cluster."""
+        self.storage_quotas: dict[str, int] = {}
+        """Bytes that topics with partitions here may hold, by name, where a setting says."""
         self._topics: dict[str, Topic] = {}
         """The topics with partitions here, as they were applied last."""
         self.gone_traffic = GoneTraffic()
@@ -245,6 +247,10 @@ class ReplicaManager:
         """The name of a topic that is held here, by its id."""
         return self._names.get(topic_id)
 
+    def partitions_of(self, topic: str) -> Iterable[Partition]:
+        """Those of a topic that are here."""
+        return self._by_name.get(topic, {}).values()
+
     def hosted(self) -> Iterator[Partition]:
         for partitions in self._by_name.values():
             yield from partitions.values()
@@ -269,6 +275,10 @@ class ReplicaManager:
         self._topics[topic.name] = topic
         settings = log_settings(topic, self._config)
         rules = intake_settings(topic, self._config)
+        if rules.storage_quota >= 0:
+            self.storage_quotas[topic.name] = rules.storage_quota
+        else:
+            self.storage_quotas.pop(topic.name, None)
         moved_away: list[Partition] = []
         unlisted: list[Partition] = []
         failure: Exception | None = None
@@ -519,6 +529,7 @@ class ReplicaManager:
         self._drop(topic, held, dispose, ErrorCode.unknown_topic_or_partition)
         self._by_name.pop(topic.name, None)
         self._topics.pop(topic.name, None)
+        self.storage_quotas.pop(topic.name, None)
         self.gone_traffic.topic_left(topic.name)
         for index in range(len(topic.partitions)):
             self._let_go((topic.name, index), dispose)

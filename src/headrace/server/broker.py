@@ -46,6 +46,7 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError
 from headrace.replication.cleaner import Cleaner
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.storage_quota import LOOK_SECONDS, StorageQuotas
 from headrace.security.audit import AuditLevel, AuditLog, AuditTarget, login
 from headrace.security.authorizer import authorizer_of
 from headrace.security.quotas.client_quotas import ClientQuotas, Windows
@@ -741,6 +742,8 @@ class Broker:
             every(TLS_SECONDS, "certificates", tls.watch)
         every(SWEEP_SECONDS, "report recovery", self._replicas.report_recovery)
         every(SWEEP_SECONDS, "bound producers", maintenance.bound_producers)
+        storage = StorageQuotas(self._replicas, self._image, lambda: self._quotas.storage)
+        every(LOOK_SECONDS, "storage quotas", storage.look)
         if self._clustered is not None:
             every(FOLLOWERS_SECONDS, "followers", self._replicas.look_after_followers)
             every(FOLLOWERS_SECONDS, "synced logs", self._replicas.prove_synced)

@@ -11,6 +11,7 @@ order of the request. One partition's error never stops the others.
   frame of its codec. `headrace.record.validation=full` also looks inside compressed batches.
 - A batch that takes long to look inside, or to compress anew, is left to a thread; its connection waits, others do not.
 - A max timestamp that the records do not have (-1, as older Go clients send) is corrected.
+- A topic that holds what its storage quota allows refuses more (POLICY_VIOLATION): see `replication.storage_quota`.
 - A topic with `headrace.schema.validation` refuses records without a registered schema (INVALID_RECORD, v8 says which).
 - v7 zstd; v8 error messages; v13 topic ids (an unknown or zero id is UNKNOWN_TOPIC_ID).
 - A batch of a transaction needs a transactional id in the request (TRANSACTIONAL_ID_AUTHORIZATION_FAILED), and an open
@@ -48,6 +49,7 @@ from headrace.replication.intake import admit
 from headrace.replication.partition import Partition
 from headrace.replication.purgatory import Committed
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.storage_quota import check_room, take_room
 from headrace.security.acl import AclOperation, ResourceType
 from headrace.security.authorizer import Authorizer
 from headrace.storage.log import Appended, Origin
@@ -444,6 +446,9 @@ class ProduceHandler:
         if records is None:
             raise CodedError(ErrorCode.invalid_record, "no record batch")
         header = check_batch(records)
+        rooms = partition.rooms
+        if rooms:
+            check_room(rooms, len(records))
         if partition.rules.checked_fields:
             self._check_schemas(partition, records, header, admitted)
         is_admitted = admitted is not None
@@ -461,6 +466,8 @@ class ProduceHandler:
             )
         else:
             appended = partition.append(records, header, _CLIENT, now_ms, version, is_admitted=is_admitted)
+        if rooms:
+            take_room(rooms, len(records))
         append_time = now_ms if partition.rules.append_time else -1
         start = partition.log.log_start_offset
         return appended, well(partition.index, appended.base_offset, append_time, start)
