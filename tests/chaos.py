@@ -27,6 +27,7 @@ PARTS: dict[str, list[str]] = {
     "exhausted": [*LONG, "tests/faults/test_cluster_exhausted.py"],
     "backup": [*LONG, "tests/faults/test_backup.py"],
     "upgrade": [*LONG, "tests/faults/test_upgrade.py"],
+    "securing": [*LONG, "tests/faults/test_securing.py"],
     "links": [*LONG, "tests/faults/test_cluster_links.py"],
     "transactions": [*LONG, "tests/faults/test_transactions_kill.py"],
     "newcomer": [*LONG, "tests/processes/test_newcomer.py"],

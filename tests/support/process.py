@@ -58,7 +58,9 @@ class BrokerProcess:
         """The words before its command, from its next start on."""
         self._data = data
         self._log = log
-        self._options = [*options, *(f"--set={name}={value}" for name, value in (settings or {}).items())]
+        self._options = [*options]
+        self.settings = dict(settings or {})
+        """From its next start on."""
         self._process: subprocess.Popen[bytes] | None = None
         self._is_paused = False
 
@@ -94,9 +96,10 @@ class BrokerProcess:
         place = ["--listen", self.bootstrap, "--data", str(self._data)]
         if self.metrics is not None:
             place += ["--metrics", self.metrics]
+        given = [*self._options, *(f"--set={name}={value}" for name, value in self.settings.items())]
         with ExitStack() as held:
             errors = sys.stderr if self._log is None else held.enter_context(open(self._log, "ab"))
-            self._process = subprocess.Popen([*command, *place, *self._options], stdout=subprocess.PIPE, stderr=errors)
+            self._process = subprocess.Popen([*command, *place, *given], stdout=subprocess.PIPE, stderr=errors)
         self._is_paused = False
 
     def wait_until_ready(self) -> None:

@@ -142,11 +142,8 @@ def _broker_arguments(
     *more: str,
     secrets: "Secrets | None" = None,
 ) -> Arguments:
-    arguments = ["broker", "--id", number, "--data", str(data), *more]
-    if secrets is None:
-        arguments += ["--listen", f"{HOST}:{port}"]
-    else:
-        arguments += ["--set", f"listeners={SECURE_LISTENER}://{HOST}:{port}"]
+    listen = f"{HOST}:{port}" if secrets is None else f"{SECURE_LISTENER}://{HOST}:{port}"
+    arguments = ["broker", "--id", number, "--listen", listen, "--data", str(data), *more]
     if config is not None:
         arguments += ["--config", str(config)]
     for name, value in settings.items():
@@ -280,6 +277,8 @@ async def _run_cluster(
             await supervisor.start(*plan.zookeeper, name="ZooKeeper", stage=_STORE, revival=DEVELOPMENT)
         if await supervisor.all_ready():
             brokers = await _start_brokers(supervisor, plan)
+            if secrets is not None:
+                await supervisor.all_ready()  # before, nobody can log in
             http = await supervisor.start(
                 *_gateway_arguments(plan.bootstrap, plan.http_port, secrets), stage=_GATEWAY, revival=DEVELOPMENT
             )

@@ -427,7 +427,7 @@ class Broker:
         """`ConfigError` where the listener cannot speak TLS."""
         from .tls import ListenerTls  # takes a while to load, and most brokers at their first start do without
 
-        return ListenerTls(
+        made = ListenerTls(
             loop,
             self.config,
             address.name.lower(),
@@ -435,6 +435,8 @@ class Broker:
             self._clock.now_ms,
             self._world.workers.background,
         )
+        made.handshakes.on_login = self._note_certificate
+        return made
 
     def _tls_of_links(self, endpoint: Endpoint) -> ssl.SSLContext | None:
         """As this broker's own listener of that name has it: the one for brokers is alike on all of them."""
@@ -575,7 +577,7 @@ class Broker:
             is_out_of_touch=lambda: clustered is not None and clustered.member.is_out_of_touch,
             describe_health=HealthHandler(self._health.report, authorizer),
             times=self._metrics.watched.times if config[REQUEST_METRICS] else None,
-            update_level=LevelHandler(self._update_level, authorizer),
+            update_level=LevelHandler(self._update_level, authorizer, self._audit),
             audit=self._audit,
         )
         self._held.push_async_callback(dispatcher.close)
@@ -688,6 +690,10 @@ class Broker:
     def _note_login(self, connection: Connection, mechanism: str, principal: str, failure: str) -> None:
         if self._audit is not None:
             self._audit.record(login(principal, connection.peer, listener_of(connection), mechanism, error=failure))
+
+    def _note_certificate(self, listener: str, peer: str, principal: str, failure: str) -> None:
+        if self._audit is not None:
+            self._audit.record(login(principal, peer, listener.upper(), "TLS", error=failure))
 
     async def _close_audit(self) -> None:
         if self._audit is not None:

@@ -386,6 +386,7 @@ class Connection:
         handshakes.succeeded += 1
         if principal is not None:
             self.principal = principal
+            handshakes.named(self.peer, principal)
         self._loop.add_reader(self._fd, self._readable)
         self._readable()
 

@@ -363,7 +363,7 @@ class Dispatcher:
 
 def listener_of(connection: Connection) -> str:
     """The name of the listener that a connection came by."""
-    return getattr(connection, "listener_name", "")
+    return connection.listener_name
 
 
 def api_name(api_key: int) -> str:

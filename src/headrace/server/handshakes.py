@@ -24,6 +24,9 @@ _REPORT_SECONDS: Final = 5.0
 
 log = structlog.get_logger(__name__)
 
+OnCertificate = Callable[[str, str, str, str], None]
+"""Given the listener, the client's address, who it is, and why it is not let in, if it is not."""
+
 
 class Handshakes:
     """Makes the streams of a listener that speaks TLS, and finds out who is at their other end."""
@@ -48,6 +51,8 @@ class Handshakes:
         self._scratch = Scratch()
         self._steps: deque[Callable[[], None]] = deque()
         self._is_due = False
+        self.on_login: OnCertificate = lambda _listener, _peer, _principal, _failure: None
+        """Told of each client that a certificate names, and of each handshake that fails."""
         self.succeeded = 0
         self.failures = 0
         self._unreported = 0
@@ -86,8 +91,13 @@ class Handshakes:
         except (NoRuleApplies, ValueError) as error:
             raise TlsFailure(f"nobody is known by its certificate: {error}") from None
 
+    def named(self, peer: str, principal: str) -> None:
+        """A client is who its certificate says."""
+        self.on_login(self.listener, peer, principal, "")
+
     def failed(self, peer: str, reason: str) -> None:
         """A handshake has come to nothing: report it, or soon, with others."""
+        self.on_login(self.listener, peer, "", reason)
         self.failures += 1
         self._unreported += 1
         now = self._loop.time()

@@ -1,7 +1,9 @@
 """What is done to a broker is found in its audit topic, with who did it and what came of it."""
 
 import json
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from headrace.cli.certificates import authority_path, issue, make_authority
+from headrace.ops.operations import Operations
 from headrace.protocol.api import ApiKey
 from headrace.security.audit import TOPIC
 from headrace.server.audited import AUDITED, HIDDEN
@@ -50,8 +54,9 @@ def admin(broker: Broker) -> AdminClient:
 class Reader:
     """Reads the topic from where it ended last."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "-", "enable.auto.commit": False})
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        given = {**settings, "group.id": "-", "enable.auto.commit": False}
+        self._consumer = Consumer(given)
         self._consumer.assign([TopicPartition(TOPIC, 0, 0)])
         self.seen: list[dict[str, Any]] = []
 
@@ -76,7 +81,7 @@ class Reader:
 @pytest.fixture(scope="module")
 def events(broker: Broker, admin: AdminClient) -> Iterator[Reader]:
     admin.create_topics([NewTopic("first", 1)])["first"].result(10)
-    reader = Reader(broker.bootstrap)
+    reader = Reader({"bootstrap.servers": broker.bootstrap})
     yield reader
     reader.close()
 
@@ -149,6 +154,12 @@ def test_deleted_records_and_reset_offsets_are_recorded(broker: Broker, admin: A
     assert sum(each["operation"] == "OffsetCommit" for each in events.seen) == 1, "the second is only counted"
 
 
+def test_a_raise_of_the_feature_level_is_recorded(broker: Broker, events: Reader) -> None:
+    with Operations(broker.bootstrap) as operations:
+        operations.update_level(None, dry_run=False)
+    assert events.until("UpdateLevel", "feature level")["outcome"] == "succeeded"
+
+
 def test_nobody_else_writes_to_the_topic(broker: Broker, events: Reader) -> None:
     refusals: list[str] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap})
@@ -160,7 +171,7 @@ def test_nobody_else_writes_to_the_topic(broker: Broker, events: Reader) -> None
 def test_events_are_there_after_a_restart(broker: Broker, admin: AdminClient) -> None:
     admin.create_topics([NewTopic("last", 1)])["last"].result(10)
     broker.restart()
-    reader = Reader(broker.bootstrap)
+    reader = Reader({"bootstrap.servers": broker.bootstrap})
     reader.until("CreateTopics", "last")
     reader.close()
     ids = [event["id"] for event in reader.seen]
@@ -171,3 +182,36 @@ def test_without_a_setting_nothing_is_recorded() -> None:
     with Broker(topics=["orders"]) as plain:
         listed = AdminClient({"bootstrap.servers": plain.bootstrap}).list_topics(timeout=10).topics
         assert TOPIC not in listed
+
+
+def test_who_a_certificate_names_is_recorded_and_a_handshake_that_fails(tmp_path: Path) -> None:
+    authority = make_authority(tmp_path, "Test CA")
+    broker = issue(tmp_path, "broker", authority, hosts=["127.0.0.1"])
+    alice = issue(tmp_path, "alice", authority, is_client=True)
+    settings = {
+        "listeners": "SSL://127.0.0.1:0",
+        "ssl.keystore.location": str(broker.keystore),
+        "ssl.truststore.location": str(authority_path(tmp_path)),
+        "ssl.client.auth": "required",
+        "headrace.audit": "topic",
+        "headrace.audit.level": "all",
+    }
+    with Broker(settings) as secured:
+        by_certificate = {
+            "bootstrap.servers": secured.bootstrap,
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(authority_path(tmp_path)),
+            "ssl.certificate.location": str(alice.certificate),
+            "ssl.key.location": str(alice.key),
+        }
+        host, _, port = secured.bootstrap.rpartition(":")
+        with socket.create_connection((host, int(port))) as stranger:
+            stranger.sendall(b"\0\0\0\4none of this is TLS")
+            assert stranger.recv(100) is not None
+        client = AdminClient(by_certificate)
+        client.create_topics([NewTopic("made", 1)])["made"].result(10)
+        reader = Reader(by_certificate)
+        assert reader.until("CreateTopics", "made")["principal"] == "User:CN=alice"
+        reader.close()
+    logins = {(e["outcome"], e.get("principal", "")) for e in reader.seen if e["kind"] == "login"}
+    assert logins == {("denied", ""), ("succeeded", "User:CN=alice")}

@@ -17,6 +17,7 @@ from headrace.cluster.store import StoreError
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
 from headrace.protocol.peer import VERSION, Message, decode_message, failure
 from headrace.security.acl import AclOperation
+from headrace.security.audit import AuditedResource, AuditEvent, AuditKind, AuditLog, Outcome
 from headrace.security.authorizer import Authorizer
 
 from ..connection import Slot
@@ -34,9 +35,12 @@ UpdateLevel = Callable[[int | None, bool], Awaitable[Mapping[str, Any]]]
 class LevelHandler:
     """Answers with what `update` gives."""
 
-    def __init__(self, update: UpdateLevel, authorizer: Authorizer | None = None) -> None:
+    def __init__(
+        self, update: UpdateLevel, authorizer: Authorizer | None = None, audit: AuditLog | None = None
+    ) -> None:
         self._update = update
         self._authorizer = authorizer
+        self._audit = audit
 
     async def __call__(self, slot: Slot, version: int, correlation_id: int, body: bytes) -> None:
         """Answer a request through its slot. An `UpdateLevel` of the dispatcher."""
@@ -50,9 +54,33 @@ class LevelHandler:
         except Exception:
             log.exception("feature level could not be updated")
             answer = failure(CodedError(ErrorCode.unknown_server_error))
+        self._record(slot, body, answer)
         if not slot.connection.is_closed:
             slot.answer(framed_message(correlation_id, answer))
             slot.connection.release()
+
+    def _record(self, slot: Slot, body: bytes, answer: Message) -> None:
+        if self._audit is None:
+            return
+        connection, values = slot.connection, answer.values
+        error = str(values.get("error", ""))
+        resource = AuditedResource(
+            type="Cluster", name="feature level", details={"level": str(values.get("after", "-"))}
+        )
+        self._audit.record(
+            AuditEvent(
+                kind=AuditKind.ADMIN,
+                operation="UpdateLevel",
+                outcome=Outcome.FAILED if error else Outcome.SUCCEEDED,
+                principal=connection.principal,
+                host=connection.peer,
+                listener=connection.listener_name,
+                resources=(resource,),
+                error=error.upper(),
+                message=str(values.get("message", "")) if error else "",
+                is_dry_run=_is_dry_run(body),
+            )
+        )
 
     async def _answer(self, version: int, body: bytes) -> Message:
         if version != VERSION:
@@ -67,3 +95,10 @@ class LevelHandler:
         if not (to is None or type(to) is int) or not isinstance(dry_run, bool):
             raise CodedError(ErrorCode.invalid_request, "'to' is a level or null, 'dry_run' true or false")
         return Message(await self._update(to, dry_run))
+
+
+def _is_dry_run(body: bytes) -> bool:
+    try:
+        return len(body) <= LONGEST_REQUEST and decode_message(memoryview(body)).values.get("dry_run") is True
+    except ProtocolViolation:
+        return False
