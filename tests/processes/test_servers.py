@@ -7,7 +7,7 @@ import socket
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -30,9 +30,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Start a command in an empty directory; whatever is left of it is ended with the test."""
     started: list[Process] = []
 
-    def begin(*arguments: str) -> Process:
+    def begin(*arguments: str, prefix: Sequence[str] = ()) -> Process:
         process = subprocess.Popen(
-            command(*arguments),
+            [*prefix, *command(*arguments)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -221,3 +221,29 @@ def test_a_gateway_without_a_cluster_says_so(start: Start) -> None:
     assert fetch(f"{url}/health") == (503, {"status": "unavailable", "brokers": 0})
     process.send_signal(signal.SIGTERM)
     assert ended(process) == (0, "")
+
+
+def limited(options: str) -> tuple[str, ...]:
+    """The words before a command by which it runs with this limit of open files."""
+    return ("bash", "-c", f'ulimit {options}; exec "$@"', "bash")
+
+
+def test_a_broker_raises_the_soft_limit_of_open_files(start: Start) -> None:
+    process = start("broker", "--listen", "127.0.0.1:0", "--metrics", "off", prefix=limited("-Sn 256"))
+    assert first_line(process).startswith("headrace ready")
+    soft, hard = psutil.Process(process.pid).rlimit(psutil.RLIMIT_NOFILE)
+    assert soft == hard > 256
+
+
+def test_a_broker_that_may_open_too_few_files_for_many_clients_says_how_many_it_needs(start: Start) -> None:
+    process = start("broker", "--listen", "127.0.0.1:0", "--metrics", "off", prefix=limited("-n 256"))
+    assert first_line(process).startswith("headrace ready")
+    assert process.stderr is not None
+    line = next(line for line in process.stderr if "file descriptors short" in line)
+    assert "256 files may be open, 1024 are needed" in line
+
+
+def test_a_broker_that_may_open_too_few_files_to_live_does_not_start(start: Start) -> None:
+    code, errors = ended(start("broker", "--listen", "127.0.0.1:0", prefix=limited("-n 100")))
+    assert (code, errors.count("\n")) == (1, 1)
+    assert "only 100 files may be open (ulimit -Hn, LimitNOFILE= in systemd): a broker needs 128 to start" in errors

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from headrace.protocol.batch import BatchHeader, check_batch, read_header
 from headrace.protocol.records import Record, encode_batch
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
 from headrace.storage.log import Appended, Log
@@ -48,7 +49,7 @@ class Store:
 
     def restart(self) -> Log:
         """Stop in order and start."""
-        self.manager.close({("events", 0): self.log.log_end_offset})
+        self.manager.close({TopicPartition("events", 0): self.log.log_end_offset})
         return self.start()
 
     def kill(self) -> Log:
@@ -63,7 +64,7 @@ class Store:
 
     def checkpoint(self) -> None:
         self.log.save()
-        self.manager.checkpoint({("events", 0): self.log.synced_offset})
+        self.manager.checkpoint({TopicPartition("events", 0): self.log.synced_offset})
 
     def path(self, name: str) -> str:
         return f"{DIRECTORY}/{name}"

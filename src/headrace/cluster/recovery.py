@@ -12,6 +12,7 @@ from uuid import UUID
 import structlog
 
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.topic_partition import TopicPartition
 
 from . import election
 from .election import LogEnd, Rules
@@ -36,7 +37,6 @@ class WantedLog(NamedTuple):
 
 AskEnds: TypeAlias = Callable[[int, Sequence[WantedLog]], Awaitable[Sequence[LogEnd | None]]]
 """Asks a broker for the ends of its logs, None for each that it cannot tell (yet). Raises OSError or `CodedError`."""
-Key: TypeAlias = tuple[str, int]
 
 
 class Told(NamedTuple):
@@ -86,12 +86,16 @@ class LogRecovery:
             return False
         return True
 
-    async def _leaderless(self) -> list[Key]:
+    async def _leaderless(self) -> list[TopicPartition]:
         """The partitions that nobody leads. Others have their turns between: a cluster has very many."""
-        found: list[Key] = []
+        found: list[TopicPartition] = []
         for topics in portions(list(self._image.topics())):
             for topic in topics:
-                found += [(topic.name, index) for index, state in enumerate(topic.partitions) if state.leader < 0]
+                found += [
+                    TopicPartition(topic.name, index)
+                    for index, state in enumerate(topic.partitions)
+                    if state.leader < 0
+                ]
             await asyncio.sleep(0)
         return found
 
@@ -101,7 +105,7 @@ class LogRecovery:
             return False
         return election.awaits_recovery(topic.partitions[index], self._leaders.rules(topic), self._alive().keys())
 
-    def _report(self, leaderless: Sequence[Key]) -> None:
+    def _report(self, leaderless: Sequence[TopicPartition]) -> None:
         """Say once whose return partitions wait for that nobody leads."""
         alive = self._alive().keys()
         states = [topic.partitions[index] for name, index in leaderless if (topic := self._topic_of(name, index))]
@@ -111,12 +115,12 @@ class LogRecovery:
             log.error("offline partitions", partitions=len(states), waiting_for=sorted(awaited), advice=advice)
         self._reported = (len(states), awaited)
 
-    async def _recover(self, keys: Sequence[Key]) -> None:
+    async def _recover(self, keys: Sequence[TopicPartition]) -> None:
         told = await self.ends(keys)
         await asyncio.gather(*(self._leaders.change_if_there(*key, self._deciding(key, told[key])) for key in keys))
 
     def _deciding(
-        self, key: Key, told: Mapping[int, Told]
+        self, key: TopicPartition, told: Mapping[int, Told]
     ) -> Callable[[PartitionState, Rules, Offline], PartitionState | None]:
         def decide(state: PartitionState, rules: Rules, offline: Offline) -> PartitionState | None:
             alive, ends = self._current(told)
@@ -133,10 +137,10 @@ class LogRecovery:
         ends = {broker: one.end for broker, one in told.items() if alive.get(broker) == one.broker_epoch}
         return frozenset(alive), ends
 
-    async def ends(self, keys: Sequence[Key]) -> dict[Key, dict[int, Told]]:
+    async def ends(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, dict[int, Told]]:
         """How far the logs of these partitions reach, on each replica that lives and tells; one request to each."""
         alive = dict(self._alive())
-        logs: dict[int, list[tuple[Key, WantedLog]]] = {}
+        logs: dict[int, list[tuple[TopicPartition, WantedLog]]] = {}
         for name, index in keys:
             topic = self._image.topic(name)
             if topic is None or index >= len(topic.partitions):
@@ -145,8 +149,8 @@ class LogRecovery:
             for replica in state.replicas:
                 if replica in alive:
                     one = WantedLog(topic.id, index, state.leader_epoch)
-                    logs.setdefault(replica, []).append(((name, index), one))
-        ends: dict[Key, dict[int, Told]] = {key: {} for key in keys}
+                    logs.setdefault(replica, []).append((TopicPartition(name, index), one))
+        ends: dict[TopicPartition, dict[int, Told]] = {key: {} for key in keys}
 
         async def ask(broker: int) -> None:
             pairs = logs[broker]
@@ -162,11 +166,14 @@ class LogRecovery:
         await asyncio.gather(*map(ask, logs))
         return ends
 
-    async def elect(self, keys: Sequence[Key], replica_position: int | None) -> list[CodedError | None]:
+    async def elect(
+        self, partitions: Sequence[tuple[str, int]], replica_position: int | None
+    ) -> list[CodedError | None]:
         """Unclean elections that an operator asks for; for each what was in the way, if anything was.
 
         With a position each is led by the replica that stands there, else by the longest log.
         """
+        keys = [TopicPartition(*each) for each in partitions]
         known = [self._topic_of(*key) for key in keys]
         told = await self.ends([key for key, topic in zip(keys, known, strict=True) if topic is not None])
         elections = (self._elect(key, told.get(key, {}), replica_position) for key in keys)
@@ -176,7 +183,7 @@ class LogRecovery:
         topic = self._image.topic(name)
         return topic if topic is not None and 0 <= index < len(topic.partitions) else None
 
-    async def _elect(self, key: Key, told: Mapping[int, Told], position: int | None) -> CodedError | None:
+    async def _elect(self, key: TopicPartition, told: Mapping[int, Told], position: int | None) -> CodedError | None:
         def decide(state: PartitionState, _rules: Rules, offline: Offline) -> PartitionState:
             alive, ends = self._current(told)
             alive -= offline
@@ -196,7 +203,7 @@ class LogRecovery:
         return None
 
 
-def _announce(key: Key, leader: int, state: PartitionState, ends: Mapping[int, LogEnd]) -> None:
+def _announce(key: TopicPartition, leader: int, state: PartitionState, ends: Mapping[int, LogEnd]) -> None:
     """An election by the ends of logs is never silent: records that were acknowledged, and not synced, may be gone."""
     log.error(
         "leader elected by the ends of logs; acknowledged records that no living log holds are lost",

@@ -9,6 +9,7 @@ import structlog
 from headrace.config import BrokerConfig
 from headrace.net.clock import Clock
 from headrace.protocol.errors import CodedError
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.storage.disk import StorageError
 from headrace.storage.flusher import Flusher
 from headrace.storage.log_starts import LogStartWriter
@@ -145,9 +146,9 @@ class LogMaintenance:
             part = written[start : start + _SYNCED_AT_ONCE]
             await _run_tickets(run, [(held, ticket) for held in part if (ticket := held.log.begin_sync()) is not None])
 
-    def high_watermarks(self) -> dict[tuple[str, int], int]:
+    def high_watermarks(self) -> dict[TopicPartition, int]:
         """Of all partitions, by topic and index."""
-        return {(held.topic, held.index): held.high_watermark for held in self._hosted()}
+        return {TopicPartition(held.topic, held.index): held.high_watermark for held in self._hosted()}
 
 
 async def _run_tickets(run: RunInBackground, tickets: Sequence[tuple[Partition, SyncTicket]]) -> None:

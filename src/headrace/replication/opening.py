@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from headrace.net.clock import Clock
-from headrace.storage.checkpoints import Partition as Key
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.storage.manager import ClosedLog
 from headrace.storage.recovery import LogState, RecoveryProgress
 
@@ -43,7 +43,7 @@ class Openings:
         self._at_once = at_once
         self._opened = opened
         self._waiting: deque[ClosedLog] = deque()
-        self._running: dict[Key, RecoveryProgress] = {}
+        self._running: dict[TopicPartition, RecoveryProgress] = {}
         self._futures: dict[asyncio.Future[LogState], None] = {}
         self._idle = asyncio.Event()
         self._idle.set()

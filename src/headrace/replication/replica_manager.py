@@ -23,6 +23,7 @@ from headrace.config import BrokerConfig
 from headrace.net.clock import Clock
 from headrace.net.summaries import Summaries
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.storage.condition import Health
 from headrace.storage.disk import StorageError, parent_of
 from headrace.storage.flusher import Flusher
@@ -178,7 +179,7 @@ class ReplicaManager:
         """How often this broker has become the leader of a partition."""
         self.isr_shrinks = self.isr_expands = 0
         """Replicas that left ISRs of partitions led here, or came into them."""
-        self._untaken: dict[tuple[str, int], Backoff] = {}
+        self._untaken: dict[TopicPartition, Backoff] = {}
         """Partitions that this broker should hold, and could not open or take up the role in; when to try again."""
         self._space = Backoff()
         """When to see next whether full logs can go on."""
@@ -189,9 +190,9 @@ class ReplicaManager:
             self._openings = Openings(
                 run_in_background, clock, at_once=lambda: int(config[RECOVERY_THREADS]), opened=self._take_opened
             )
-        self._being_opened: dict[tuple[str, int], Topic | Dispose] = {}
+        self._being_opened: dict[TopicPartition, Topic | Dispose] = {}
         """Of each log that is being opened: the newest state of its topic, or how it is to be disposed of."""
-        self._held_back: set[tuple[str, int]] = set()
+        self._held_back: set[TopicPartition] = set()
         """Logs that were being opened when this broker stepped down: their roles wait for a later word."""
         self._summaries = Summaries(logger)
         """Roles and ISRs that have changed, to be told together."""
@@ -286,7 +287,7 @@ class ReplicaManager:
             state = topic.partitions[index]
             partition = held.get(index)
             if self.broker_id not in state.replicas:
-                self._let_go((topic.name, index), self._logs.set_aside)
+                self._let_go(TopicPartition(topic.name, index), self._logs.set_aside)
                 if partition is not None and partition.state.partition_epoch == UNKNOWN_EPOCH:
                     unlisted.append(partition)
                 elif partition is not None and state.partition_epoch >= partition.state.partition_epoch:
@@ -296,7 +297,9 @@ class ReplicaManager:
                 if partition is None:
                     self._open(topic, index, settings)
                 else:
-                    partition.configure(self._sync_proofs.settings((topic.name, index), topic.id, settings), rules)
+                    partition.configure(
+                        self._sync_proofs.settings(TopicPartition(topic.name, index), topic.id, settings), rules
+                    )
                     self._assume(partition, state)
                     self._tell_followers(partition)
             except (CodedError, StorageError, OSError) as error:
@@ -317,13 +320,13 @@ class ReplicaManager:
 
     def _note_failure(self, topic: Topic, index: int, error: Exception) -> None:
         """A partition could not be taken up: it is tried again. Where only descriptors are short, nothing is broken."""
-        backoff = self._untaken.setdefault((topic.name, index), Backoff())
+        backoff = self._untaken.setdefault(TopicPartition(topic.name, index), Backoff())
         backoff.is_fault = not (isinstance(error, StorageError) and error.is_busy)
         backoff.wait(self.clock.monotonic(), LONGEST_PAUSE if backoff.is_fault else LONGEST_SHORTAGE_PAUSE)
 
     def _open(self, topic: Topic, index: int, settings: LogSettings) -> None:
         """Open a log now, or off the loop where it has to be read for that."""
-        key = (topic.name, index)
+        key = TopicPartition(topic.name, index)
         if key in self._being_opened:
             self._being_opened[key] = topic
             self._held_back.discard(key)
@@ -347,23 +350,23 @@ class ReplicaManager:
         awaited = self._being_opened.pop(key)
         try:
             if not isinstance(awaited, Topic):
-                awaited(key[0], [key[1]])
+                awaited(key.topic, [key.partition])
             elif awaited.id != opened.log.topic_id:
-                self.apply_topic(awaited, [key[1]])
+                self.apply_topic(awaited, [key.partition])
             elif opened.state is None:
                 raise opened.error or RuntimeError("a log was neither opened nor not")
             else:
-                self._serve(awaited, key[1], self._logs.adopt(opened.log, opened.state))
+                self._serve(awaited, key.partition, self._logs.adopt(opened.log, opened.state))
         except (CodedError, StorageError, OSError) as error:
             logger.error("log cannot be opened", log=opened.log.directory, reason=str(error))
             if isinstance(awaited, Topic):
-                self._note_failure(awaited, key[1], error)
+                self._note_failure(awaited, key.partition, error)
 
     def _serve(self, topic: Topic, index: int, log: Log) -> None:
         """Hold a partition whose log is open."""
         state = topic.partitions[index]
         settings = log_settings(topic, self._config)
-        log.configure(self._sync_proofs.settings((topic.name, index), topic.id, settings))
+        log.configure(self._sync_proofs.settings(TopicPartition(topic.name, index), topic.id, settings))
         for finding in log.findings:
             logger.warning("log found not as it was", log=log.name, finding=finding)
         partition = Partition(
@@ -382,7 +385,7 @@ class ReplicaManager:
             partition.follow(state)
         else:
             self._take_role(partition, state)
-        self._untaken.pop((topic.name, index), None)
+        self._untaken.pop(TopicPartition(topic.name, index), None)
         self._by_name.setdefault(topic.name, {})[index] = partition
         self._tell_followers(partition)
 
@@ -392,7 +395,7 @@ class ReplicaManager:
         for session in self.awaited.pop(key, ()):
             session.led(key)
 
-    def _let_go(self, key: tuple[str, int], dispose: Dispose) -> None:
+    def _let_go(self, key: TopicPartition, dispose: Dispose) -> None:
         """This broker is not to hold a partition that it may not even have opened yet."""
         self._untaken.pop(key, None)
         if key in self._being_opened:
@@ -491,7 +494,7 @@ class ReplicaManager:
                 self.following.leave((partition.topic_id, partition.index))
         for key, awaited in self._being_opened.items():
             if isinstance(awaited, Topic):
-                self._being_opened[key] = _with_unknown_state(awaited, key[1])
+                self._being_opened[key] = _with_unknown_state(awaited, key.partition)
 
     def apply_state(self, change: IsrChange, granted: AlteredPartition) -> None:
         """The controller's answer to an AlterPartition request, which may come before the news of it.
@@ -532,8 +535,8 @@ class ReplicaManager:
         self.storage_quotas.pop(topic.name, None)
         self.gone_traffic.topic_left(topic.name)
         for index in range(len(topic.partitions)):
-            self._let_go((topic.name, index), dispose)
-        for key in [key for key in self._untaken if key[0] == topic.name]:
+            self._let_go(TopicPartition(topic.name, index), dispose)
+        for key in [key for key in self._untaken if key.topic == topic.name]:
             del self._untaken[key]
 
     def _drop(
@@ -556,7 +559,7 @@ class ReplicaManager:
             partition.is_leader = False
             partition.retire(code)
             del held[partition.index]
-            self._sync_proofs.left((topic.name, partition.index))
+            self._sync_proofs.left(TopicPartition(topic.name, partition.index))
         dispose(topic.name, [partition.index for partition in partitions])
 
     # Followers
@@ -591,7 +594,7 @@ class ReplicaManager:
         broken = [key for key, backoff in self._untaken.items() if backoff.is_fault and self._is_absent(*key)]
         faulty = [self._fault(*key, Fault.FAILED) for key in broken]
         for key in list(self._logs.faulty):
-            partition = self._by_name.get(key[0], NO_PARTITIONS).get(key[1])
+            partition = self._by_name.get(key.topic, NO_PARTITIONS).get(key.partition)
             if partition is None:
                 del self._logs.faulty[key]
                 continue
@@ -640,7 +643,7 @@ class ReplicaManager:
         for key in [key for key, backoff in self._untaken.items() if backoff.is_due(now)]:
             if key not in self._untaken:
                 continue
-            topic, index = self._topics[key[0]], key[1]
+            topic, index = self._topics[key.topic], key.partition
             partition = self._by_name[topic.name].get(index)
             try:
                 if partition is None:
@@ -671,7 +674,7 @@ class ReplicaManager:
         """Begin anew where a directory was removed, once others are known to hold what was in it, and one leads."""
         for key in list(self._logs.faulty):
             log = self._logs.get(*key)
-            partition = self._by_name.get(key[0], NO_PARTITIONS).get(key[1])
+            partition = self._by_name.get(key.topic, NO_PARTITIONS).get(key.partition)
             if log is None or partition is None or not log.condition.is_lost or self.following is None:
                 continue
             if partition.state.leader not in (NO_LEADER, self.broker_id):
@@ -702,7 +705,7 @@ class ReplicaManager:
             aside = self._logs.begin_anew(name, index, topic.id, refetching=replicated)
             logger.warning("log begins anew", topic=name, partition=index, set_aside=aside)
 
-        self._untaken[name, index] = Backoff()
+        self._untaken[TopicPartition(name, index)] = Backoff()
         self._drop(topic, [held], begin_anew) if held is not None else begin_anew()
         await self._retry(self.clock.monotonic())
 
@@ -722,7 +725,7 @@ class ReplicaManager:
         partitions = (*topic.partitions[:index], state, *topic.partitions[index + 1 :])
         self._topics[name] = replace(topic, partitions=partitions)
         self._drop(topic, [partition], lambda *_: self._logs.unload(name, index, partition.high_watermark))
-        self._untaken[name, index] = Backoff()
+        self._untaken[TopicPartition(name, index)] = Backoff()
 
     def _heed_health(self, partition: Partition) -> None:
         """Step down where the log may not lead; only the controller makes it lead again, in a new epoch."""
@@ -737,7 +740,7 @@ class ReplicaManager:
                 self._take_role(partition, partition.state)
             except (CodedError, StorageError, OSError) as error:
                 logger.error("role cannot be taken up", log=log.name, reason=str(error))
-                self._untaken.setdefault((partition.topic, partition.index), Backoff())
+                self._untaken.setdefault(TopicPartition(partition.topic, partition.index), Backoff())
 
     async def delete_records(self, partition: Partition, offset: int, timeout: float) -> int:
         """Drop everything below an offset; the low watermark, once that holds for the whole ISR, or `CodedError`."""
@@ -822,10 +825,10 @@ class ReplicaManager:
         """Write down which logs have synced everything that they acknowledged, where that has changed."""
         await self._sync_proofs.settle()
 
-    def held(self, key: tuple[str, int]) -> Partition | None:
-        return self._by_name.get(key[0], NO_PARTITIONS).get(key[1])
+    def held(self, key: TopicPartition) -> Partition | None:
+        return self._by_name.get(key.topic, NO_PARTITIONS).get(key.partition)
 
-    def is_awaited(self, key: tuple[str, int]) -> bool:
+    def is_awaited(self, key: TopicPartition) -> bool:
         return key in self._being_opened or key in self._untaken
 
     def is_durable_topic(self, topic: str) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 from uuid import UUID
 
-from headrace.storage.checkpoints import Partition as Key
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.storage.settings import LogSettings
 from headrace.storage.synced_logs import SyncedLogs
 
@@ -25,8 +25,8 @@ _AT_ONCE: Final = 500
 class PartitionHolder(Protocol):
     """The partitions of this broker, as far as proofs need them."""
 
-    def held(self, key: Key) -> Partition | None: ...
-    def is_awaited(self, key: Key) -> bool:
+    def held(self, key: TopicPartition) -> Partition | None: ...
+    def is_awaited(self, key: TopicPartition) -> bool:
         """Whether a partition is to be held, and is not yet."""
         ...
 
@@ -49,23 +49,23 @@ class SyncProofs:
         self._holder = holder
         self._run = run
         """Does something slow off the loop."""
-        self._unsettled: dict[Key, None] = {}
+        self._unsettled: dict[TopicPartition, None] = {}
         """Logs that came, went or were given settings, as long as that may have consequences for the file."""
-        self._removed: dict[Key, None] = {}
+        self._removed: dict[TopicPartition, None] = {}
         """Logs that the file is not to name any more."""
         self._is_outdated = False
 
-    def names(self, key: Key, topic_id: UUID) -> bool:
+    def names(self, key: TopicPartition, topic_id: UUID) -> bool:
         """Whether the file on disk may name the log of this topic."""
         return self._synced_logs.topic_id(key) == topic_id
 
-    def settings(self, key: Key, topic_id: UUID, settings: LogSettings) -> LogSettings:
+    def settings(self, key: TopicPartition, topic_id: UUID, settings: LogSettings) -> LogSettings:
         """What a log has to go by, of a topic with these settings."""
         self._unsettled[key] = None
         must_sync = settings.flush_messages > 1 and self.names(key, topic_id)
         return replace(settings, flush_messages=1) if must_sync else settings
 
-    def left(self, key: Key) -> None:
+    def left(self, key: TopicPartition) -> None:
         """A log is not held any more."""
         self._unsettled[key] = None
 
@@ -89,7 +89,7 @@ class SyncProofs:
             self._synced_logs.forget(key)
             self._look_at(key)
 
-    def _look_at(self, key: Key) -> None:
+    def _look_at(self, key: TopicPartition) -> None:
         self._unsettled.pop(key, None)
         partition = self._holder.held(key)
         named = self._synced_logs.topic_id(key)
@@ -104,7 +104,7 @@ class SyncProofs:
         elif named is None or named.bytes != partition.topic_id:
             self._name(key, partition)
 
-    def _name(self, key: Key, partition: Partition) -> None:
+    def _name(self, key: TopicPartition, partition: Partition) -> None:
         """From now on it cannot cease to be durable before the file, which is written next, is written again."""
         if partition.is_proven_synced:
             self._synced_logs.name(key, UUID(bytes=partition.topic_id))

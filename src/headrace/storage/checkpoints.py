@@ -11,6 +11,8 @@ from functools import partial
 from threading import Lock
 from typing import Final
 
+from headrace.protocol.topic_partition import TopicPartition
+
 from .disk import Disk
 
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
@@ -25,8 +27,6 @@ REFETCHING: Final = "refetching"
 META_PROPERTIES: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 LOCK: Final = ".lock"
-
-Partition = tuple[str, int]
 
 _VERSION: Final = "0"
 
@@ -49,21 +49,21 @@ def decode_lines(data: bytes) -> list[str] | None:
     return lines[2:-1]
 
 
-def encode_offsets(offsets: Mapping[Partition, int]) -> bytes:
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
     return encode_lines([f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())])
 
 
-def decode_offsets(data: bytes) -> dict[Partition, int] | None:
+def decode_offsets(data: bytes) -> dict[TopicPartition, int] | None:
     """Offsets by partition; None when the file is damaged."""
     lines = decode_lines(data)
     if lines is None:
         return None
-    offsets: dict[Partition, int] = {}
+    offsets: dict[TopicPartition, int] = {}
     for line in lines:
         fields = line.split(" ")
         if len(fields) != 3 or not (fields[1].isdecimal() and fields[2].isdecimal()):
             return None
-        offsets[fields[0], int(fields[1])] = int(fields[2])
+        offsets[TopicPartition(fields[0], int(fields[1]))] = int(fields[2])
     return offsets
 
 
@@ -80,23 +80,23 @@ def decode_topic_id(text: str) -> uuid.UUID | None:
     return uuid.UUID(bytes=data) if len(data) == 16 else None
 
 
-def encode_topic_ids(topic_ids: Mapping[Partition, uuid.UUID]) -> bytes:
+def encode_topic_ids(topic_ids: Mapping[TopicPartition, uuid.UUID]) -> bytes:
     found = sorted(topic_ids.items())
     return encode_lines([f"{topic} {partition} {encode_topic_id(topic_id)}" for (topic, partition), topic_id in found])
 
 
-def decode_topic_ids(data: bytes) -> dict[Partition, uuid.UUID] | None:
+def decode_topic_ids(data: bytes) -> dict[TopicPartition, uuid.UUID] | None:
     """Topic ids by partition; None when the file is damaged."""
     lines = decode_lines(data)
     if lines is None:
         return None
-    topic_ids: dict[Partition, uuid.UUID] = {}
+    topic_ids: dict[TopicPartition, uuid.UUID] = {}
     for line in lines:
         fields = line.split(" ")
         topic_id = decode_topic_id(fields[2]) if len(fields) == 3 and fields[1].isdecimal() else None
         if topic_id is None:
             return None
-        topic_ids[fields[0], int(fields[1])] = topic_id
+        topic_ids[TopicPartition(fields[0], int(fields[1]))] = topic_id
     return topic_ids
 
 
@@ -139,12 +139,12 @@ class CheckpointFile:
         self._prepared = 0
         self._written = 0
 
-    def prepare(self, offsets: Mapping[Partition, int]) -> Callable[[], None]:
+    def prepare(self, offsets: Mapping[TopicPartition, int]) -> Callable[[], None]:
         """Writes these offsets when it is called, on whichever thread; not if later ones have been written by then."""
         self._prepared += 1
         return partial(self._write, self._prepared, dict(offsets))
 
-    def _write(self, number: int, offsets: Mapping[Partition, int]) -> None:
+    def _write(self, number: int, offsets: Mapping[TopicPartition, int]) -> None:
         with self._lock:
             if number > self._written:
                 self._disk.write_atomically(self._path, encode_offsets(offsets))

@@ -11,9 +11,10 @@ import structlog
 from headrace.net.clock import Clock
 from headrace.net.summaries import Summaries
 from headrace.protocol.errors import CodedError
+from headrace.protocol.topic_partition import TopicPartition
 
 from . import checkpoints
-from .checkpoints import PARTITION_METADATA, CheckpointFile, Partition
+from .checkpoints import PARTITION_METADATA, CheckpointFile
 from .condition import Health
 from .disk import DirectoryLocked, Disk, Lock, StorageError, parent_of
 from .log import Log
@@ -43,7 +44,7 @@ class ClosedLog:
 
     disk: Disk
     clock: Clock
-    key: Partition
+    key: TopicPartition
     topic_id: uuid.UUID
     directory: str
     settings: LogSettings
@@ -109,10 +110,10 @@ class LogManager:
         self._clean = False
         self._is_marked_clean = False
         """Whether the mark of a clean shutdown is still there."""
-        self._logs: dict[Partition, Log] = {}
-        self._closed_logs: set[Partition] = set()
+        self._logs: dict[TopicPartition, Log] = {}
+        self._closed_logs: set[TopicPartition] = set()
         """Logs that were found and are not adopted: being opened, or impossible to open."""
-        self._topic_ids: dict[Partition, uuid.UUID] = {}
+        self._topic_ids: dict[TopicPartition, uuid.UUID] = {}
         self._directories: set[str] = set()
         self._named: set[str] = set()
         """Those of them whose names were synced when the directory was opened: once for all, not for each log."""
@@ -122,13 +123,13 @@ class LogManager:
         """Directories of deleted partitions, and when they are to go."""
         self._deleted: dict[str, str] = {}
         """Those of them whose names before, as `_name_before` has them, nobody has taken since."""
-        self._recovery_points: dict[Partition, int] = {}
-        self._high_watermarks: dict[Partition, int] = {}
-        self._log_starts: dict[Partition, int] = {}
-        self._cleaner_offsets: dict[Partition, int] = {}
-        self._opened: set[Partition] = set()
+        self._recovery_points: dict[TopicPartition, int] = {}
+        self._high_watermarks: dict[TopicPartition, int] = {}
+        self._log_starts: dict[TopicPartition, int] = {}
+        self._cleaner_offsets: dict[TopicPartition, int] = {}
+        self._opened: set[TopicPartition] = set()
         """Logs that were opened since the start: what the last stop left counts for none of them any more."""
-        self.faulty: dict[Partition, None] = {}
+        self.faulty: dict[TopicPartition, None] = {}
         """Logs that are, or were lately, not well; whoever looks after them removes those that are."""
         self._outdated: set[str] = set()
         """Checkpoints that still name partitions which are gone."""
@@ -138,7 +139,7 @@ class LogManager:
         """Directories that were made, and how many of them a checkpoint on disk names."""
         self._checkpoints = {name: CheckpointFile(disk, self._path(name)) for name in self._checkpointed()}
         self.synced_logs = SyncedLogs(disk, self._path(checkpoints.SYNCED_LOGS))
-        self._moved: dict[Partition, None] = {}
+        self._moved: dict[TopicPartition, None] = {}
         """Logs whose start has moved since their starts were written."""
         self.on_starts_moved: Callable[[], None] = _ignore
         """Called when there is something for `prepare_moved_starts`: also when a log was made."""
@@ -260,7 +261,7 @@ class LogManager:
                     del offsets[key]
                     self._outdated.add(name)
 
-    def _read_offsets(self, name: str) -> dict[Partition, int] | None:
+    def _read_offsets(self, name: str) -> dict[TopicPartition, int] | None:
         """What a checkpoint says; None when it is missing or damaged."""
         return checkpoints.decode_offsets(self._read(self._path(name)))
 
@@ -291,7 +292,7 @@ class LogManager:
 
         One that has lost everything is offline, unless it is `replicated`: then it begins anew, refetching.
         """
-        known = self._logs.get((topic, partition))
+        known = self._logs.get(TopicPartition(topic, partition))
         if known is not None:
             return known
         closed = self.find(topic, partition, topic_id, settings, replicated=replicated)
@@ -301,7 +302,7 @@ class LogManager:
         self, topic: str, partition: int, topic_id: uuid.UUID, settings: LogSettings, *, replicated: bool = False
     ) -> ClosedLog:
         """The log of a partition, whose directory is made if there is none; to be opened, then adopted."""
-        key = (topic, partition)
+        key = TopicPartition(topic, partition)
         self._remove_clean_marker()
         name = _directory_of(key)
         directory = self._path(name)
@@ -361,19 +362,19 @@ class LogManager:
             self._note_fault(key)
         return log
 
-    def _note_fault(self, key: Partition) -> None:
+    def _note_fault(self, key: TopicPartition) -> None:
         self.faulty[key] = None
         log = self._logs.get(key)
         if log is not None and log.condition.offline is not None:
-            command = f"headrace log refetch {key[0]} --partition {key[1]} --broker {self.broker_id}"
+            command = f"headrace log refetch {key.topic} --partition {key.partition} --broker {self.broker_id}"
             log.condition.offline += f"; to fetch it from another replica: {command}"
 
     def unload(self, topic: str, partition: int, high_watermark: int) -> None:
         """Let go of a log, so that it can be opened anew."""
-        log = self._logs.pop((topic, partition), None)
-        self._closed_logs.add((topic, partition))
-        self._high_watermarks[topic, partition] = high_watermark
-        self.faulty.pop((topic, partition), None)
+        log = self._logs.pop(TopicPartition(topic, partition), None)
+        self._closed_logs.add(TopicPartition(topic, partition))
+        self._high_watermarks[TopicPartition(topic, partition)] = high_watermark
+        self.faulty.pop(TopicPartition(topic, partition), None)
         if log is not None:
             log.fail("it is opened anew")
             log.close()
@@ -384,7 +385,7 @@ class LogManager:
 
         With `refetching` that one knows, whenever it is opened, that it lost what it had held.
         """
-        key = (topic, partition)
+        key = TopicPartition(topic, partition)
         name = _directory_of(key)
         self.unload(topic, partition, 0)
         aside = self._rename_aside(name, topic_id, _DAMAGED_SUFFIX) if name in self._directories else None
@@ -394,11 +395,11 @@ class LogManager:
         self._forget([key])
         return aside
 
-    def _was_held(self, key: Partition) -> bool:
+    def _was_held(self, key: TopicPartition) -> bool:
         """Whether a log whose directory is gone was there before: every checkpoint names all logs that there are."""
         return key in self._recovery_points or self._is_checkpoint_lost
 
-    def _expected(self, key: Partition, *, replicated: bool) -> Expected:
+    def _expected(self, key: TopicPartition, *, replicated: bool) -> Expected:
         known = key in self._recovery_points
         return Expected(
             high_watermark=self._high_watermarks.get(key, 0) if replicated else 0,
@@ -410,7 +411,7 @@ class LogManager:
             is_named=_directory_of(key) in self._named,
         )
 
-    def _belongs(self, key: Partition, topic_id: uuid.UUID) -> bool:
+    def _belongs(self, key: TopicPartition, topic_id: uuid.UUID) -> bool:
         """Whether a log's directory is of the topic with this id; one that does not say is taken over.
 
         Somebody may have put it there: what the last stop left counts for another.
@@ -422,7 +423,7 @@ class LogManager:
             self._disk.write_atomically(path, checkpoints.encode_partition_metadata(topic_id))
         return found is None or found == topic_id
 
-    def _may_be_anyones(self, key: Partition) -> bool:
+    def _may_be_anyones(self, key: TopicPartition) -> bool:
         """Whether a log has records and does not say of which topic: they may be of an earlier one of this name.
 
         So it may be after a power loss before the first sync, which syncs that as well.
@@ -431,11 +432,11 @@ class LogManager:
             return False
         return any(self._disk.sizes(self._path(_directory_of(key)), LOG_SUFFIX).values())
 
-    def _topic_id_of(self, key: Partition) -> uuid.UUID | None:
+    def _topic_id_of(self, key: TopicPartition) -> uuid.UUID | None:
         path = f"{self._path(_directory_of(key))}/{PARTITION_METADATA}"
         return checkpoints.decode_partition_metadata(self._read(path))
 
-    def _took_back(self, key: Partition, topic_id: uuid.UUID) -> bool:
+    def _took_back(self, key: TopicPartition, topic_id: uuid.UUID) -> bool:
         """Whether the log was set aside when the metadata did not know its topic, and has its name again now.
 
         Not where the checkpoints still know the partition: its directory was lost later, and is not the one set aside.
@@ -488,7 +489,7 @@ class LogManager:
             self._disk.rename(self._path(aside), self._path(nameless))
             self._doomed[nameless] = due_ms
 
-    def _checkpointed(self) -> dict[str, dict[Partition, int]]:
+    def _checkpointed(self) -> dict[str, dict[TopicPartition, int]]:
         return {
             checkpoints.RECOVERY_POINTS: self._recovery_points,
             checkpoints.HIGH_WATERMARKS: self._high_watermarks,
@@ -496,7 +497,7 @@ class LogManager:
             checkpoints.CLEANER_OFFSETS: self._cleaner_offsets,
         }
 
-    def _forget(self, keys: Iterable[Partition]) -> None:
+    def _forget(self, keys: Iterable[TopicPartition]) -> None:
         for key in keys:
             self._topic_ids.pop(key, None)
             for name, offsets in self._checkpointed().items():
@@ -509,7 +510,7 @@ class LogManager:
             if name in self._outdated:
                 self._write_offsets(name, offsets)
 
-    def _write_offsets(self, name: str, offsets: Mapping[Partition, int]) -> None:
+    def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         self._checkpoints[name].prepare(offsets)()
         self._outdated.discard(name)
 
@@ -517,14 +518,14 @@ class LogManager:
         return iter(list(self._logs.values()))
 
     def get(self, topic: str, partition: int) -> Log | None:
-        return self._logs.get((topic, partition))
+        return self._logs.get(TopicPartition(topic, partition))
 
     def proven_synced(self) -> frozenset[tuple[uuid.UUID, int]]:
         """The logs, by topic id and partition, that have lost nothing acknowledged whatever became of the machine."""
         named = self.synced_logs.named()
-        return frozenset((topic_id, key[1]) for key, topic_id in named.items() if self._is_whole(key))
+        return frozenset((topic_id, key.partition) for key, topic_id in named.items() if self._is_whole(key))
 
-    def _is_whole(self, key: Partition) -> bool:
+    def _is_whole(self, key: TopicPartition) -> bool:
         log = self._logs.get(key)
         if log is not None:
             return log.health is not Health.REFETCHING
@@ -533,14 +534,14 @@ class LogManager:
 
     def high_watermark(self, topic: str, partition: int) -> int:
         """The last one written down; 0 when there is none."""
-        return self._high_watermarks.get((topic, partition), 0)
+        return self._high_watermarks.get(TopicPartition(topic, partition), 0)
 
     def strays(self) -> list[str]:
         """Names of partition directories that nobody has loaded: of topics that the metadata does not know."""
         loaded = {log.name for log in self._logs.values()}
         return sorted(self._directories - loaded)
 
-    def set_strays_aside(self, but: Container[Partition] = ()) -> list[str]:
+    def set_strays_aside(self, but: Container[TopicPartition] = ()) -> list[str]:
         """Once all that is known is loaded: give the strays other names, so that a new topic can have theirs.
 
         Of them only logs of topics that are known to have been deleted go, as else it may be the metadata that is
@@ -555,19 +556,19 @@ class LogManager:
         self._forget(key for key in checkpointed - self._logs.keys() if key not in but)
         return aside
 
-    def _dispose(self, keys: Sequence[Partition]) -> list[str]:
+    def _dispose(self, keys: Sequence[TopicPartition]) -> list[str]:
         """Set aside directories that are of no topic that is known; the new names of those that are kept."""
         deleted = {key for key in keys if self._was_deleted(key)}
         self._doom(deleted)
         return self._set_aside([key for key in keys if key not in deleted], _STRAY_SUFFIX)
 
-    def _was_deleted(self, key: Partition) -> bool:
+    def _was_deleted(self, key: TopicPartition) -> bool:
         topic_id = self._topic_id_of(key)
         return topic_id is not None and self.was_deleted(topic_id)
 
     def set_aside(self, topic: str, partitions: Iterable[int]) -> list[str]:
         """Bring logs of a topic to rest and give their directories other names, so that a new topic can have theirs."""
-        keys = [(topic, partition) for partition in partitions]
+        keys = [TopicPartition(topic, partition) for partition in partitions]
         for key in keys:
             log = self._logs.pop(key, None)
             if log is not None:
@@ -599,7 +600,7 @@ class LogManager:
 
     def delete(self, topic: str, partitions: Iterable[int]) -> None:
         """Take logs of a topic away; their files go with a later `delete_files`."""
-        keys = [(topic, partition) for partition in partitions]
+        keys = [TopicPartition(topic, partition) for partition in partitions]
         logs = [log for key in keys if (log := self._logs.pop(key, None)) is not None]
         for log in logs:
             log.fail("the partition was deleted")
@@ -607,7 +608,7 @@ class LogManager:
         delay_ms = max((log.settings.file_delete_delay_ms for log in logs), default=0)
         self._doom([key for key in keys if _directory_of(key) in self._directories], delay_ms)
 
-    def _doom(self, keys: Iterable[Partition], delay_ms: int = 0) -> None:
+    def _doom(self, keys: Iterable[TopicPartition], delay_ms: int = 0) -> None:
         self._doom_names(self._set_aside(keys, _DELETE_SUFFIX), self._clock.now_ms() + delay_ms)
 
     def _doom_names(self, names: Iterable[str], due_ms: int) -> None:
@@ -615,9 +616,9 @@ class LogManager:
             self._doomed[name] = due_ms
             self._deleted[_name_before(name, _DELETE_SUFFIX)] = name
 
-    def _set_aside(self, keys: Iterable[Partition], suffix: str) -> list[str]:
+    def _set_aside(self, keys: Iterable[TopicPartition], suffix: str) -> list[str]:
         """Rename directories and forget what the checkpoints say of them; the new names."""
-        aside: dict[Partition, str | None] = {}
+        aside: dict[TopicPartition, str | None] = {}
         try:
             for key in keys:
                 aside[key] = self._rename_aside(_directory_of(key), self._topic_ids.get(key), suffix)
@@ -626,7 +627,7 @@ class LogManager:
                 self._settle_aside(aside)
         return [name for name in aside.values() if name is not None]
 
-    def _settle_aside(self, keys: Iterable[Partition]) -> None:
+    def _settle_aside(self, keys: Iterable[TopicPartition]) -> None:
         """What is forgotten is so even if it cannot be written now: a new directory of the name waits for that."""
         try:
             self._disk.sync_directory(self.data_directory)
@@ -675,13 +676,13 @@ class LogManager:
 
     # Checkpoints
 
-    def checkpoint(self, high_watermarks: Mapping[Partition, int]) -> None:
+    def checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write down how far each log is synced, where it starts, and how far it is committed."""
         write = self.prepare_checkpoint(high_watermarks)
         write.run()
         self.finish(write)
 
-    def prepare_checkpoint(self, high_watermarks: Mapping[Partition, int]) -> CheckpointWrite:
+    def prepare_checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> CheckpointWrite:
         """As `checkpoint`, but what is slow is left to whoever runs it, and to `finish` when it has succeeded."""
         self._high_watermarks.update(high_watermarks)
         steps = [
@@ -707,7 +708,7 @@ class LogManager:
             return write
         return CheckpointWrite([self._prepared_with_names(), *write.steps], write.starts)
 
-    def prepare_log_starts(self, keys: Iterable[Partition] | None = None) -> CheckpointWrite:
+    def prepare_log_starts(self, keys: Iterable[TopicPartition] | None = None) -> CheckpointWrite:
         """As `prepare_moved_starts`, of these logs, or of all."""
         starts: dict[Log, int] = {}
         for key in self._logs if keys is None else keys:
@@ -737,7 +738,7 @@ class LogManager:
     def has_moved_starts(self) -> bool:
         return bool(self._moved) or self._names_made != self._names_noted
 
-    def _start_moved(self, key: Partition) -> None:
+    def _start_moved(self, key: TopicPartition) -> None:
         self._moved[key] = None
         self.on_starts_moved()
 
@@ -768,7 +769,7 @@ class LogManager:
         self._outdated.discard(checkpoints.LOG_STARTS)
         self.finish(write)
 
-    def close(self, high_watermarks: Mapping[Partition, int]) -> None:
+    def close(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Sync everything, write the checkpoints and the mark of a clean shutdown, and give the directory back."""
         tickets = [ticket for log in self._logs.values() if (ticket := log.begin_close()) is not None]
         self._disk.do_all([ticket.try_run for ticket in tickets])
@@ -780,15 +781,15 @@ class LogManager:
         self._unlock()
 
 
-def _partition_of(name: str) -> Partition | None:
+def _partition_of(name: str) -> TopicPartition | None:
     """The partition that a directory's name stands for."""
     topic, _, partition = name.rpartition("-")
-    key = (topic, int(partition)) if topic and partition.isdecimal() else None
+    key = TopicPartition(topic, int(partition)) if topic and partition.isdecimal() else None
     return key if key and _directory_of(key) == name else None
 
 
-def _directory_of(key: Partition) -> str:
-    return f"{key[0]}-{key[1]}"
+def _directory_of(key: TopicPartition) -> str:
+    return f"{key.topic}-{key.partition}"
 
 
 def _name_before(aside: str, suffix: str) -> str:

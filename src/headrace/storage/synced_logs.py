@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from uuid import UUID
 
+from headrace.protocol.topic_partition import TopicPartition
+
 from . import checkpoints
-from .checkpoints import Partition
 from .disk import Disk
 
 
@@ -21,32 +22,32 @@ class SyncedLogs:
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self._path = path
-        self._named: dict[Partition, UUID] = {}
+        self._named: dict[TopicPartition, UUID] = {}
 
     def load(self, data: bytes) -> None:
         """Take what the file holds; a damaged one proves nothing."""
         self._named = checkpoints.decode_topic_ids(data) or {}
 
-    def topic_id(self, key: Partition) -> UUID | None:
+    def topic_id(self, key: TopicPartition) -> UUID | None:
         """The topic whose log of this name is named; None for no one's."""
         return self._named.get(key)
 
-    def named(self) -> Mapping[Partition, UUID]:
+    def named(self) -> Mapping[TopicPartition, UUID]:
         return self._named
 
-    def name(self, key: Partition, topic_id: UUID) -> None:
+    def name(self, key: TopicPartition, topic_id: UUID) -> None:
         """Have the next `prepare` name a log."""
         self._named[key] = topic_id
 
-    def prepare(self, removed: Iterable[Partition]) -> Callable[[], None]:
+    def prepare(self, removed: Iterable[TopicPartition]) -> Callable[[], None]:
         """Writes the file when it is called, on whichever thread, one at a time. Then `forget` what was removed."""
         gone = frozenset(removed)
         left = {key: topic_id for key, topic_id in self._named.items() if key not in gone}
         return partial(self._write, left)
 
-    def forget(self, key: Partition) -> None:
+    def forget(self, key: TopicPartition) -> None:
         """The file on disk does not name a log any more."""
         self._named.pop(key, None)
 
-    def _write(self, named: Mapping[Partition, UUID]) -> None:
+    def _write(self, named: Mapping[TopicPartition, UUID]) -> None:
         self._disk.write_atomically(self._path, checkpoints.encode_topic_ids(named))

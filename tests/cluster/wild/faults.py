@@ -10,6 +10,7 @@ from headrace.cluster.store import StoreError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.batch import CRC_START, HEADER_SIZE, read_header
 from headrace.protocol.peer import InternalApi
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.storage.checkpoints import RECOVERY_POINTS, decode_offsets
 from headrace.storage.disk import StorageError
 from headrace.testing.cluster import Died, Machine, SimulatedCluster
@@ -446,7 +447,7 @@ def _recovery_point(machine: Machine, path: str) -> int:
     topic, _, index = path.rpartition("/")[0].rpartition("/")[2].rpartition("-")
     checkpoint = f"/data/{RECOVERY_POINTS}"
     data = machine.disk.content(checkpoint) if machine.disk.exists(checkpoint) else b""
-    return (decode_offsets(data) or {}).get((topic, int(index)), 0)
+    return (decode_offsets(data) or {}).get(TopicPartition(topic, int(index)), 0)
 
 
 def _checked_bytes(data: bytes, before: int) -> list[int]:

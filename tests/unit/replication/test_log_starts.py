@@ -11,6 +11,7 @@ import pytest
 from headrace.cluster.image import PartitionState
 from headrace.protocol.batch import check_batch
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.replication.partition import Partition
 from headrace.storage import checkpoints
 from headrace.storage.checkpoints import CheckpointFile
@@ -206,7 +207,7 @@ def test_checkpoints_prepared_earlier_do_not_undo_later_ones() -> None:
     disk = SimulatedDisk()
     disk.mkdir("/data")
     file = CheckpointFile(disk, "/data/points")
-    early, late = file.prepare({("t", 0): 9}), file.prepare({("t", 0): 5})
+    early, late = file.prepare({TopicPartition("t", 0): 9}), file.prepare({TopicPartition("t", 0): 5})
     late()
     early()
     assert checkpoints.decode_offsets(disk.content("/data/points")) == {("t", 0): 5}

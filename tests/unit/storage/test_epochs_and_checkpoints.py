@@ -4,6 +4,7 @@ import uuid
 
 import pytest
 
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.storage import checkpoints
 from headrace.storage.epochs import Epochs
 
@@ -68,7 +69,7 @@ def test_both_ends_can_be_cut() -> None:
 
 
 def test_offsets_by_partition_are_written_as_kafka_does() -> None:
-    offsets = {("b", 1): 7, ("a", 0): 5}
+    offsets = {TopicPartition("b", 1): 7, TopicPartition("a", 0): 5}
     data = checkpoints.encode_offsets(offsets)
     assert data == b"0\n2\na 0 5\nb 1 7\n"
     assert checkpoints.decode_offsets(data) == offsets

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from headrace.protocol.topic_partition import TopicPartition
 from headrace.storage.condition import Health
 from headrace.storage.disk import DirectoryLocked, StorageError
 from headrace.storage.log import Log
@@ -67,7 +68,7 @@ def test_checkpoints_are_kafkas() -> None:
     sync(store.log)
     append(store.log)
     store.log.advance_start(2)
-    store.manager.checkpoint({("events", 0): 4})
+    store.manager.checkpoint({TopicPartition("events", 0): 4})
     assert store.disk.content("/data/recovery-point-offset-checkpoint") == b"0\n1\nevents 0 5\n"
     assert store.disk.content("/data/replication-offset-checkpoint") == b"0\n1\nevents 0 4\n"
     assert store.disk.content("/data/log-start-offset-checkpoint") == b"0\n1\nevents 0 2\n"
@@ -79,7 +80,7 @@ def test_checkpoints_are_kafkas() -> None:
 def test_checkpoints_keep_partitions_that_are_not_loaded() -> None:
     store = Store()
     append(store.log)
-    store.manager.close({("events", 0): 1})
+    store.manager.close({TopicPartition("events", 0): 1})
     other = opened(store.disk)
     other.checkpoint({})
     other.close({})
@@ -196,7 +197,7 @@ def test_a_topic_of_the_same_name_starts_empty() -> None:
     store = Store()
     for _ in range(5):
         append(store.log)
-    store.manager.close({("events", 0): 5})
+    store.manager.close({TopicPartition("events", 0): 5})
     again = opened(store.disk)
     log = again.load("events", 0, uuid.UUID(int=77), LogSettings())
     assert (log.log_start_offset, log.log_end_offset) == (0, 0)
@@ -287,7 +288,7 @@ def test_strays_are_directories_that_nobody_loaded() -> None:
 def test_strays_are_set_aside_and_never_deleted() -> None:
     store = Store()
     append(store.log)
-    store.manager.close({("events", 0): 1})
+    store.manager.close({TopicPartition("events", 0): 1})
     store.disk.mkdir("/data/backup-2024")
     store.disk.write("/data/backup-2024/notes", b"mine")
     for _ in range(2):
@@ -304,7 +305,7 @@ def test_a_log_that_was_set_aside_is_back_when_its_topic_is() -> None:
     store = Store()
     for _ in range(3):
         append(store.log)
-    store.manager.close({("events", 0): 3})
+    store.manager.close({TopicPartition("events", 0): 3})
     without = opened(store.disk)
     assert without.set_strays_aside()
     other = without.load("events", 0, uuid.UUID(int=5), store.settings)
@@ -320,14 +321,14 @@ def test_a_log_that_was_set_aside_is_back_when_its_topic_is() -> None:
 def test_a_log_that_was_set_aside_long_ago_does_not_stand_in_for_one_that_is_lost() -> None:
     store = Store()
     append(store.log)
-    store.manager.close({("events", 0): 1})
+    store.manager.close({TopicPartition("events", 0): 1})
     without = opened(store.disk)
     (stray,) = without.set_strays_aside()
     without.close({})
     copy = {path: store.disk.content(path) for path in store.disk.paths() if path.startswith(f"/data/{stray}/")}
     log = store.start()
     append(log)
-    store.manager.close({("events", 0): 2})
+    store.manager.close({TopicPartition("events", 0): 2})
     store.disk.rmtree("/data/events-0")
     store.disk.mkdir(f"/data/{stray}")
     for path, content in copy.items():
@@ -338,7 +339,7 @@ def test_a_log_that_was_set_aside_long_ago_does_not_stand_in_for_one_that_is_los
 def test_a_log_whose_directory_is_lost_does_not_start_again_at_0() -> None:
     store = Store()
     append(store.log)
-    store.manager.close({("events", 0): 1})
+    store.manager.close({TopicPartition("events", 0): 1})
     store.disk.rmtree("/data/events-0")
     for _ in range(2):
         assert "held offsets up to 1" in (store.start().offline or "")
@@ -420,7 +421,7 @@ def test_a_log_that_was_synced_says_whose_it_is_after_a_power_loss() -> None:
 def lost(store: Store) -> None:
     """The log's directory goes while the broker is stopped."""
     append(store.log)
-    store.manager.close({("events", 0): 1})
+    store.manager.close({TopicPartition("events", 0): 1})
     store.disk.rmtree("/data/events-0")
 
 
@@ -463,7 +464,7 @@ def test_a_directory_that_is_put_in_place_of_an_empty_one_is_read_whole() -> Non
 def test_a_replicated_log_whose_directory_was_emptied_begins_anew_and_says_so() -> None:
     store = Store()
     append(store.log)
-    store.manager.close({("events", 0): 1})
+    store.manager.close({TopicPartition("events", 0): 1})
     for path in store.disk.paths("/data/events-0"):
         store.disk.unlink(path)
     for _ in range(2):

@@ -10,6 +10,7 @@ from headrace.ops.overview import PartitionView
 from headrace.ops.overview import Problem as PartitionProblem
 from headrace.ops.rates import GroupRow, RateModel
 from headrace.ops.samples import BrokerReading, ClockReading
+from headrace.protocol.topic_partition import TopicPartition
 
 from .machine import GIB, MIB, Finding, fail, ok, warn
 
@@ -359,14 +360,14 @@ def check_transactions(found: Inspection, thresholds: Thresholds) -> Iterator[Fi
     for each in found.transactions:
         known.add(each.producer_id)
         text = f"'{each.id}' ({each.state}) has been open for {each.age_ms / 1000:,.0f} s"
-        yield warn(check, f"{text} in {_some(map(_place, each.partitions))}", f"`headrace txn abort {each.id}` ends it")
+        yield warn(check, f"{text} in {_some(map(_short, each.partitions))}", f"`headrace txn abort {each.id}` ends it")
     for each_open in found.producers:
         if each_open.producer.producer_id in known:
             continue
         where, start = each_open.partition, each_open.producer.start_offset
         yield fail(
             check,
-            f"{_place(where)}: a transaction that no coordinator knows hangs at offset {start}, "
+            f"{_short(where)}: a transaction that no coordinator knows hangs at offset {start}, "
             f"last written {each_open.age_ms / 1000:,.0f} s ago",
             f"`headrace txn abort --topic {where.topic} --partition {where.partition} --start-offset {start}` ends it",
         )
@@ -374,8 +375,8 @@ def check_transactions(found: Inspection, thresholds: Thresholds) -> Iterator[Fi
         yield ok(check, f"none is open for longer than {thresholds.transaction_seconds:g} s")
 
 
-def _place(where: tuple[str, int]) -> str:
-    return f"{where[0]}-{where[1]}"
+def _short(partition: TopicPartition) -> str:
+    return f"{partition.topic}-{partition.partition}"
 
 
 def _some(names: Iterable[str]) -> str:
