@@ -31,6 +31,7 @@ PARTS: dict[str, list[str]] = {
     "links": [*LONG, "tests/faults/test_cluster_links.py"],
     "transactions": [*LONG, "tests/faults/test_transactions_kill.py"],
     "newcomer": [*LONG, "tests/processes/test_newcomer.py"],
+    "acls-kafka": [*KAFKA, "tests/unit/server/test_acls_of_apache_kafka.py"],
     "spark-source": [*LONG, "tests/spark/test_source_failover.py"],
     "spark-evolution": [*LONG, "tests/spark/test_evolution.py", "tests/spark/test_registry_outage.py"],
     "spark-sink": [*LONG, "tests/spark/test_sink_failover.py", "tests/spark/test_sink_restarts.py"],

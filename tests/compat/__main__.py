@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from .broker import BrokerError, OwnBroker
+from .broker import WITH_ACLS, BrokerError, OwnBroker
 from .groups.runner import GroupSuite
 from .groups.scenarios import GROUP_SCENARIOS
 from .provision import CLIENTS
@@ -66,7 +66,7 @@ def main() -> int:
 def _run_tools(arguments: argparse.Namespace, work: Path, console: Console) -> list[ToolResult]:
     say = partial(console.print, markup=False, highlight=False)
     with ExitStack() as cleanup:
-        bootstrap = arguments.bootstrap or cleanup.enter_context(OwnBroker(work / "tools")).address
+        bootstrap = arguments.bootstrap or cleanup.enter_context(OwnBroker(work / "tools", WITH_ACLS)).address
         results = run_tools(bootstrap, _CACHE, work, say)
     show_tools(results, console)
     return results

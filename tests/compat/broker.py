@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -23,6 +23,13 @@ _SETTINGS: Final = {
     "group.consumer.min.heartbeat.interval.ms": 500,
     "group.consumer.heartbeat.interval.ms": 1000,
 }
+
+
+WITH_ACLS: Final = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+"""Settings with which ACLs can be kept, and the suite may do everything."""
 
 
 class BrokerError(RuntimeError):
@@ -61,11 +68,12 @@ class OwnBroker:
     Groups form at once, and members of either protocol are missed after six seconds; `log` tells what it said.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.log = directory / "broker.log"
         self.address = f"127.0.0.1:{_free_port()}"
         self._data = directory / "data"
+        self._settings = {**_SETTINGS, **(settings or {})}
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
@@ -84,7 +92,7 @@ class OwnBroker:
 
     def _start(self) -> None:
         command = [str(_COMMAND), "broker", "--listen", self.address, "--data", str(self._data), "--metrics", "off"]
-        command += [text for name, value in _SETTINGS.items() for text in ("--set", f"{name}={value}")]
+        command += [text for name, value in self._settings.items() for text in ("--set", f"{name}={value}")]
         with self.log.open("a") as stderr:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
         try:

@@ -26,6 +26,7 @@ _INSTALL_SECONDS = 600.0
 _JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
 _TOOLS = "org.apache.kafka.tools"
 _PROGRAMS = {
+    "kafka-acls": f"{_TOOLS}.AclCommand",
     "kafka-broker-api-versions": f"{_TOOLS}.BrokerApiVersionsCommand",
     "kafka-client-metrics": f"{_TOOLS}.ClientMetricsCommand",
     "kafka-cluster": f"{_TOOLS}.ClusterTool",
@@ -38,7 +39,14 @@ _PROGRAMS = {
     "kafka-metadata-quorum": f"{_TOOLS}.MetadataQuorumCommand",
     "kafka-topics": f"{_TOOLS}.TopicCommand",
 }
-_PROGRAMS_OF_3 = {**_PROGRAMS, "kafka-broker-api-versions": "kafka.admin.BrokerApiVersionsCommand"}
+_PROGRAMS_OF_3 = {
+    **_PROGRAMS,
+    "kafka-acls": "kafka.admin.AclCommand",
+    "kafka-broker-api-versions": "kafka.admin.BrokerApiVersionsCommand",
+}
+
+
+_PREFIXED = ("--resource-pattern-type", "prefixed")
 
 
 class ToolFailed(AssertionError):
@@ -98,6 +106,7 @@ class KafkasTools:
         self._server = ["--bootstrap-server", bootstrap]
         topic = f"tools-{self._version.replace('.', '-')}"
         return {
+            "kafka-acls": self._acls,
             "kafka-topics": partial(self._topics, topic),
             "kafka-configs, topics": partial(self._topic_configs, topic),
             "kafka-configs, brokers": self._broker_configs,
@@ -121,6 +130,22 @@ class KafkasTools:
 
     def _configs(self, *arguments: str, fails: bool = False) -> str:
         return self._run("kafka-configs", *arguments, fails=fails)
+
+    def _acls(self) -> None:
+        acls, alice, bob = partial(self._run, "kafka-acls"), "User:CN=alice,O=acme", "User:bob"
+        topic = f"acl-{self._version}"
+        acls("--add", "--allow-principal", alice, "--producer", "--topic", topic)
+        acls("--add", "--allow-principal", bob, "--consumer", "--topic", "acl-", "--group", "acl-", *_PREFIXED)
+        acls("--add", "--deny-principal", bob, "--deny-host", "10.0.0.1", "--operation", "Read", "--topic", "*")
+        listed = acls("--list", "--topic", topic, "--resource-pattern-type", "match")
+        _holds(listed, alice, "operation=WRITE", "operation=CREATE", "patternType=PREFIXED", "permissionType=DENY")
+        _holds(acls("--list", "--principal", bob), "resourceType=GROUP", "host=10.0.0.1")
+        acls("--remove", "--force", "--topic", topic)
+        if alice in acls("--list"):
+            raise ToolFailed("what was removed is still listed")
+        acls("--remove", "--force", "--topic", "acl-", "--group", "acl-", *_PREFIXED)
+        acls("--remove", "--force", "--topic", "*")
+        _holds(self._run("kafka-acls", "--add", "--allow-principal", "bob", "--topic", topic, fails=True), "bob")
 
     def _topics(self, topic: str) -> None:
         self._run("kafka-topics", "--create", "--topic", topic, "--partitions", "2")
