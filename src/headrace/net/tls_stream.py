@@ -12,7 +12,8 @@ say that they have sent what they were given. So a caller that waits until it ca
 as with any socket, never loses any and never holds more than one piece encrypted.
 
 Memory: a connection's record buffers are given back by OpenSSL while it is idle, but what its BIOs have grown to stays
-until it is closed: so they are fed in steps, of `_STEP` bytes, and the large buffers are shared by all (`Scratch`).
+until it is closed: so they are fed in steps, of `_STEP` bytes, and the large buffers are shared by all (`Scratch`). An
+idle connection takes 26 KB (8 KB without TLS), up to 120 KB once it has carried large requests and answers.
 """
 
 import os
