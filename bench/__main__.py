@@ -32,6 +32,7 @@ from . import (
     replicated,
     report,
     start,
+    tls,
     transactions,
 )
 from .model import BenchError, Row, Sample, Skipped, Work, rows_of
@@ -47,6 +48,7 @@ def all_works() -> list[Work]:
     return [
         *produce.works(),
         *fetch.works(),
+        *tls.works(),
         *latency.works(),
         *commits.works(),
         *reload.works(),

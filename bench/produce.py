@@ -106,7 +106,7 @@ def echo(setting: Setting, shape: Shape) -> tuple[Pumped, Load]:
         return Pump(sock, load).run(setting.seconds, server.cpu_seconds), load
 
 
-def _throughput(measured: tuple[Pumped, Load]) -> Sample:
+def throughput(measured: tuple[Pumped, Load]) -> Sample:
     pumped, load = measured
     size = pumped.frames * load.frame_size
     return {"rate": size / pumped.seconds / 1e6, CPU: pumped.cpu_seconds / (size / 1e9)}
@@ -117,6 +117,10 @@ def _request_rate(measured: tuple[Pumped, Load]) -> Sample:
     return {"rate": pumped.frames / pumped.seconds, CPU: pumped.cpu_seconds / pumped.frames * 1e6}
 
 
+LARGE: Final = MIB - 128
+MEDIUM: Final = 16 * 1024 - 128
+
+
 def _ingest(name: str, words: str, shape: Shape, aim: float) -> Work:
     synced = "fsync" if shape.durable else "no fsync"
     return Work(
@@ -124,8 +128,8 @@ def _ingest(name: str, words: str, shape: Shape, aim: float) -> Work:
         title=f"produce, {words} requests, {synced}",
         against="bare TCP to file" + (", fdatasync in groups" if shape.durable else ""),
         figures=(Figure(key="rate", label="", unit="MB/s", aim=Aim(of=Of.RATIO, bound=aim, at_least=True)),),
-        broker=lambda setting: _throughput(produce_to_broker(setting, shape)),
-        ceiling=lambda setting: _throughput(copy_to_file(setting, shape)),
+        broker=lambda setting: throughput(produce_to_broker(setting, shape)),
+        ceiling=lambda setting: throughput(copy_to_file(setting, shape)),
         cpu_unit="s/GB",
     )
 
@@ -145,7 +149,7 @@ def _tiny(name: str, shape: Shape) -> Work:
 
 def works() -> list[Work]:
     """Produce in three sizes, with and without waiting for the disk."""
-    large, medium, small = batch_up_to(MIB - 128, 100), batch_up_to(16 * 1024 - 128, 100), batch_of(1, 100)
+    large, medium, small = batch_up_to(LARGE, 100), batch_up_to(MEDIUM, 100), batch_of(1, 100)
     return [
         _ingest("produce-1m", "1 MB", Shape(batch=large, window=8, durable=False), 0.5),
         _ingest("produce-1m-fsync", "1 MB", Shape(batch=large, window=8, durable=True), 0.5),

@@ -7,9 +7,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Timer
 from types import MappingProxyType
@@ -24,12 +24,17 @@ _STOP_SECONDS: Final = 15.0
 _SOCKET_SECONDS: Final = 20.0
 
 
+Secure = Callable[[socket.socket], socket.socket]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """A server process that is ready."""
 
     process: "subprocess.Popen[str]"
     port: int
+    secure: "Secure | None" = None
+    """Puts TLS around a socket, where the server wants it."""
 
     @property
     def pid(self) -> int:
@@ -45,7 +50,7 @@ class Server:
     def connect(self) -> socket.socket:
         sock = socket.create_connection(("127.0.0.1", self.port), timeout=_SOCKET_SECONDS)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return sock
+        return sock if self.secure is None else self.secure(sock)
 
     def create_topic(self, topic: str, settings: dict[str, str], partitions: int = 1) -> None:
         with self.connect() as sock:
@@ -61,6 +66,10 @@ class Setting:
     root: Path
     profile: Path | None = None
     """Where a profiled broker writes what it found; None when it runs as it is."""
+    listen: str = "127.0.0.1:0"
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Of every broker."""
+    secure: Secure | None = None
     _count: int = field(default=0, init=False)
 
     @contextmanager
@@ -78,13 +87,13 @@ class Setting:
     def broker(self, settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[Server]:
         """A fresh broker with its default settings, but for those named, as `headrace broker` starts it."""
         with self.directory() as data, self.running(self.broker_command(data, settings), data) as server:
-            yield server
+            yield replace(server, secure=self.secure)
 
     def broker_command(self, data: Path, settings: Mapping[str, str] = MappingProxyType({})) -> list[str]:
-        given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+        given = [part for name, value in {**self.settings, **settings}.items() for part in ("--set", f"{name}={value}")]
         command = [sys.executable, "-m"]
         command += ["headrace.cli"] if self.profile is None else ["bench.profiled", str(self.profile)]
-        return [*command, "broker", "--listen", "127.0.0.1:0", "--data", str(data / "data"), *given]
+        return [*command, "broker", "--listen", self.listen, "--data", str(data / "data"), *given]
 
     @contextmanager
     def ceiling(self, name: str, directory: Path, *arguments: str) -> Iterator[Server]:

@@ -19,6 +19,7 @@ KAFKA = [*TESTS, "-m", "kafka"]
 PARTS: dict[str, list[str]] = {
     "wild": [*WILD, "--seeds", "100000:102000", "--jobs", "2"],
     "ablations": [*WILD, "--ablations", "--jobs", "2"],
+    "tls-entrance": [sys.executable, "-m", "tests.fuzz.tls_entrance", "--cases", "120000"],
     "kernels": [*FUZZ, "--cases", "5000000", "--jobs", "2"],
     "simulated": [*LONG, "tests/cluster/test_simulated_faults.py", "tests/unit"],
     "store": [*LONG, "tests/cluster/test_zookeeper_store.py", "tests/cluster/test_openapi.py"],
@@ -35,6 +36,7 @@ PARTS: dict[str, list[str]] = {
     "spark-source": [*LONG, "tests/spark/test_source_failover.py"],
     "spark-evolution": [*LONG, "tests/spark/test_evolution.py", "tests/spark/test_registry_outage.py"],
     "spark-sink": [*LONG, "tests/spark/test_sink_failover.py", "tests/spark/test_sink_restarts.py"],
+    "kafka-names": [*KAFKA, "tests/unit/security/test_certificates.py"],
     "spark-kafka": [*KAFKA, "tests/spark/test_sink_restarts.py"],
     "spark-kafka-stages": [*KAFKA, "tests/spark/test_sink_stages.py"],
     "spark-kafka-pipelines": [*KAFKA, "tests/spark/test_pipeline_restarts.py"],

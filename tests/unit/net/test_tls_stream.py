@@ -1,9 +1,9 @@
 """TLS behind the interface of a socket: bytes come whole and in order, however they are cut; ends are told apart."""
 
+import contextlib
 import os
 import socket
 import ssl
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +15,7 @@ from headrace.net.network import Buffer
 from headrace.net.tls import ServerTls, ServerTlsSettings
 from headrace.net.tls_stream import PIECE, Scratch, TlsFailure, TlsStream
 from tests.support.certificates import Authority, Signed
+from tests.support.key_updates import KeyUpdates
 
 AUTHORITY = Authority()
 SERVER = AUTHORITY.sign()
@@ -256,36 +257,35 @@ def test_garbled_records_end_the_connection_with_words_and_no_traceback() -> Non
     pair.stream.close()
 
 
-def test_a_key_update_is_followed_both_ways(tmp_path: Path) -> None:
-    """With OpenSSL's own client, which can ask for one: Python's cannot."""
-    AUTHORITY.write(tmp_path / "ca.pem")
-    settings = ServerTlsSettings(certificate_chain=SERVER.chain_pem, key=SERVER.key_pem())
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    arguments = ["openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-CAfile", str(tmp_path / "ca.pem")]
-    with subprocess.Popen(
-        [*arguments, "-tls1_3"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as client:
-        sock, _ = listener.accept()
-        sock.settimeout(30)
-        stream = TlsStream(sock, ServerTls(settings).context, Scratch())
-        while not stream.shake_hands():
-            pass
-        assert client.stdin is not None
-        found, buffer = bytearray(), memoryview(bytearray(100))
-        for line in (b"before\n", b"K\n", b"after\n"):  # K: update the keys of both sides
-            client.stdin.write(line)
-            client.stdin.flush()
-            try:
-                found += buffer[: stream.recv_into(buffer)]
-            except BlockingIOError:  # the update, in which nothing is said
-                assert line == b"K\n"
-        assert bytes(found) == b"before\nafter\n"
-        stream.send(b"answered\n")
-        stream.close()
-        assert client.stdout is not None
-        assert b"answered" in client.stdout.read()
-    listener.close()
+def updating(pair: Pair, directory: Path) -> KeyUpdates:
+    """What goes on in the place of the client, after its handshake."""
+    context = trusting()
+    context.keylog_filename = str(directory / "keys")
+    pair.connect(context)
+    return KeyUpdates(directory / "keys")
+
+
+def test_key_updates_are_followed_and_answered(tmp_path: Path) -> None:
+    pair = Pair()
+    client = updating(pair, tmp_path)
+    said = [client.data(b"before "), client.one(asks=True), client.data(b"between "), client.one(asks=False)]
+    pair.far.sendall(b"".join([*said, client.data(b"after")]))
+    assert pair.read() == b"before between after"
+    assert not pair.stream.is_blocked
+    pair.stream.send(b"answer")
+    assert pair.peer.heard(pair.far) == b"answer"  # after the server's own key update
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_who_sends_key_updates_without_end_is_cut_off(tmp_path: Path, asks: bool) -> None:
+    pair = Pair()
+    client = updating(pair, tmp_path)
+    with pytest.raises(TlsFailure, match=r"nothing in them|reads no answers"):  # noqa: PT012
+        for _ in range(10_000):
+            pair.far.sendall(client.one(asks=asks))
+            with contextlib.suppress(BlockingIOError):
+                pair.stream.recv_into(memoryview(bytearray(100_000)))
+    pair.stream.close()
 
 
 def test_who_makes_tls_answer_and_never_reads_is_cut_off() -> None:
