@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SQLITE: Final = "sqlite"
 ADD_SCRAM_VARIABLE: Final = "HEADRACE_ADD_SCRAM"
+ZOOKEEPER_VARIABLE: Final = "HEADRACE_ZOOKEEPER_AUTH"
 AddScram = Annotated[
     list[str] | None,
     typer.Option(
@@ -97,7 +98,7 @@ def broker(
     """
     flags = broker_flags(id_, listen, data, rack, store, metrics, allow_anonymous=allow_anonymous)
     flags |= first_users(add_scram)
-    overrides = {**flags, **pairs(set_, "--set")}
+    overrides = {**secrets(), **flags, **pairs(set_, "--set")}
     with lean_imports():
         settings = read_config(config, overrides)
         _refuse_two_stores(store, settings)
@@ -120,6 +121,12 @@ def broker(
     with friendly_start(settings), friendly_bind(lambda error: _address(settings, error), "--listen"):
         code = run_broker(settings, ready, manager.stopping, _rereading(config, overrides))
     exit_with(code)
+
+
+def secrets() -> dict[str, str]:
+    """What the environment gives, as a list of processes does not show it."""
+    login = os.environ.get(ZOOKEEPER_VARIABLE, "")
+    return {"headrace.zookeeper.auth": login} if login else {}
 
 
 def first_users(given: list[str] | None) -> dict[str, str]:

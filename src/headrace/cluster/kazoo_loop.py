@@ -6,6 +6,7 @@ session) is put in one queue in the order it happened, and told on the loop in t
 
 import asyncio
 import select
+import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -47,9 +48,17 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has
     """The bridge from kazoo's thread to the loop: the one place where the two meet."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, connect_seconds: float, answered: Answered, now: Callable[[], float]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        connect_seconds: float,
+        answered: Answered,
+        now: Callable[[], float],
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         super().__init__()
+        self._tls = tls
+        self.failure = ""
+        """Why the latest connection could not be made; empty where it could."""
         self.loop = loop
         self._now = now
         self.answered = answered
@@ -98,7 +107,11 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has
                 self.loop.call_exception_handler({"message": "told of ZooKeeper's news", "exception": error})
 
     def select(self, readers: list[Any], writers: list[Any], _: list[Any], timeout: float | None = None) -> Any:
-        """As kazoo's, which makes and closes an epoll for each byte it waits for, at twice the time per request."""
+        """As kazoo's, which makes and closes an epoll for each byte it waits for, at twice the time per request; and
+        which does not see what TLS has decrypted already.
+        """
+        if self._link in readers and self._tls is not None and self._link.pending():
+            return [self._link], [], []
         poll = select.poll()
         for one in readers:
             poll.register(one, select.POLLIN | _NO_MORE)
@@ -111,13 +124,30 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         """As kazoo's, but a host that does not answer leaves time to try the others before the session ends."""
-        self._link = super().create_connection(*args, **{**kwargs, "timeout": self._connect_seconds})
+        try:
+            link = super().create_connection(*args, **{**kwargs, "timeout": self._connect_seconds})
+            self._link = link if self._tls is None else self._encrypted(self._tls, link, kwargs["hostname"])
+        except OSError as error:
+            self.failure = str(error)
+            raise
+        self.failure = ""
         return self._link
+
+    def _encrypted(self, tls: ssl.SSLContext, link: Any, host: str) -> ssl.SSLSocket:
+        try:
+            link.settimeout(self._connect_seconds)
+            return tls.wrap_socket(link, server_hostname=host)
+        except BaseException:
+            link.close()
+            raise
 
     def drop(self) -> None:
         """Break the connection; kazoo makes another."""
         try:
-            self._link.shutdown(_SHUT_BOTH)
+            if isinstance(self._link, ssl.SSLSocket):
+                super(ssl.SSLSocket, self._link).shutdown(_SHUT_BOTH)  # its own has kazoo's thread read on in the clear
+            else:
+                self._link.shutdown(_SHUT_BOTH)
         except OSError:
             pass
 

@@ -25,11 +25,13 @@ from kazoo.exceptions import (
 from kazoo.protocol.serialization import GetChildren, GetData
 from kazoo.retry import KazooRetry
 
+from headrace.config.zookeeper import AUTH
 from headrace.net.clock import Clock, SystemClock
 
 from .kazoo_loop import Answer, KazooResult, LoopClient, LoopHandler
 from .store import ANY_VERSION, Check, Session, StoreError
 from .znodes import MultiRead, Step, ZooKeeperAddress, explained, requests
+from .zookeeper_access import OPEN, ZooKeeperAccess
 
 BROKEN: Final = (
     ConnectionLoss,
@@ -64,19 +66,27 @@ class Keeper:
     """One session at a time, over one connection at a time; both are numbered."""
 
     def __init__(
-        self, place: ZooKeeperAddress, session_timeout: float, patience: float, clock: Clock | None = None
+        self,
+        place: ZooKeeperAddress,
+        session_timeout: float,
+        patience: float,
+        clock: Clock | None = None,
+        access: ZooKeeperAccess = OPEN,
     ) -> None:
+        self._acl = access.acl
         hosts = place.hosts.count(",") + 1
         self._place = place
         self._patience = patience
         self._loop = asyncio.get_running_loop()
         self._now = (clock or SystemClock()).monotonic
-        self._handler = LoopHandler(self._loop, max(session_timeout / (2 * hosts), 0.25), self._take_answer, self._now)
+        connect_seconds = max(session_timeout / (2 * hosts), 0.25)
+        self._handler = LoopHandler(self._loop, connect_seconds, self._take_answer, self._now, access.tls)
         self._client = LoopClient(
             place.hosts,
             timeout=session_timeout,
             handler=self._handler,
             logger=_KAZOOS_LOG,
+            auth_data=access.auth_data,
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=min(1.0, session_timeout / 4)),
         )
         self._client.add_listener(lambda state: self._handler.post(self._take_session, _SESSIONS[state]))
@@ -143,15 +153,27 @@ class Keeper:
                 return await work
         except TimeoutError:
             hosts = self._place.hosts
-            raise StoreError(f"no ZooKeeper server answers at {hosts}; check that a majority of them runs") from None
+            if self._client.client_state == KeeperState.AUTH_FAILED:
+                raise StoreError(f"ZooKeeper at {hosts} does not take the credentials of {AUTH}") from None
+            reason = f" ({self._handler.failure})" if self._handler.failure else ""
+            message = f"no ZooKeeper server answers at {hosts}{reason}; check that a majority of them runs"
+            raise StoreError(message) from None
 
     async def transact(self, steps: Sequence[Step], root: str) -> Answer:
         """Sends a transaction once; the results of its steps."""
-        return await self._ask(lambda: self._client.send_transaction(requests(steps, root)))
+        return await self._ask(lambda: self._client.send_transaction(requests(steps, root, self._acl)))
 
     async def read(self, requests: Sequence[GetData | GetChildren]) -> Answer:
         """For each wanted a `Node`, names, None or an error."""
         return await self._ask(lambda: self._client.send(MultiRead(requests)))
+
+    async def acl_of(self, path: str) -> Answer:
+        """The ACL and stat of a znode."""
+        return await self._ask(lambda: self._client.get_acls_async(path))
+
+    async def set_acl(self, path: str, acl: Sequence[Any]) -> Answer:
+        """Give a znode an ACL."""
+        return await self._ask(lambda: self._client.set_acls_async(path, list(acl)))
 
     async def watch_data(self, path: str, fired: Fired) -> Answer:
         """The data and stat of a znode; `fired` is called once on the loop when it changes or the session does."""

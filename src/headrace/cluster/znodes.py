@@ -165,17 +165,17 @@ class Crack:
 Step = Operation | Husk | Crack
 
 
-def requests(steps: Sequence[Step], root: str) -> list[Any]:
-    """The parts of one transaction."""
-    return [_request(step, root + step.key) for step in steps]
+def requests(steps: Sequence[Step], root: str, acl: Sequence[Any] = OPEN_ACL_UNSAFE) -> list[Any]:
+    """The parts of one transaction; what it makes has the ACL."""
+    return [_request(step, root + step.key, acl) for step in steps]
 
 
-def _request(step: Step, path: str) -> Any:
+def _request(step: Step, path: str, acl: Sequence[Any]) -> Any:
     match step:
         case Create():
-            return CreateNode(path, step.value, OPEN_ACL_UNSAFE, _EPHEMERAL if step.ephemeral else 0)
+            return CreateNode(path, step.value, acl, _EPHEMERAL if step.ephemeral else 0)
         case Husk():
-            return CreateNode(path, None, OPEN_ACL_UNSAFE, 0)
+            return CreateNode(path, None, acl, 0)
         case Put():
             return SetData(path, step.value, step.expected_version)
         case Delete():
@@ -257,7 +257,7 @@ def verdict(failed: Failed) -> Exception:
 def explained(error: BaseException) -> str:
     """An error of ZooKeeper in words."""
     if isinstance(error, NoAuthError):
-        return "its access rules (ACL) do not allow it; give the brokers another path"
+        return "its access rules (ACL) do not allow it; see headrace.zookeeper.auth, or give the brokers another path"
     if isinstance(error, UnimplementedError):
         return "it is older than 3.6; use a later version"
     return str(error) or type(error).__name__

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final
 
+import structlog
 from kazoo.exceptions import (
     BadArgumentsError,
     InvalidACLError,
@@ -28,6 +29,7 @@ from kazoo.exceptions import (
     UnimplementedError,
 )
 from kazoo.protocol.serialization import GetChildren, GetData
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from .commits import ancestors, refuse_bad_commit, refuse_bad_key
 from .kazoo_loop import Answer
@@ -48,6 +50,7 @@ from .znodes import (
     with_crack,
     with_husks,
 )
+from .zookeeper_access import OPEN, ZooKeeperAccess
 
 SESSION_SECONDS: Final = 6.0
 PATIENCE_SECONDS: Final = 15.0
@@ -70,6 +73,8 @@ _REFUSALS: Final = (
 )
 """A transaction that fails with one of these was not carried out."""
 
+log = structlog.get_logger(__name__)
+
 Names = list[str]
 Nodes = list[Node | None]
 Steps = list[Step]
@@ -78,10 +83,11 @@ Steps = list[Step]
 class ZooKeeperStore:
     """A `SharedStore` in ZooKeeper (3.6 or later), in one session at a time."""
 
-    def __init__(self, url: str, session_timeout: float, patience: float) -> None:
+    def __init__(self, url: str, session_timeout: float, patience: float, access: ZooKeeperAccess = OPEN) -> None:
         place = parse_url(url)
         self._root = place.root
-        self._keeper = Keeper(place, session_timeout, patience)
+        self._access = access
+        self._keeper = Keeper(place, session_timeout, patience, access=access)
         self._keeper.listeners.append(lambda _: self._fire_all())
         self._watches: set[asyncio.Event] = set()
 
@@ -93,17 +99,19 @@ class ZooKeeperStore:
         session_timeout: float = SESSION_SECONDS,
         patience: float = PATIENCE_SECONDS,
         make_path: bool = True,
+        access: ZooKeeperAccess = OPEN,
     ) -> "ZooKeeperStore":
         """The store at `zookeeper://host:port,host:port/path`; the path is made if it does not exist, unless who opens
         it only means to read.
 
         The servers bound the session's timeout, by default to between 4 and 40 s.
         """
-        store = cls(url, session_timeout, patience)
+        store = cls(url, session_timeout, patience, access)
         try:
             await store._keeper.start()
             if make_path:
                 await store._make_root()
+                await store._warn_where_open()
         except BaseException:
             await store.close()
             raise
@@ -255,8 +263,54 @@ class ZooKeeperStore:
         for step in steps:
             results = await self._keeper.repeatedly(partial(self._keeper.transact, [step], ""))
             failed = first_failure([step], results)
-            if failed is not None and not isinstance(failed.error, NodeExistsError):
+            if failed is None or isinstance(failed.error, NodeExistsError):
+                continue
+            if not isinstance(failed.error, NoAuthError) or not await self._exists(step.key):  # others made it for us
                 raise StoreError(f"ZooKeeper refuses to make the path {step.key}: {explained(failed.error)}")
+
+    async def _exists(self, path: str) -> bool:
+        async def look() -> Answer:
+            return await self._keeper.watch_existence(path, lambda _: None)
+
+        return await self._keeper.repeatedly(look) is not None
+
+    async def _warn_where_open(self) -> None:
+        if self._access.sets_acl and await self._is_open(self._root):
+            log.warning(
+                "what ZooKeeper has already is open to all; `headrace cluster secure-store` makes it the brokers' own",
+                path=self._root,
+            )
+
+    async def _is_open(self, path: str) -> bool:
+        found, _ = await self._keeper.repeatedly(lambda: self._keeper.acl_of(path))
+        return any(each.id.scheme == "world" for each in found)
+
+    async def set_acls(self, *, is_open: bool) -> int:
+        """Have all that is there belong to us alone, or to everybody again; how many znodes were changed.
+
+        From the root down, so that nobody puts anything below what is ours meanwhile.
+        """
+        changed = 0
+        level = [self._root or "/"]
+        acl = OPEN_ACL_UNSAFE if is_open else CREATOR_ALL_ACL
+        while level:
+            for start in range(0, len(level), _LARGEST_PORTION):
+                part = level[start : start + _LARGEST_PORTION]
+                changed += sum(await asyncio.gather(*(self._set_acl(path, acl, is_open=is_open) for path in part)))
+            below = await self._names_below([path.removeprefix(self._root).rstrip("/") for path in level])
+            level = [self._root + key for key in below if self._root or key != _ZOOKEEPERS_OWN]
+        return changed
+
+    async def _set_acl(self, path: str, acl: Sequence[Any], *, is_open: bool) -> bool:
+        try:
+            if await self._is_open(path) == is_open:
+                return False
+            await self._keeper.repeatedly(lambda: self._keeper.set_acl(path, acl))
+        except StoreError as error:
+            if isinstance(error.__cause__, NoNodeError):
+                return False  # gone meanwhile
+            raise
+        return True
 
     async def _attempt(self, steps: Sequence[Step], session: int) -> Failed | None:
         """Sends a transaction, once; what kept it from happening."""

@@ -17,6 +17,7 @@ from .setting import MAX_INT, Rule, Setting, Type, at_least, only
 from .tls import TLS_SETTINGS
 from .topic import TOPIC_SETTINGS
 from .transactions import TRANSACTION_SETTINGS
+from .zookeeper import ZOOKEEPER_SETTINGS
 
 _FALLBACKS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
     "log.retention.ms": (("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)),
@@ -48,6 +49,7 @@ def _dynamic(
 
 _OWN: Final = (
     *LISTENER_SETTINGS,
+    *ZOOKEEPER_SETTINGS,
     *AUTHORIZATION_SETTINGS,
     *NO_EFFECT_SETTINGS,
     *SASL_SETTINGS,

@@ -244,25 +244,16 @@ metadata.max.retention.bytes long 104857600
 metadata.max.retention.ms long 604800000
 process.roles list ""
 """,
-    "the link to ZooKeeper is plain, and zookeeper.session.timeout.ms says how long it may be silent": """
+    "TLS to ZooKeeper has modern defaults, and zookeeper.session.timeout.ms says how long it may be silent": """
 zookeeper.clientCnxnSocket string - obsolete
 zookeeper.connection.timeout.ms int - obsolete
 zookeeper.max.in.flight.requests int 10 obsolete
 zookeeper.metadata.migration.enable boolean false obsolete
-zookeeper.set.acl boolean false obsolete
 zookeeper.ssl.cipher.suites list - obsolete
-zookeeper.ssl.client.enable boolean false obsolete
 zookeeper.ssl.crl.enable boolean false obsolete
 zookeeper.ssl.enabled.protocols list - obsolete
-zookeeper.ssl.endpoint.identification.algorithm string HTTPS obsolete
-zookeeper.ssl.keystore.location string - obsolete
-zookeeper.ssl.keystore.password password - obsolete
-zookeeper.ssl.keystore.type string - obsolete
 zookeeper.ssl.ocsp.enable boolean false obsolete
 zookeeper.ssl.protocol string TLSv1.2 obsolete
-zookeeper.ssl.truststore.location string - obsolete
-zookeeper.ssl.truststore.password password - obsolete
-zookeeper.ssl.truststore.type string - obsolete
 """,
 }
 """Why they have no effect, and which: name, type, default."""
@@ -285,8 +276,8 @@ _RULES: Final = {
     "remote.log.storage.system.enable": only(False, "false: tiered storage is not there yet"),
     "transaction.two.phase.commit.enable": only(False, "false: two-phase commit is not there yet"),
     "zookeeper.metadata.migration.enable": only(False, "false: there is nothing to migrate to"),
-    "zookeeper.set.acl": only(False, "false: what is written to ZooKeeper has no ACLs yet"),
-    "zookeeper.ssl.client.enable": only(False, "false: the link to ZooKeeper has no TLS yet"),
+    "zookeeper.ssl.crl.enable": only(False, "false: lists of revoked certificates are not looked at"),
+    "zookeeper.ssl.ocsp.enable": only(False, "false: whether certificates are revoked is not asked"),
 }
 
 

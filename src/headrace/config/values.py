@@ -30,6 +30,7 @@ from .sasl import JAAS_CONFIG
 from .setting import ConfigError, Setting, Source, Value
 from .tls import TLS_SETTINGS
 from .topic import TOPIC_SETTINGS
+from .zookeeper import zookeeper_problem
 
 _SYNC_EACH: Final = {"log.flush.interval.messages": "1"}
 """What a lone broker does where nothing is set: no other broker holds a copy, so the disk must."""
@@ -287,7 +288,7 @@ def _checked(given: Mapping[str, str], *, lone: bool) -> tuple[dict[str, str], L
         for name, addresses in ((LISTENERS, listeners.bound), (ADVERTISED, listeners.advertised)):
             if name in given:
                 used[name] = ",".join(map(str, addresses))
-    found = [problem for problem in (*problems, quorum_problem(given)) if problem]
+    found = [problem for problem in (*problems, quorum_problem(given), zookeeper_problem(given)) if problem]
     if found:
         raise ConfigError(found[0] if len(found) == 1 else "\n".join((f"{len(found)} settings are wrong", *found)))
     return used, listeners

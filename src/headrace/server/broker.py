@@ -397,9 +397,11 @@ class Broker:
 
     async def _open_shared_store(self) -> SharedStore:
         from headrace.cluster.zookeeper import ZooKeeperStore  # a lone broker does without it
+        from headrace.cluster.zookeeper_access import access_of
 
         seconds = int(self.config["zookeeper.session.timeout.ms"]) / 1000
-        store = await ZooKeeperStore.open(f"zookeeper://{self.config['zookeeper.connect']}", session_timeout=seconds)
+        url = f"zookeeper://{self.config['zookeeper.connect']}"
+        store = await ZooKeeperStore.open(url, session_timeout=seconds, access=access_of(self.config))
         self._held.push_async_callback(store.close)
         return store
 

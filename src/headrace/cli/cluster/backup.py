@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from random import SystemRandom
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from headrace import __version__
 from headrace.cluster import backup as backups
@@ -20,8 +20,14 @@ from headrace.protocol.levels import SUPPORTED
 from headrace.storage import checkpoints
 from headrace.storage.disk import DirectoryLocked, RealDisk, StorageError
 
+from ..broker import read_config, secrets
 from ..console import ExitCode, Failure, bad_input, note, say, say_json
 from ..logs import LogFormat, LogLevel, configure_logs
+
+if TYPE_CHECKING:
+    from headrace.cluster.zookeeper import ZooKeeperStore
+    from headrace.cluster.zookeeper_access import ZooKeeperAccess
+    from headrace.config import BrokerConfig
 
 _METADATA_FILE: Final = "metadata.db"
 _PATIENCE_SECONDS: Final = 10.0
@@ -38,6 +44,8 @@ class Place:
 
     store: str | None = None
     data: Path | None = None
+    access: "ZooKeeperAccess | None" = None
+    """How ZooKeeper is reached, where that takes more than an address."""
 
     @property
     def kind(self) -> StoreKind:
@@ -47,13 +55,53 @@ class Place:
         return str(self.data) if self.store is None else self.store
 
 
-def place(store: str | None, data: Path | None) -> Place:
-    """What two options say, of which exactly one is given."""
+def place(store: str | None, data: Path | None = None, config: Path | None = None) -> Place:
+    """What the options say; of store and data exactly one is given, or a broker's settings name the store."""
+    settings = None if data is not None else _settings(config)
+    if store is None and settings is not None and settings["zookeeper.connect"]:
+        store = f"{_SCHEME}{settings['zookeeper.connect']}"
     if (store is None) == (data is None):
         raise bad_input("where is the metadata? Give --store zookeeper://HOST:PORT/PATH, or --data of a lone broker")
     if store is not None and not store.startswith(_SCHEME):
         raise bad_input(f"--store '{store}' is not zookeeper://HOST:PORT,HOST:PORT/PATH")
-    return Place(store=store, data=data)
+    return Place(store=store, data=data, access=None if settings is None else _access(settings))
+
+
+def _settings(config: Path | None) -> "BrokerConfig | None":
+    """Those of a broker, where they are given, or the environment has what ZooKeeper wants to know."""
+    given = secrets()
+    return None if config is None and not given else read_config(config, given)
+
+
+def _access(settings: "BrokerConfig") -> "ZooKeeperAccess":
+    from headrace.cluster.zookeeper_access import access_of
+    from headrace.config import ConfigError
+
+    try:
+        return access_of(settings)
+    except ConfigError as error:
+        raise bad_input(str(error)) from error
+
+
+def secure_store(where: Place, *, is_open: bool, json: bool) -> None:
+    """Have what a cluster keeps in ZooKeeper belong to its brokers alone, or to everybody again."""
+    if where.access is None or (where.access.login is None and where.access.tls is None):
+        raise bad_input(
+            "whose is it to be? Give the brokers' settings with --config, or HEADRACE_ZOOKEEPER_AUTH=USER:PASSWORD"
+        )
+
+    async def change() -> int:
+        async with _opened(where, for_writing=False) as store:
+            return await cast("ZooKeeperStore", store).set_acls(is_open=is_open)
+
+    changed = _run(change, where)
+    if json:
+        say_json({"state": "open" if is_open else "secured", "store": str(where), "changed": changed})
+        return
+    now = "everybody's" if is_open else "the brokers' own"
+    say(f"what the cluster keeps at {where} is {now}: {changed} znode(s) were changed")
+    if not is_open:
+        note("set zookeeper.set.acl=true on all brokers, so that what they write from now on is, too")
 
 
 def take_backup(source: Place, file: Path, *, overwrite: bool, json: bool) -> None:
@@ -148,8 +196,11 @@ async def _opened(where: Place, *, for_writing: bool, cluster_id: str = "") -> A
     store: Any
     if where.store is not None:
         from headrace.cluster.zookeeper import ZooKeeperStore
+        from headrace.cluster.zookeeper_access import OPEN
 
-        store = await ZooKeeperStore.open(where.store, patience=_PATIENCE_SECONDS, make_path=for_writing)
+        store = await ZooKeeperStore.open(
+            where.store, patience=_PATIENCE_SECONDS, make_path=for_writing, access=where.access or OPEN
+        )
         try:
             yield store
         finally:

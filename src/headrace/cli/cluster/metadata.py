@@ -16,6 +16,10 @@ Store = Annotated[
     str | None,
     typer.Option("--store", metavar="zookeeper://H:P,H:P/PATH", help="Where the cluster keeps its metadata."),
 ]
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", help="The settings of a broker: how ZooKeeper is reached, and who the brokers are to it."),
+]
 LoneData = Annotated[Path | None, typer.Option("--data", help="The data directory of a lone broker, which is stopped.")]
 
 
@@ -23,6 +27,7 @@ def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")],
     store: Store = None,
     data: LoneData = None,
+    config: Config = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     json: Json = False,
 ) -> None:
@@ -33,13 +38,14 @@ def backup(
     """
     from .backup import place, take_backup
 
-    take_backup(place(store, data), file, overwrite=force, json=json)
+    take_backup(place(store, data, config), file, overwrite=force, json=json)
 
 
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `headrace cluster backup` wrote.")],
     store: Store = None,
     data: LoneData = None,
+    config: Config = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what the store holds of this cluster.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be restored; change nothing.")] = False,
     json: Json = False,
@@ -51,7 +57,24 @@ def restore(
     """
     from .backup import place, restore_backup
 
-    restore_backup(place(store, data), file, force=force, dry_run=dry_run, json=json)
+    restore_backup(place(store, data, config), file, force=force, dry_run=dry_run, json=json)
+
+
+def secure_store(
+    store: Store = None,
+    config: Config = None,
+    open_: Annotated[bool, typer.Option("--open", help="Let everybody read and change it again.")] = False,
+    json: Json = False,
+) -> None:
+    """Have what a cluster keeps in ZooKeeper belong to its brokers alone, by ACLs; the cluster goes on meanwhile.
+
+    First give all brokers the credentials (HEADRACE_ZOOKEEPER_AUTH or headrace.zookeeper.auth), by a rolling restart:
+    who has none can read nothing afterwards. With zookeeper.set.acl=true what brokers write later is theirs, too.
+    """
+    from .backup import place
+    from .backup import secure_store as change
+
+    change(place(store, None, config), is_open=open_, json=json)
 
 
 def upgrade(
@@ -90,6 +113,14 @@ def register(app: typer.Typer) -> None:
             "headrace cluster restore lone.backup --data ./data",
         )
     )(restore)
+    app.command(
+        "secure-store",
+        epilog=examples(
+            "HEADRACE_ZOOKEEPER_AUTH=brokers:secret headrace cluster secure-store --store zookeeper://zk1:2181/orders",
+            "headrace cluster secure-store --config server.properties",
+            "headrace cluster secure-store --config server.properties --open",
+        ),
+    )(secure_store)
     app.command(
         epilog=examples(
             "headrace cluster upgrade --dry-run", "headrace cluster upgrade", "headrace cluster upgrade --to 2 --json"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..broker import broker_flags, read_config
+from ..broker import broker_flags, read_config, secrets
 from ..console import examples
 from ..lean import lean_imports
 from ..logs import FormatOption, LevelOption, LogFormat, LogLevel
@@ -102,7 +102,7 @@ def node(
     if (advertised := listeners(advertise, "--advertise")) is not None:
         overrides["advertised.listeners"] = advertised
     with lean_imports():
-        first = read_config(config, overrides)
+        first = read_config(config, {**secrets(), **overrides})  # the brokers read them, too
     planned = plan_workers(first, workers or _cores(), socket.gethostname())
     theirs = {*planned[0].settings, "node.id", "broker.id"}
     common = [
