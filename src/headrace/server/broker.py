@@ -7,6 +7,7 @@ Stop: listen no more, answer what was asked, bring every log to rest, close the 
 import asyncio
 import gc
 import signal
+import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -27,9 +28,10 @@ from headrace.cluster.metadata_writer import MetadataWriter
 from headrace.cluster.pulse import BEATS, Pulse
 from headrace.cluster.sqlite import SqliteStore
 from headrace.cluster.store import MetadataStore, SharedStore, StoreError
-from headrace.config import BrokerConfig, Reloaded
+from headrace.config import BrokerConfig, ConfigError, Reloaded
 from headrace.config import Listener as Address
 from headrace.config.audit import AUDIT, AUDIT_LEVEL, AUDIT_RETENTION
+from headrace.config.listeners import INTER_BROKER_NAME
 from headrace.config.metrics import MOST_PARTITIONS, REQUEST_METRICS
 from headrace.config.sasl import ADD_SCRAM
 from headrace.coordinator.groups.service import GroupCoordinator
@@ -369,6 +371,7 @@ class Broker:
             level=self._level,
             topic_removed=self.remove_topic,
             on_fatal=self._fail,
+            tls=self._tls_of_links,
         )
         self._held.push_async_callback(clustered.stop)
         self._begin_serving(image, clustered.control)
@@ -425,6 +428,19 @@ class Broker:
             self._clock.now_ms,
             self._world.workers.background,
         )
+
+    def _tls_of_links(self, endpoint: Endpoint) -> ssl.SSLContext | None:
+        """As this broker's own listener of that name has it: the one for brokers is alike on all of them."""
+        if not Address(*endpoint).encrypts:
+            return None
+        name = endpoint.name.lower()
+        tls = next((each for each in self._tls if each.listener == name), self._tls[0] if self._tls else None)
+        if tls is None:
+            raise ConfigError(
+                f"brokers are reached there over {endpoint.protocol}, and this one has no listener with TLS: add the "
+                f"listener {endpoint.name} to all of them before {INTER_BROKER_NAME} is set"
+            )
+        return tls.tls.client_context
 
     def _make_listeners(self, loop: asyncio.AbstractEventLoop) -> Listeners:
         config, most = self.config, self._descriptors.connections

@@ -36,7 +36,7 @@ from .controller import ClusterController
 from .forwarding import Forwarded, Forwarder
 from .identification import Identification
 from .member import ClusterMember, MemberParts
-from .peers import LinkedPeers, PeerIdentity
+from .peers import LinkedPeers, PeerIdentity, TlsContext
 
 REPLICATE_SECONDS: Final = 10.0
 FOLLOWERS_SECONDS: Final = 0.5
@@ -76,6 +76,7 @@ class Clustered:
         level: int,
         topic_removed: Callable[[Topic], None],
         on_fatal: Fatal,
+        tls: TlsContext = lambda _: None,
     ) -> None:
         self._config = config
         self._world = world
@@ -90,7 +91,7 @@ class Clustered:
             levels=world.levels,
             level=lambda: self.member.level,
         )
-        self.peers = LinkedPeers(me=self._me, network=world.network, find=self._find, rng=world.rng)
+        self.peers = LinkedPeers(me=self._me, network=world.network, find=self._find, rng=world.rng, tls=tls)
         parts = MemberParts(
             config=config,
             store=store,
