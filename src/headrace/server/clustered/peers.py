@@ -281,10 +281,8 @@ class _Lane:
         return longest * self._rng.uniform(0.5, 1.0)
 
     async def _greeted(self, endpoint: Endpoint) -> Link:
-        context = self._tls(endpoint)
-        # Networks of before there was TLS take no context.
-        secured = {} if context is None else {"tls": context}
-        link = await self._network.connect(endpoint.host, endpoint.port, CONNECT_SECONDS, **secured)
+        address = Address(endpoint.host, endpoint.port)
+        link = await self._network.connect(*address, CONNECT_SECONDS, self._tls(endpoint))
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 self._spoken = await greet(link, self._me, self._broker_id, self._rng)
