@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.cli.zookeeper import Ensemble
+from tests.support.cli import run
 from tests.support.zookeeper import zookeeper
 
-__all__ = ["zookeeper"]
+__all__ = ["run", "zookeeper"]
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,13 @@
 """What brokers keep in a real ZooKeeper is theirs alone: over TLS, with credentials, and ACLs on every znode."""
 
 import asyncio
+import json
+import shutil
+import socket
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,11 @@ from headrace.cluster.store import Create, Put, Session, StoreError
 from headrace.cluster.zookeeper import ZooKeeperStore
 from headrace.cluster.zookeeper_access import OPEN, ZooKeeperAccess, access_of
 from headrace.config import BrokerConfig, ConfigError
+from headrace.net.ports import free_ports
 from tests.support.certificates import Authority
+from tests.support.cli import Run
+from tests.support.maven import Artifact, Unavailable, fetched
+from tests.support.process import wait_for
 from tests.support.zookeeper import Service, client_of
 
 pytestmark = pytest.mark.slow
@@ -221,6 +229,113 @@ def test_a_server_or_a_broker_that_cannot_show_who_it_is_is_refused_with_the_rea
         assert words[wrong] in str(caught.value)
 
     asyncio.run(main())
+
+
+NETTY = Path(".venv") / "zookeeper-tls"
+"""ZooKeeper with what it needs for TLS, which the jars for development do not have."""
+
+
+@contextmanager
+def zookeeper_with_tls(directory: Path) -> Iterator[int]:
+    """A real server that speaks nothing but TLS, asks for certificates and knows brokers by them; its port."""
+    java = shutil.which("java")
+    if java is None:
+        pytest.skip("there is no Java on the path")
+    try:
+        jars = fetched(NETTY, [Artifact("org.apache.zookeeper", "zookeeper", "3.9.4"), *METRICS])
+    except Unavailable as error:
+        pytest.skip(str(error))
+    (port,) = free_ports(1)
+    authority = Authority()
+    authority.write(directory / "ca.pem")
+    authority.sign().write(directory / "server.pem")
+    authority.sign("broker").write(directory / "broker.pem")
+    (directory / "zoo.cfg").write_text(
+        f"tickTime=500\ndataDir={directory}/data\nadmin.enableServer=false\nsecureClientPort={port}\n"
+        "secureClientPortAddress=127.0.0.1\nssl.clientAuth=need\n"
+        "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n"
+        "authProvider.x509=org.apache.zookeeper.server.auth.X509AuthenticationProvider\n"
+        f"ssl.keyStore.location={directory}/server.pem\nssl.keyStore.type=PEM\n"
+        f"ssl.trustStore.location={directory}/ca.pem\nssl.trustStore.type=PEM\n"
+    )
+    main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+    with open(directory / "zookeeper.log", "wb") as log:
+        command = [java, "-Xmx96m", "-cp", f"{jars}/*", main, str(directory / "zoo.cfg")]
+        server = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        wait_for("ZooKeeper listens", lambda: _is_listening(port))
+        yield port
+    finally:
+        server.kill()
+        server.wait()
+
+
+METRICS = (
+    Artifact("io.dropwizard.metrics", "metrics-core", "4.2.26"),
+    Artifact("org.xerial.snappy", "snappy-java", "1.1.10.7"),
+)
+
+
+def _is_listening(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.long
+def test_a_zookeeper_with_tls_knows_brokers_by_their_certificates(tmp_path: Path) -> None:
+    given = {
+        "zookeeper.connect": "h:2281/x",
+        "zookeeper.ssl.client.enable": "true",
+        "zookeeper.ssl.truststore.location": str(tmp_path / "ca.pem"),
+    }
+    ours = {"zookeeper.ssl.keystore.location": str(tmp_path / "broker.pem"), "zookeeper.set.acl": "true"}
+
+    async def main(port: int) -> None:
+        url = f"zookeeper://localhost:{port}/kept"
+        async with opened(url, access_of(BrokerConfig.parse({**given, **ours}))) as store:
+            await fill(store)
+            await store.commit([Create("/large", bytes(900_000))])
+            await asyncio.gather(*(store.commit([Create(f"/k/{number}", b"v")]) for number in range(300)))
+            assert len(await store.list("/k/")) == 300
+            for path in ("/kept", "/kept/topics/a", "/kept/brokers/ids/1", "/kept/k/7"):
+                (entries, _), _ = await store._keeper.acl_of(path)
+                assert [(e.perms, e.id.scheme, e.id.id) for e in entries] == [(31, "x509", "CN=broker")]
+        with pytest.raises(StoreError, match="no ZooKeeper server answers"):
+            async with opened(url, access_of(BrokerConfig.parse(given)), patience=2.0):
+                pass
+
+    with zookeeper_with_tls(tmp_path) as port:
+        asyncio.run(main(port))
+
+
+def test_the_store_of_a_cluster_is_secured_backed_up_and_opened_from_the_command_line(
+    zookeeper: Service, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    url = own_url(zookeeper)
+
+    async def prepare() -> None:
+        async with opened(url, OPEN) as store:
+            await fill(store)
+
+    asyncio.run(prepare())
+    assert run("cluster", "secure-store", "--store", url).exit_code == 2, "nobody whose it would be"
+    file = tmp_path / "server.properties"
+    file.write_text("headrace.zookeeper.auth=brokers:s3cret\nzookeeper.connect=" + url.removeprefix("zookeeper://"))
+    secured = run("cluster", "secure-store", "--config", str(file), "--json")
+    assert (secured.exit_code, json.loads(secured.stdout)["state"]) == (0, "secured")
+    backup = ("cluster", "backup", str(tmp_path / "b"), "--store", url)
+    refused = run(*backup)
+    assert refused.exit_code != 0
+    assert "headrace.zookeeper.auth" in refused.stderr
+    monkeypatch.setenv("HEADRACE_ZOOKEEPER_AUTH", "brokers:guess")
+    assert "headrace.zookeeper.auth" in run("cluster", "secure-store", "--store", url).stderr
+    monkeypatch.setenv("HEADRACE_ZOOKEEPER_AUTH", "brokers:s3cret")
+    opened_again = run("cluster", "secure-store", "--store", url, "--open")
+    assert (opened_again.exit_code, "everybody's" in opened_again.stdout) == (0, True)
+    assert "s3cret" not in secured.output + refused.output + opened_again.output
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from headrace.cli.zookeeper import Ensemble
+from headrace.net.address import is_loopback
 from headrace.net.ports import free_ports
 
 START_SECONDS = 120.0
@@ -56,6 +57,7 @@ class BrokerProcess:
         self.bootstrap = f"{site.host}:{self.port}"
         self.prefix = site.prefix
         """The words before its command, from its next start on."""
+        self._is_near = is_loopback(site.host)
         self._data = data
         self._log = log
         self._options = [*options]
@@ -96,6 +98,8 @@ class BrokerProcess:
         place = ["--listen", self.bootstrap, "--data", str(self._data)]
         if self.metrics is not None:
             place += ["--metrics", self.metrics]
+        if not self._is_near:
+            place.append("--allow-anonymous")
         given = [*self._options, *(f"--set={name}={value}" for name, value in self.settings.items())]
         with ExitStack() as held:
             errors = sys.stderr if self._log is None else held.enter_context(open(self._log, "ab"))
