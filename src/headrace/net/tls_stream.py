@@ -303,6 +303,11 @@ class TlsStream:
         except OSError:
             pass
 
+    @property
+    def has_heard(self) -> bool:
+        """Whether the other side has said anything at all."""
+        return self._first_byte >= 0
+
     def _ended_early(self) -> str:
         if self._first_byte < 0:
             return "it closed the connection before it said anything"

@@ -380,7 +380,8 @@ class Connection:
                 return
             principal = handshakes.principal(tls)
         except OSError as failure:
-            handshakes.failed(self.peer, str(failure))
+            if tls.has_heard:  # else it was a probe, such as a load balancer's
+                handshakes.failed(self.peer, str(failure))
             self.close()
             return
         handshakes.succeeded += 1

@@ -254,6 +254,19 @@ def test_failures_are_logged_together() -> None:
     run(work())
 
 
+def test_who_only_connects_is_a_probe_and_no_failure() -> None:
+    async def work() -> None:
+        async with serving() as served:
+            with capture_logs() as logs:
+                _, writer = await connected(served.port)
+                await until(lambda: bool(served.listener.connections))
+                writer.close()
+                await until(lambda: not served.listener.connections)
+            assert (served.handshakes.failures, logs) == (0, [])
+
+    run(work())
+
+
 def test_a_handshake_that_drips_is_ended_by_the_deadline() -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
