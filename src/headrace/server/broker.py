@@ -452,7 +452,7 @@ class Broker:
         return tls.tls.client_context
 
     def _make_listeners(self, loop: asyncio.AbstractEventLoop) -> Listeners:
-        counts = self._make_counts(loop)
+        counts = self._counts = self._make_counts(loop)
         return Listeners([self._make_listener(loop, address, counts) for address in self.config.listeners])
 
     def _make_listener(self, loop: asyncio.AbstractEventLoop, address: Address, counts: ConnectionCounts) -> Listener:
@@ -732,6 +732,9 @@ class Broker:
                 logins=lambda: self._sasl.counts,
                 delayed_fetches=lambda: len(self._fetch.waiting),
                 is_controller=self._is_controller,
+                counts=self._counts,
+                memory=self._memory,
+                throttled=self._throttling.times,
                 member=None if clustered is None else clustered.member,
                 audit=self._audit,
             )
