@@ -19,7 +19,7 @@ from headrace.storage.disk import StorageError
 
 from .authentication import Authenticator
 from .connection import Connection, Serve
-from .connection_counts import ConnectionCounts, Refusal, RefusalReason
+from .connection_counts import ConnectionCounts, ListenerCounts, Refusal, RefusalReason
 from .request_memory import RequestMemory
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Listener:
         network: Network,
         *,
         frame_limit: int,
-        counts: ConnectionCounts,
+        counts: ConnectionCounts | ListenerCounts,
         idle_seconds: float,
         on_read_failure: Callable[[StorageError], None],
         authenticator: Authenticator | None = None,
