@@ -112,6 +112,8 @@ class KafkasTools:
             "kafka-configs, brokers": self._broker_configs,
             "kafka-configs, broker-loggers": self._loggers,
             "kafka-configs, groups": self._group_configs,
+            "kafka-configs, users and clients": self._client_quotas,
+            "kafka-configs, ips": self._ip_quotas,
             "kafka-configs, client-metrics": self._client_metrics,
             "kafka-features": self._features,
             "kafka-metadata-quorum": self._quorum,
@@ -189,6 +191,36 @@ class KafkasTools:
         self._configs("--alter", *entity, "--add-config", "consumer.session.timeout.ms=50000")
         _holds(self._configs("--describe", *entity), "consumer.session.timeout.ms=50000")
         self._configs("--alter", *entity, "--delete-config", "consumer.session.timeout.ms")
+
+    def _client_quotas(self) -> None:
+        user, client = ("--entity-type", "users"), ("--entity-type", "clients")
+        alice, app = ("--entity-name", f"alice-{self._version}"), ("--entity-name", "app")
+        rates = "producer_byte_rate=1048576,request_percentage=12.5"
+        self._configs("--alter", *user, *alice, "--add-config", rates)
+        self._configs("--alter", *user, *alice, *client, *app, "--add-config", "consumer_byte_rate=2048")
+        self._configs("--alter", *user, "--entity-default", *client, "--entity-default", "--add-config", rates)
+        self._configs("--alter", *client, *app, "--add-config", "controller_mutation_rate=5")
+        _holds(self._configs("--describe", *user, *alice), "producer_byte_rate=1048576.0", "request_percentage=12.5")
+        _holds(self._configs("--describe", *user, *alice, *client, *app), "consumer_byte_rate=2048.0")
+        _holds(self._configs("--describe", *client, *app), "controller_mutation_rate=5.0")
+        _holds(self._configs("--describe", *user, *client), "the default user-principal", "the default client-id")
+        self._configs("--alter", *user, *alice, "--delete-config", "producer_byte_rate,request_percentage")
+        self._configs("--alter", *user, *alice, *client, *app, "--delete-config", "consumer_byte_rate")
+        names = "producer_byte_rate,request_percentage"
+        self._configs("--alter", *user, "--entity-default", *client, "--entity-default", "--delete-config", names)
+        self._configs("--alter", *client, *app, "--delete-config", "controller_mutation_rate")
+        if "_rate" in self._configs("--describe", *user, *client):
+            raise ToolFailed("quotas that were removed are still described")
+        wrong = ("--alter", *client, *app, "--add-config", "producer_byte_rate=0")
+        _holds(self._configs(*wrong, fails=True), "must be greater than 0")
+
+    def _ip_quotas(self) -> None:
+        entity = ("--entity-type", "ips", "--entity-name", "10.0.0.1")
+        self._configs("--alter", *entity, "--add-config", "connection_creation_rate=5")
+        _holds(self._configs("--describe", *entity), "connection_creation_rate=5.0")
+        self._configs("--alter", *entity, "--delete-config", "connection_creation_rate")
+        if "connection_creation_rate" in self._configs("--describe", "--entity-type", "ips"):
+            raise ToolFailed("a quota that was removed is still described")
 
     def _client_metrics(self) -> None:
         entity = ("--entity-type", "client-metrics", "--entity-name", "basic")

@@ -9,7 +9,15 @@ from .sasl import JAAS_CONFIG, MAX_REAUTH_MS, MECHANISMS
 PREFIX: Final = "listener.name."
 _MECHANISMS: Final = tuple(f"{mechanism.lower()}." for mechanism in MECHANISMS)
 _FAMILIES: Final = ("sasl.", "ssl.")
-_NAMES: Final = frozenset({MAX_REAUTH_MS, "connections.max.idle.ms", "max.connections", "max.connections.per.ip"})
+_NAMES: Final = frozenset(
+    {
+        MAX_REAUTH_MS,
+        "connections.max.idle.ms",
+        "max.connections",
+        "max.connections.per.ip",
+        "max.connection.creation.rate",
+    }
+)
 _OF_MECHANISMS_ONLY: Final = frozenset({JAAS_CONFIG})
 """That say nothing where they stand for all mechanisms."""
 

@@ -1,8 +1,9 @@
 """Kafka's error codes as HTTP problems: one table."""
 
+from math import ceil
 from typing import Final
 
-from headrace.client.aio.retrying import Unavailable
+from headrace.client.aio.retrying import Throttled, Unavailable
 from headrace.client.core.codes import is_retriable
 from headrace.client.core.errors import AuthenticationRefused, ConnectionLost, VersionNotServed
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -49,6 +50,11 @@ STATUS: Final[dict[ErrorCode, tuple[int, str]]] = {
 
 def translate(error: Exception) -> Problem | None:
     """The HTTP problem for an error of the client or of brokers; None for a defect of our own."""
+    if isinstance(error, Throttled):
+        wait = ((b"retry-after", b"%d" % ceil(error.seconds)),)
+        return Problem(
+            429, error.message, code="throttled", headers=wait, more={"kafka_error": error.code.name.upper()}
+        )
     if isinstance(error, CodedError):
         return coded(error.code, error.message)
     if isinstance(error, AuthenticationRefused):

@@ -135,7 +135,28 @@ _SECTIONS: Final = {
         ),
         _gauge("headrace_connections", "Open connections of clients and brokers."),
         _counter("headrace_connections_accepted_total", "Connections that were accepted."),
-        _counter("headrace_connections_refused_total", "Connections that were refused: too many, or no descriptors."),
+        _counter(
+            "headrace_connections_refused_total",
+            "Connections that were refused: max_connections, max_connections_per_ip, connection_creation_rate (of one "
+            "address) or open_files.",
+            "reason",
+        ),
+        _gauge("headrace_connections_muted", "Connections that are not read for now, because of a quota."),
+        _gauge(
+            "headrace_request_memory_bytes",
+            "Memory for requests that have come in part or wait to be served: queued.max.request.bytes bounds it.",
+        ),
+        _counter("headrace_request_memory_waits_total", "Times that a connection had to wait for such memory."),
+        _counter(
+            "headrace_throttled_requests_total",
+            "Requests after which a client had to wait because of its quota, by user and client id: the first hundred, "
+            "and `other`.",
+            "user",
+            "client_id",
+        ),
+        _counter(
+            "headrace_throttle_seconds_total", "How long they were told to wait, all together.", "user", "client_id"
+        ),
         _counter(
             "headrace_tls_handshakes_total",
             "TLS handshakes by how they ended; why one failed is in the log.",

@@ -452,7 +452,7 @@ class Broker:
         return tls.tls.client_context
 
     def _make_listeners(self, loop: asyncio.AbstractEventLoop) -> Listeners:
-        counts = self._make_counts(loop)
+        counts = self._counts = self._make_counts(loop)
         return Listeners([self._make_listener(loop, address, counts) for address in self.config.listeners])
 
     def _make_listener(self, loop: asyncio.AbstractEventLoop, address: Address, counts: ConnectionCounts) -> Listener:
@@ -464,8 +464,11 @@ class Broker:
             loop,
             self._world.network,
             frame_limit=int(config["socket.request.max.bytes"]),
-            counts=counts,
-            idle_seconds=int(config["connections.max.idle.ms"]) / 1000,
+            counts=counts.of_listener(
+                lambda: _own_caps(config, address.name),
+                is_for_brokers=len(config.listeners) > 1 and address.name == config.inter_broker_listener,
+            ),
+            idle_seconds=int(config.of_listener(address.name, "connections.max.idle.ms")) / 1000,
             on_read_failure=lambda error: self._replicas.read_failed(error),  # noqa: PLW0108 - it comes later
             authenticator=self._sasl.authenticator(loop, address.name) if address.asks_for_login else None,
             handshakes=None if tls is None else tls.handshakes,
@@ -732,6 +735,9 @@ class Broker:
                 logins=lambda: self._sasl.counts,
                 delayed_fetches=lambda: len(self._fetch.waiting),
                 is_controller=self._is_controller,
+                counts=self._counts,
+                memory=self._memory,
+                throttled=self._throttling.times,
                 member=None if clustered is None else clustered.member,
                 audit=self._audit,
             )
@@ -884,6 +890,16 @@ async def _started(broker: Broker, stop: asyncio.Event) -> bool:
     starting.cancel()
     await asyncio.wait([starting])
     return False
+
+
+def _own_caps(config: BrokerConfig, listener: str) -> Caps:
+    """What is set for one listener alone."""
+
+    def own(name: str) -> int:
+        value = config.own_of_listener(listener, name)
+        return ANY_NUMBER if value is None or value >= MAX_INT else int(value)
+
+    return Caps(own("max.connections"), own("max.connections.per.ip"), rate=own("max.connection.creation.rate"))
 
 
 def _windows(config: BrokerConfig) -> Windows:

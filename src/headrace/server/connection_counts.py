@@ -10,7 +10,9 @@
                           headrace.connection.creation.rate.per.remote.ip
 
 Rates are means over `quota.window.num` samples, so that a client may open many connections at once. The same numbers
-hold for all listeners of a broker together.
+hold for all listeners of a broker together; a listener can have numbers of its own below them
+(`listener.name.<listener>.max.connections`, `.max.connections.per.ip`, `.max.connection.creation.rate`). A listener for
+brokers alone is spared what is not its own: who floods clients' listeners keeps no broker out.
 """
 
 from asyncio import AbstractEventLoop
@@ -96,6 +98,10 @@ class ConnectionCounts:
         self._unreported = 0
         self._reports_at = 0.0
 
+    def of_listener(self, own: Callable[[], Caps], *, is_for_brokers: bool = False) -> "ListenerCounts":
+        """The counts that one listener goes by, with its own caps."""
+        return ListenerCounts(self, ConnectionCounts(self._loop, own, averaged_seconds=self._averaged), is_for_brokers)
+
     def pause(self) -> float:
         """The seconds until the next connection may be accepted."""
         rate = self._caps().rate
@@ -104,9 +110,11 @@ class ConnectionCounts:
         bucket = self._rate = self._renewed(self._rate, rate)
         return bucket.pause(self._loop.time())
 
-    def refusal(self, fd: int, address: str) -> Refusal | None:
+    def refusal(self, fd: int, address: str, *, is_broker: bool = False) -> Refusal | None:
         """Why a connection is not taken; None when it is."""
         caps = self._caps()
+        if is_broker:
+            caps = caps._replace(remote_address=ANY_NUMBER, remote_rate=ANY_NUMBER)
         if self._all >= caps.all:
             return Refusal(
                 RefusalReason.BROKER,
@@ -176,6 +184,38 @@ class ConnectionCounts:
             log.warning("connections refused", count=self._unreported, last_peer=address, reason=words)
             self._unreported = 0
             self._reports_at = now + _REPORT_SECONDS
+
+
+class ListenerCounts:
+    """What one listener goes by: the counts of the broker, and its own."""
+
+    def __init__(self, broker: ConnectionCounts, own: ConnectionCounts, is_for_brokers: bool) -> None:
+        self._broker = broker
+        self._own = own
+        self._is_for_brokers = is_for_brokers
+
+    def pause(self) -> float:
+        """The seconds until the next connection may be accepted."""
+        own = self._own.pause()
+        return own if self._is_for_brokers else max(own, self._broker.pause())
+
+    def refusal(self, fd: int, address: str) -> Refusal | None:
+        """Why a connection is not taken; None when it is."""
+        own = self._own.refusal(fd, address)
+        return own if own is not None else self._broker.refusal(fd, address, is_broker=self._is_for_brokers)
+
+    def opened(self, address: str) -> None:
+        """A connection was taken."""
+        self._own.opened(address)
+        self._broker.opened(address)
+
+    def closed(self, address: str) -> None:
+        self._own.closed(address)
+        self._broker.closed(address)
+
+    def refused(self, address: str, reason: RefusalReason, words: str) -> None:
+        """Count it, and report it, or soon, with others."""
+        self._broker.refused(address, reason, words)
 
 
 def is_loopback(address: str) -> bool:

@@ -19,7 +19,7 @@ from headrace.storage.disk import StorageError
 
 from .authentication import Authenticator
 from .connection import Connection, Serve
-from .connection_counts import ConnectionCounts, Refusal, RefusalReason
+from .connection_counts import ConnectionCounts, ListenerCounts, Refusal, RefusalReason
 from .request_memory import RequestMemory
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Listener:
         network: Network,
         *,
         frame_limit: int,
-        counts: ConnectionCounts,
+        counts: ConnectionCounts | ListenerCounts,
         idle_seconds: float,
         on_read_failure: Callable[[StorageError], None],
         authenticator: Authenticator | None = None,
@@ -73,7 +73,7 @@ class Listener:
         self._emptied: asyncio.Future[None] | None = None
         self.connections: dict[Connection, None] = {}
         """In the order in which they were opened."""
-        self.accepted = self.refused = 0
+        self.accepted = 0
         """Connections, since the start."""
         self._closed_requests = 0
         """Requests of connections that are closed."""
@@ -192,7 +192,6 @@ class Listener:
             self._emptied.set_result(None)
 
     def _refused(self, peer: str, refusal: Refusal) -> None:
-        self.refused += 1
         self._counts.refused(peer, *refusal)
 
     def _accept_failed(self, error: OSError) -> None:
@@ -247,11 +246,6 @@ class Listeners:
     def accepted(self) -> int:
         """Connections, since the start."""
         return sum(listener.accepted for listener in self._listeners)
-
-    @property
-    def refused(self) -> int:
-        """Connections that were not taken, since the start."""
-        return sum(listener.refused for listener in self._listeners)
 
     def stop_listening(self) -> None:
         for listener in self._listeners:

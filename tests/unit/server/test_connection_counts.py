@@ -14,6 +14,7 @@ from headrace.server.connection_counts import (
     MOST_ADDRESSES,
     Caps,
     ConnectionCounts,
+    ListenerCounts,
     Refusal,
     RefusalReason,
     is_loopback,
@@ -178,4 +179,48 @@ def test_a_broker_accepts_no_faster_than_it_is_told() -> None:
         wires: list[Any] = [Wire(broker.bootstrap) for _ in range(12)]
         for wire in wires:
             assert wire.ask(18, 0, request(18, 0)).error_code is ErrorCode.none, "late, but served"
+            wire.socket.close()
+
+
+def test_a_listener_has_caps_of_its_own_below_those_of_all(clock: Clock) -> None:
+    counts = counts_of(clock, Caps(5, UNLIMITED))
+    small, large = counts.of_listener(lambda: Caps(2, 1)), counts.of_listener(lambda: Caps(UNLIMITED, UNLIMITED))
+
+    def taken(listener: ListenerCounts, address: str) -> bool:
+        if listener.refusal(7, address) is not None:
+            return False
+        listener.opened(address)
+        return True
+
+    assert [taken(small, address) for address in (FAR, FAR, OTHER, NEAR)] == [True, False, True, False]
+    assert [taken(large, FAR) for _ in range(4)] == [True, True, True, False]
+    small.closed(FAR)
+    assert taken(large, FAR)
+
+
+def test_who_floods_the_listener_of_clients_keeps_no_broker_out(clock: Clock) -> None:
+    counts = counts_of(clock, Caps(UNLIMITED, UNLIMITED, rate=1, remote_rate=1, remote_address=20))
+    clients = counts.of_listener(lambda: Caps(UNLIMITED, UNLIMITED))
+    brokers = counts.of_listener(lambda: Caps(UNLIMITED, UNLIMITED), is_for_brokers=True)
+    assert not clients.pause()
+    while clients.refusal(7, FAR) is None:
+        clients.opened(FAR)
+    assert clients.pause()
+    assert not brokers.pause()
+    assert brokers.refusal(7, FAR) is None
+
+
+def test_a_listener_is_capped_by_its_own_settings() -> None:
+    settings = {
+        "listeners": "IN://127.0.0.1:0,OUT://127.0.0.1:0",
+        "listener.security.protocol.map": "IN:PLAINTEXT,OUT:PLAINTEXT",
+        "inter.broker.listener.name": "IN",
+        "listener.name.out.max.connections": 2,
+    }
+    with Broker(settings) as broker:
+        wires = [Wire(broker.bootstrap) for _ in range(2)]
+        for wire in wires:
+            assert wire.ask(18, 0, request(18, 0)).error_code is ErrorCode.none
+        assert not served(broker, "127.0.0.2")
+        for wire in wires:
             wire.socket.close()

@@ -17,6 +17,7 @@ from ..core.topics import (
     read_results,
 )
 from .cluster import Cluster, checked
+from .retrying import Throttled
 
 _TIMEOUT_MS: Final = 10_000
 
@@ -78,5 +79,7 @@ async def describe_cluster(cluster: Cluster) -> Any:
 async def _each(cluster: Cluster, api_key: ApiKey, values: Mapping[str, Any], results: str) -> None:
     answer = await cluster.ask_controller(api_key, values)
     for code, message in read_results(getattr(answer, results)):
+        if code is ErrorCode.throttling_quota_exceeded:
+            raise Throttled(answer.throttle_time.total_seconds())
         if code is not ErrorCode.none:
             raise CodedError(code, message)

@@ -6,6 +6,9 @@ the event loop go to each leader in one Produce request.
 
 A batch that is retried keeps its producer id and sequence number: the broker writes it once. When the outcome of a
 batch stays unknown the producer id is given up, and lanes start again under a new one.
+
+A broker that has told to wait (`throttle_time_ms`) is not asked before; what would have to wait for more than
+`MOST_HELD_BACK` seconds fails at once (`Throttled`), as nothing of it was written.
 """
 
 import asyncio
@@ -24,12 +27,13 @@ from ..core.errors import AuthenticationRefused, ConnectionLost, VersionNotServe
 from ..core.produce import ALL_IN_SYNC, UNANSWERED, Produced, read_produced
 from ..core.transactions import NOBODY, ProducerId, init_producer_request, read_producer
 from .cluster import Cluster, ConnectionPurpose, checked
-from .retrying import Pauses, passes, retried
+from .retrying import Pauses, Throttled, passes, retried
 
 _TIMEOUT_MS: Final = 10_000
 _BATCH_BYTES: Final = 512 * 1024
 """Of records that are gathered; one record may be larger."""
 _RECORD_OVERHEAD: Final = 32
+MOST_HELD_BACK: Final = 1.0
 _SEQUENCES: Final = 2**31
 _UNNUMBERED: Final = -1
 """The sequence number of batches whose producer has no id."""
@@ -98,6 +102,8 @@ class Producer:
         self._is_scheduled = False
         self._producer_id: asyncio.Task[ProducerId] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._free_at: dict[int, float] = {}
+        """Until when brokers have told to wait."""
 
     @property
     def in_flight(self) -> int:
@@ -167,7 +173,7 @@ class Producer:
         batches = [batch for _, _, batch in taken]
         try:
             outcomes = await self._produce(node, acks, batches) if node >= 0 else {}
-        except (ConnectionLost, AuthenticationRefused, VersionNotServed) as error:
+        except (ConnectionLost, AuthenticationRefused, VersionNotServed, Throttled) as error:
             outcomes = {TopicPartition(batch.topic, batch.partition): error for batch in batches}
         for lane, waiting, batch in taken:
             outcome = outcomes.get(
@@ -250,6 +256,13 @@ class Producer:
 
     # Sending
 
+    async def _wait_for_quota(self, node: int) -> None:
+        seconds = self._free_at.get(node, 0.0) - self._loop.time()
+        if seconds > MOST_HELD_BACK:
+            raise Throttled(seconds)
+        if seconds > 0:
+            await asyncio.sleep(seconds)
+
     async def _persist(self, batch: _Batch, first: Exception | None = None) -> Written:
         """Send a batch again and again until it is written or refused for good."""
         pauses = Pauses(self._patience)
@@ -277,6 +290,7 @@ class Producer:
         self, node: int, acks: int, batches: Sequence[_Batch]
     ) -> dict[TopicPartition, Written | Exception]:
         """One Produce request; what each partition said."""
+        await self._wait_for_quota(node)
         topics: dict[str, list[tuple[int, bytearray]]] = {}
         for batch in batches:
             topics.setdefault(batch.topic, []).append((batch.partition, batch.payload))
@@ -295,9 +309,13 @@ class Producer:
             }
         data = await connection.ask_bytes(ApiKey.PRODUCE, version, body)
         try:
-            answer = read_produced(decode_response(ApiKey.PRODUCE, version, data))
+            decoded = decode_response(ApiKey.PRODUCE, version, data)
+            answer = read_produced(decoded)
         except ProtocolViolation as error:
             raise connection.lose(str(error)) from error
+        throttled = decoded.throttle_time.total_seconds()
+        if throttled > 0:
+            self._free_at[node] = self._loop.time() + throttled
         partitions = (TopicPartition(batch.topic, batch.partition) for batch in batches)
         return {partition: _outcome(answer.get(partition, UNANSWERED)) for partition in partitions}
 

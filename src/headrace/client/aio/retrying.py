@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from math import ceil
 from random import random
 from typing import Final, TypeVar
 
-from headrace.protocol.errors import CodedError
+from headrace.protocol.errors import CodedError, ErrorCode
 
 from ..core.codes import is_retriable
 from ..core.errors import ConnectionLost
@@ -18,6 +19,16 @@ _LONGEST_PAUSE: Final = 0.5
 
 class NotRetriable(CodedError):
     """An error that stays, whatever its code says of others of its kind: a topic that does not exist, say."""
+
+
+class Throttled(NotRetriable):
+    """A broker has told this client to wait because of its quota, longer than anybody wants to wait here."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(
+            ErrorCode.throttling_quota_exceeded, f"the quota is used up; try again in {ceil(seconds)} seconds"
+        )
 
 
 class Unavailable(Exception):

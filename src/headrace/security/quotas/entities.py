@@ -113,6 +113,10 @@ def check_entity(parts: Iterable[tuple[str, str | None]]) -> Entity:
             raise _invalid(f"Empty {kind} not supported")
         named[kind] = name
     entity = tuple((kind, named[kind]) for kind in _TYPES if kind in named)
+    if IP in named and named.keys() & {USER, CLIENT_ID}:
+        raise _invalid(
+            "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId"  # Kafka's words
+        )
     if tuple(named_kind for named_kind, _ in entity) not in _KEYS:
         raise _invalid("Invalid empty client quota entity")
     if len(entry_name(entity)) > _LONGEST_NAME:

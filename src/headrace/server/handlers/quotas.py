@@ -56,7 +56,7 @@ async def handle_describe_client_quotas(ctx: Context, request: Any, info: Reques
         if wanted.matches(entity):
             quotas = [{"key": key, "value": value} for key, value in quotas_of(values).items()]
             entries.append({"entity": _named(entity), "values": quotas})
-    return {"throttle_time": 0, "error_code": ErrorCode.none, "error_message": None, "entries": entries}
+    return {"throttle_time": 0, "error_code": ErrorCode.none, "error_message": "", "entries": entries}
 
 
 async def handle_alter_client_quotas(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:

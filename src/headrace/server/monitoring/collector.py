@@ -26,13 +26,16 @@ from headrace.security.audit import AuditLog
 from headrace.storage.flusher import Flusher
 
 from ..authentication import LoginCounts
+from ..connection_counts import ConnectionCounts, RefusalReason
 from ..health import BrokerHealth, Member
 from ..listener import Listeners
+from ..request_memory import RequestMemory
 from .disk_trend import DiskTrend
 from .gc_pauses import GcPauses
 from .group_lag import GroupLag
 from .loop_delay import LoopDelay
 from .request_times import ApiTimes, RequestTimes
+from .throttle_times import ThrottleTimes
 
 if TYPE_CHECKING:
     from ..tls import ListenerTls
@@ -63,6 +66,9 @@ class Watched:
     delayed_fetches: Callable[[], int]
     logins: Callable[[], LoginCounts]
     is_controller: Callable[[], bool]
+    counts: ConnectionCounts
+    memory: RequestMemory
+    throttled: ThrottleTimes
     member: Member | None
     """None where the broker is alone."""
     audit: AuditLog | None = None
@@ -185,7 +191,14 @@ class BrokerCollector:
         connections = watched.listeners.connections
         put("headrace_connections", len(connections))
         put("headrace_connections_accepted_total", watched.listeners.accepted)
-        put("headrace_connections_refused_total", watched.listeners.refused)
+        for reason in RefusalReason:
+            put("headrace_connections_refused_total", watched.counts.refusals[reason], reason.value)
+        put("headrace_connections_muted", sum(connection.is_muted for connection in connections))
+        put("headrace_request_memory_bytes", watched.memory.used)
+        put("headrace_request_memory_waits_total", watched.memory.waits)
+        for client, throttled in watched.throttled.clients.items():
+            put("headrace_throttled_requests_total", throttled.requests, *client)
+            put("headrace_throttle_seconds_total", throttled.seconds, *client)
         for tls in watched.certificates:
             put("headrace_tls_handshakes_total", tls.handshakes.succeeded, tls.listener, "succeeded")
             put("headrace_tls_handshakes_total", tls.handshakes.failures, tls.listener, "failed")

@@ -263,6 +263,7 @@ def test_every_metric_of_the_table_has_a_value_in_a_cluster_that_is_used() -> No
         await client.produce(cluster[0].address, "t", b"v", partition=99)
         for machine in cluster:
             await machine.broker.metrics.watched.group_lag.look()
+            machine.broker.metrics.watched.throttled.add("alice", "app", 0.5)
             snapshot = await machine.broker.metrics.collect()
             put_process(snapshot)
             names.update(parse(render(snapshot).body.decode()).names())
