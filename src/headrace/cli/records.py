@@ -70,7 +70,7 @@ class Recipe:
         )
 
 
-def _encoded(encode: Encode | None, value: bytes | dict[str, str] | None, where: str) -> bytes | None:
+def _encoded(encode: Encode | None, value: bytes | dict[str, str] | None, label: str) -> bytes | None:
     if value is None:
         return None
     if encode is None:
@@ -78,13 +78,13 @@ def _encoded(encode: Encode | None, value: bytes | dict[str, str] | None, where:
     try:
         return encode(value)
     except RecursionError as error:
-        raise bad_input(f"{where} {_TOO_DEEP}") from error
+        raise bad_input(f"{label} {_TOO_DEEP}") from error
     except ValueError as error:
-        raise bad_input(f"{where}: {error}") from error
+        raise bad_input(f"{label}: {error}") from error
 
 
 def pieces(
-    stream: Readable, delimiter: bytes, where: str, on_bytes: Advance, limit: int = MAX_RECORD_BYTES
+    stream: Readable, delimiter: bytes, label: str, on_bytes: Advance, limit: int = MAX_RECORD_BYTES
 ) -> Iterator[bytes]:
     """The stream, cut at each delimiter; a last piece without one counts, an empty last piece does not.
 
@@ -95,7 +95,7 @@ def pieces(
         on_bytes(len(chunk))
         rest += chunk
         if len(chunk) < len(rest) and delimiter not in rest[-len(chunk) - len(delimiter) :]:
-            _check_size(rest, where, limit)
+            _check_size(rest, label, limit)
             continue
         *whole, rest = rest.split(delimiter)
         yield from whole
@@ -103,9 +103,9 @@ def pieces(
         yield rest
 
 
-def _check_size(rest: bytes, where: str, limit: int) -> None:
+def _check_size(rest: bytes, label: str, limit: int) -> None:
     if len(rest) > limit:
-        raise bad_input(f"{where} has a record of more than {limit} bytes; is --delimiter right?")
+        raise bad_input(f"{label} has a record of more than {limit} bytes; is --delimiter right?")
 
 
 def records_of(stream: Readable, recipe: Recipe, delimiter: bytes, name: str, on_bytes: Advance) -> Iterator[Record]:
@@ -173,21 +173,21 @@ def json_records(
     for number, piece in enumerate(pieces(stream, b"\n", name, on_bytes), 1):
         if not piece.strip():
             continue
-        where = f"record {number} of {name}"
+        label = f"record {number} of {name}"
         try:
             fields = json.loads(piece)
         except RecursionError as error:
-            raise bad_input(f"{where} {_TOO_DEEP}") from error
+            raise bad_input(f"{label} {_TOO_DEEP}") from error
         except ValueError as error:
-            raise bad_input(f"{where} is not JSON: {error}") from error
+            raise bad_input(f"{label} is not JSON: {error}") from error
         if not isinstance(fields, dict) or "value" not in fields:
-            raise bad_input(f'{where} is not an object with a value, such as {{"key": "k", "value": "v"}}')
+            raise bad_input(f'{label} is not an object with a value, such as {{"key": "k", "value": "v"}}')
         try:
             record = _json_record(fields, recipe, number, name, partitions)
         except RecursionError as error:
-            raise bad_input(f"{where} {_TOO_DEEP}") from error
+            raise bad_input(f"{label} {_TOO_DEEP}") from error
         except ValueError as error:
-            raise bad_input(f"{where}: {error}") from error
+            raise bad_input(f"{label}: {error}") from error
         yield record
 
 

@@ -236,7 +236,7 @@ class ZooKeeperStore:
 
     async def _read_all(self, keys: Sequence[str]) -> "Sequence[tuple[str, Node]]":
         """The nodes that are there. As much is asked for at a time as keeps the answers of moderate size."""
-        found: list[tuple[str, Node]] = []
+        nodes: list[tuple[str, Node]] = []
         portion = _FIRST_PORTION
         start = 0
         while start < len(keys):
@@ -245,10 +245,10 @@ class ZooKeeperStore:
             parts = [wave[at : at + portion] for at in range(0, len(wave), portion)]
             answers = chain.from_iterable(await asyncio.gather(*map(self._read_data, parts)))
             seen = [(key, node) for key, node in zip(wave, answers, strict=True) if node is not None]
-            found += seen
+            nodes += seen
             size = sum(_STAT_BYTES + len(node.value or b"") for _, node in seen)
             portion = max(1, min(_LARGEST_PORTION, _PORTION_BYTES * len(seen) // max(size, 1)))
-        return found
+        return nodes
 
     async def _names_below(self, parents: Sequence[str]) -> Names:
         below: Names = []

@@ -202,7 +202,7 @@ def _told_many(topic: str, outcomes: Sequence[PublishOutcome]) -> Answer:
     problems = [outcome.problem for outcome in outcomes if outcome.problem is not None]
     if len(problems) == len(outcomes):
         raise problems[0]
-    told = [
+    records = [
         {"topic": topic, "partition": o.partition, "offset": o.offset, "timestamp": o.timestamp}
         if o.problem is None
         else {
@@ -212,7 +212,7 @@ def _told_many(topic: str, outcomes: Sequence[PublishOutcome]) -> Answer:
         }
         for o in outcomes
     ]
-    return json_answer({"records": told}, 207 if problems else 200)
+    return json_answer({"records": records}, 207 if problems else 200)
 
 
 # Confluent's REST Proxy, v2

@@ -196,7 +196,7 @@ class Operations:
 
     def sizes(self, brokers: Iterable[int]) -> Sizes:
         """The bytes of each partition on those of the brokers that the last view has, and that answer."""
-        found: dict[int, dict[TopicPartition, int]] = {}
+        sizes: dict[int, dict[TopicPartition, int]] = {}
         for broker in brokers:
             if broker not in self._living:
                 continue
@@ -205,13 +205,13 @@ class Operations:
                     answer = channel.ask(ApiKey.DESCRIBE_LOG_DIRS, {"topics": None})
             except ConnectionLost:
                 continue
-            found[broker] = {
+            sizes[broker] = {
                 TopicPartition(topic.name, partition.partition_index): partition.partition_size
                 for directory in answer.results
                 for topic in directory.topics
                 for partition in topic.partitions
             }
-        return found
+        return sizes
 
     def _topics(self, names: Iterable[str] = ()) -> Iterator[Any]:
         cursor: dict[str, Any] | None = None
@@ -265,10 +265,10 @@ class Operations:
 
     def log_ends(self, partitions: Iterable[PartitionView]) -> LogEnds:
         """How far the logs of partitions reach, on each replica that lives, is in the last view, and tells."""
-        wanted = list(partitions)
-        found: LogEnds = {p.key: {} for p in wanted}
+        asked = list(partitions)
+        ends: LogEnds = {p.key: {} for p in asked}
         for broker in sorted(self._living):
-            queries = {p.key: OffsetQuery(LATEST) for p in wanted if broker in p.replicas}
+            queries = {p.key: OffsetQuery(LATEST) for p in asked if broker in p.replicas}
             if not queries:
                 continue
             values = list_offsets_request(queries, isolation=READ_UNCOMMITTED, replica_id=DEBUGGING_REPLICA)
@@ -277,10 +277,10 @@ class Operations:
                     answer = channel.ask(ApiKey.LIST_OFFSETS, values)
             except ConnectionLost:
                 continue
-            for where, listed in read_offsets(answer).items():
+            for partition, listed in read_offsets(answer).items():
                 if listed.code is ErrorCode.none:
-                    found[where][broker] = (listed.leader_epoch, listed.offset)
-        return found
+                    ends[partition][broker] = (listed.leader_epoch, listed.offset)
+        return ends
 
     def elect(
         self, partitions: Iterable[TopicPartition] | None, *, unclean: bool = False, position: int | None = None

@@ -486,19 +486,19 @@ def _headline(view: ClusterView, brokers: Iterable[BrokerRow], reason: str) -> t
     rows = list(brokers)
     if reason and not any(broker.is_reached for broker in rows):
         return Severity.CRITICAL, reason
-    found = [complaint for broker in rows if (complaint := _complaint(broker)) is not None]
+    problems = [complaint for broker in rows if (complaint := _complaint(broker)) is not None]
     for problem in PartitionProblem:
         count = len(view.with_problem(problem))
         if count:
-            found.append((_PARTITION_SEVERITY[problem], f"{count} {problem}"))
+            problems.append((_PARTITION_SEVERITY[problem], f"{count} {problem}"))
     if reason:
-        found.append((Severity.CRITICAL, reason))
+        problems.append((Severity.CRITICAL, reason))
     elif view.controller is None:
-        found.append((Severity.CRITICAL, "no controller"))
-    if not found:
+        problems.append((Severity.CRITICAL, "no controller"))
+    if not problems:
         return Severity.OK, "all replicas are in sync"
-    found.sort(key=lambda each: -_ORDER.index(each[0]))
-    return found[0][0], "; ".join(text for _, text in found)
+    problems.sort(key=lambda each: -_ORDER.index(each[0]))
+    return problems[0][0], "; ".join(text for _, text in problems)
 
 
 def _complaint(broker: BrokerRow) -> tuple[Severity, str] | None:

@@ -10,17 +10,17 @@ def dependencies(registry: SchemaRegistry, schema: RegisteredSchema, subject: st
     """What a schema refers to, also by way of others, each before those that refer to it; in the context of the subject
     unless another is named.
     """
-    found: dict[str, Dependency] = {}
+    by_name: dict[str, Dependency] = {}
     visiting: set[tuple[str, int]] = set()
 
     def visit(one: RegisteredSchema, parent: str) -> None:
         for reference in one.references:
-            place = (beside(parent, reference.subject), reference.version)
-            if reference.name not in found and place not in visiting:
-                visiting.add(place)
-                target = registry.version(*place)
-                visit(target, place[0])
-                found[reference.name] = Dependency(name=reference.name, text=target.text)
+            version = (beside(parent, reference.subject), reference.version)
+            if reference.name not in by_name and version not in visiting:
+                visiting.add(version)
+                target = registry.version(*version)
+                visit(target, version[0])
+                by_name[reference.name] = Dependency(name=reference.name, text=target.text)
 
     visit(schema, subject)
-    return list(found.values())
+    return list(by_name.values())

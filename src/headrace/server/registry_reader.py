@@ -72,7 +72,7 @@ class RegistryReader:
 
 def slice_of(data: memoryview, offset: int, high_watermark: int) -> Slice:
     """The records of whole batches, from the offset on; a batch that is cut short comes again."""
-    found: list[Record] = []
+    taken: list[Record] = []
     at, following = 0, offset
     while len(data) - at >= HEADER_SIZE:
         header = read_header(data, at)
@@ -82,10 +82,10 @@ def slice_of(data: memoryview, offset: int, high_watermark: int) -> Slice:
         if isinstance(records, CodedError):
             log.warning("unreadable batch skipped", topic=TOPIC, offset=header.base_offset, reason=records.message)
         elif not header.is_control:
-            found += records
+            taken += records
         following = header.last_offset + 1
         at += header.size
-    return Slice([record for record in found if record.offset >= offset], following, high_watermark)
+    return Slice([record for record in taken if record.offset >= offset], following, high_watermark)
 
 
 def _fetch(offset: int) -> dict[str, object]:

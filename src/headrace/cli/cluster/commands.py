@@ -174,19 +174,19 @@ def _asked(
     """The partitions that are meant, as they are; all where none are named."""
     layout = view.layout
     if written is not None:
-        wanted = list(written)
+        chosen = list(written)
     elif partition:
         assert topics is not None
-        wanted = [TopicPartition(topics[0], index) for index in dict.fromkeys(partition)]
+        chosen = [TopicPartition(topics[0], index) for index in dict.fromkeys(partition)]
     else:
-        wanted = [key for key in layout if not topics or key[0] in topics]
-    for topic in {*(topics or ()), *(topic for topic, _ in wanted)}:
+        chosen = [key for key in layout if not topics or key[0] in topics]
+    for topic in {*(topics or ()), *(topic for topic, _ in chosen)}:
         if all(topic != known for known, _ in layout):
             raise UnknownTopic(topic)
-    for topic, index in wanted:
+    for topic, index in chosen:
         if (topic, index) not in layout:
             raise ClientError(f"topic '{topic}' has no partition {index}", "UNKNOWN_TOPIC_OR_PART")
-    return {key: layout[key] for key in wanted}
+    return {key: layout[key] for key in chosen}
 
 
 def _placed(
@@ -325,11 +325,11 @@ def elect(
         raise bad_input("--replica and --dry-run are for --unclean; preferred replicas are the first of their lists")
     with connecting.operations(bootstrap, properties) as operations:
         view = operations.view()
-        wanted = _asked(view, topics, partition, None) if topics else None
+        chosen = _asked(view, topics, partition, None) if topics else None
         if not unclean:
-            _report_elections(operations.elect(wanted), json)
+            _report_elections(operations.elect(chosen), json)
             return
-        leaderless = [p for p in view.partitions if p.leader is None and (wanted is None or p.key in wanted)]
+        leaderless = [p for p in view.partitions if p.leader is None and (chosen is None or p.key in chosen)]
         found = choices(leaderless, operations.log_ends(leaderless), replica)
         if not json:
             show_choices(found, len(leaderless) - len(found))

@@ -33,26 +33,26 @@ class Choice:
 
 def choices(partitions: Sequence[PartitionView], ends: "LogEnds", replica: int | None) -> list[Choice]:
     """Who leads: the replica that was named, else the longest log; partitions of which nobody tells are left out."""
-    found: list[Choice] = []
+    chosen: list[Choice] = []
     for partition in partitions:
-        told = ends[partition.key]
+        ends_of = ends[partition.key]
         if replica is not None:
             if replica not in partition.replicas:
                 raise Failure(f"broker {replica} holds no replica of {partition.topic} partition {partition.partition}")
-            if replica not in told:
+            if replica not in ends_of:
                 raise Failure(f"broker {replica} does not live, or does not tell what it holds")
-        if told:
+        if ends_of:
             order = {r: number for number, r in enumerate(partition.replicas)}
-            longest = max(told, key=lambda r: (told[r], -order[r]))
-            found.append(Choice(partition, told, longest if replica is None else replica))
-    return found
+            longest = max(ends_of, key=lambda r: (ends_of[r], -order[r]))
+            chosen.append(Choice(partition, ends_of, longest if replica is None else replica))
+    return chosen
 
 
-def show_choices(found: Sequence[Choice], untold: int) -> None:
+def show_choices(choices: Sequence[Choice], untold: int) -> None:
     """What each replica holds, and who would lead; and that there are partitions of which nobody tells."""
     if untold:
         note(f"{untold} partition(s) without a leader have no living replica: start a broker that holds one")
-    if not found:
+    if not choices:
         if not untold:
             note("every partition that was asked for has a leader")
         return
@@ -64,11 +64,11 @@ def show_choices(found: Sequence[Choice], untold: int) -> None:
             *(choice.ends.get(replica) or ("-", "-")),
             _remark(choice, replica),
         )
-        for choice in found
+        for choice in choices
         for replica in choice.partition.replicas
     ]
     say_table(("TOPIC", "PARTITION", "REPLICA", "LAST EPOCH", "LOG END", ""), rows)
-    missing = sum(choice.missing > 0 for choice in found)
+    missing = sum(choice.missing > 0 for choice in choices)
     if missing:
         note(f"in {missing} partition(s) another living log reaches further than the chosen one")
 

@@ -57,16 +57,16 @@ class Thresholds:
     transaction_seconds: float = 900.0
 
 
-def check_brokers(found: Inspection) -> Iterator[Finding]:
+def check_brokers(inspection: Inspection) -> Iterator[Finding]:
     """Who answers, and what they say of themselves that no other check is about."""
     check = "brokers"
-    view = found.last.view
+    view = inspection.last.view
     if view is None:
-        yield fail(check, found.last.reason, _ENTRY_ADVICE)
+        yield fail(check, inspection.last.reason, _ENTRY_ADVICE)
         return
     answering = 0
     for broker in view.brokers:
-        reading = found.last.brokers.get(broker.id)
+        reading = inspection.last.brokers.get(broker.id)
         name = f"broker {broker.id}"
         if reading is None:
             yield fail(
@@ -81,8 +81,8 @@ def check_brokers(found: Inspection) -> Iterator[Finding]:
                 advice = "see its log: it has lost ZooKeeper, or waits to join"
                 yield fail(check, f"{name} answers, but is not registered in the cluster", advice)
             yield from _reported(check, name, reading)
-    if answering and found.last.reason:
-        yield fail(check, found.last.reason, "see what the brokers that answer say of themselves, and their logs")
+    if answering and inspection.last.reason:
+        yield fail(check, inspection.last.reason, "see what the brokers that answer say of themselves, and their logs")
     elif view.controller is None:
         yield fail(check, "there is no controller", "see whether ZooKeeper has a majority; one is elected by itself")
     elif answering == len(view.brokers):
@@ -111,13 +111,13 @@ def _answering(found: Inspection) -> Iterator[tuple[str, BrokerReading]]:
             yield f"broker {broker}", reading
 
 
-def check_partitions(found: Inspection) -> Iterator[Finding]:
+def check_partitions(inspection: Inspection) -> Iterator[Finding]:
     """Offline, under min ISR, under-replicated: by the metadata, and by what brokers report beyond it."""
     check = "partitions"
-    view = found.last.view
+    view = inspection.last.view
     if view is None:
         return
-    troubled = {} if found.last.reason else _troubled(found, view.partitions)
+    troubled = {} if inspection.last.reason else _troubled(inspection, view.partitions)
     for problem in PartitionProblem:
         if problem in troubled:
             text = f"{len(troubled[problem])} {problem}: {_some(f'{p.topic}-{p.partition}' for p in troubled[problem])}"
@@ -125,12 +125,12 @@ def check_partitions(found: Inspection) -> Iterator[Finding]:
             yield bad(check, text, _PARTITION_ADVICE[problem])
     reported = [
         _of_problem(check, name, problem)
-        for name, reading in _answering(found)
+        for name, reading in _answering(inspection)
         for problem in _problems(check, reading)
         if _SEEN_IN_METADATA[problem.code] not in troubled
     ]
     yield from reported
-    if not troubled and not reported and not found.last.reason:
+    if not troubled and not reported and not inspection.last.reason:
         moving = f", {len(view.moving)} moving" if view.moving else ""
         yield ok(check, f"{len(view.partitions)}, all replicas are in sync{moving}")
 

@@ -277,7 +277,7 @@ def dead_letter(
     subscription: PushSubscription, topic_partition: TopicPartition, record: Record, result: CallbackResult
 ) -> Record:
     """The record as it was, with headers that say where it comes from and why it is here."""
-    told = {
+    origin = {
         "headrace.dlq.topic": topic_partition[0],
         "headrace.dlq.partition": str(topic_partition[1]),
         "headrace.dlq.offset": str(record.offset),
@@ -287,5 +287,5 @@ def dead_letter(
         "headrace.dlq.attempts": str(subscription.max_attempts),
         "headrace.dlq.reason": result.reason,
     }
-    headers = (*record.headers, *((name, text.encode()) for name, text in told.items()))
+    headers = (*record.headers, *((name, text.encode()) for name, text in origin.items()))
     return Record(0, now_ms(), record.key, record.value, headers)

@@ -44,7 +44,7 @@ def bad_column(batch: pa.RecordBatch, errors: Mapping[int, str]) -> pa.Array:
         return pa.nulls(len(batch), _ARROW_TYPE)
     rows = sorted(errors)
     taken = pa.array(rows, pa.int64())
-    found = pa.StructArray.from_arrays(
+    values = pa.StructArray.from_arrays(
         [
             pa.array([errors[row] for row in rows], pa.string()),
             batch.column("value").take(taken),
@@ -56,7 +56,7 @@ def bad_column(batch: pa.RecordBatch, errors: Mapping[int, str]) -> pa.Array:
     places[rows] = np.arange(len(rows))
     good = np.ones(len(batch), np.bool_)
     good[rows] = False
-    return found.take(pa.array(places, mask=good))
+    return values.take(pa.array(places, mask=good))
 
 
 def dead_letters(batch: pa.RecordBatch, errors: Mapping[int, str]) -> pa.RecordBatch:

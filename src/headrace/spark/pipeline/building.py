@@ -92,7 +92,7 @@ def build(spark: Any, declaration: Declaration, graph: SinkGraph, bootstrap: str
     built = BuiltGraph(graph)
     needed = graph.tables(declaration)
     groups = consumer_groups(declaration.name, graph.name, [one for one in needed if isinstance(one, Source)])
-    letters: dict[str, Any] = {}
+    dead_letters: dict[str, Any] = {}
     for one in needed:
         if isinstance(one, Step) and any(_find(built.tables, name) is None for name in one.inputs):
             continue  # What it reads is wrong, which is told of that.
@@ -101,7 +101,7 @@ def build(spark: Any, declaration: Declaration, graph: SinkGraph, bootstrap: str
                 made = _source(spark, one, source_settings(one, bootstrap, groups[one.name]))
                 table = made.rows
                 if made.letters is not None:
-                    letters[dead_letters_of(one.name)] = made.letters
+                    dead_letters[dead_letters_of(one.name)] = made.letters
             else:
                 table = _step(spark, one, built.tables)
             built.tables[one.name] = _watermarked(table, one.watermark)
@@ -112,7 +112,7 @@ def build(spark: Any, declaration: Declaration, graph: SinkGraph, bootstrap: str
                 rows = built.outlets.get(sink.table, built.tables[sink.table])
                 _require_writable(rows, sink)
                 built.outlets[sink.table] = _counted(rows, ROWS_OUT + sink.name)
-    built.outlets |= dict(sorted(letters.items()))
+    built.outlets |= dict(sorted(dead_letters.items()))
     return built
 
 

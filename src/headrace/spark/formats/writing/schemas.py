@@ -35,11 +35,11 @@ def agreed(options: EncodingOptions, value: t.DataType) -> Agreed:
     registry = shared_registry(options.registry)
     schema = _schema(options, registry, value)
     try:
-        found = _understood(options, schema, dependencies(registry, schema, options.subject), value)
+        agreement = _understood(options, schema, dependencies(registry, schema, options.subject), value)
     except (InvalidSchemaError, NotRegistered) as error:
         raise OptionError(f"the schema of subject={options.subject} cannot be used: {error}") from error
-    write_of(options.format, found)
-    return found._replace(schema_id=schema.id if schema.id >= 0 else _registered(options, registry, schema))
+    write_of(options.format, agreement)
+    return agreement._replace(schema_id=schema.id if schema.id >= 0 else _registered(options, registry, schema))
 
 
 def _schema(options: EncodingOptions, registry: SchemaRegistry, value: t.StructType) -> RegisteredSchema:
@@ -92,23 +92,23 @@ def _made(
 def _understood(
     options: EncodingOptions, schema: RegisteredSchema, needed: Sequence[Dependency], value: t.StructType
 ) -> Agreed:
-    found = Agreed(-1, schema.text, b"", "", (), bool(options.schema) or options.use_latest, value)
+    agreement = Agreed(-1, schema.text, b"", "", (), bool(options.schema) or options.use_latest, value)
     if options.format == "avro":
         from headrace.registry.schemas.avro import Avro
 
         avro = Avro()
-        return found._replace(text=avro.show(avro.parse(schema.text, needed, new=True), "resolved"))
+        return agreement._replace(text=avro.show(avro.parse(schema.text, needed, new=True), "resolved"))
     if options.format == "protobuf":
         from headrace.registry.schemas.protobuf import descriptors
 
         files = descriptors(schema.text, needed)
         name, indexes = _message(files.file[-1], options.message_name)
-        return found._replace(descriptors=files.SerializeToString(), message_name=name, indexes=indexes)
+        return agreement._replace(descriptors=files.SerializeToString(), message_name=name, indexes=indexes)
     if needed:
         raise OptionError(
             f"the JSON Schema of subject={options.subject} refers to others, which the sink does not follow"
         )
-    return found
+    return agreement
 
 
 def _message(file: Any, wanted: str) -> tuple[str, tuple[int, ...]]:
