@@ -7,6 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from headrace.config import PLAIN_USERS
 from headrace.gateway.credentials import Caller, identify
@@ -212,3 +221,53 @@ def test_a_certificate_stands_for_the_user_it_is_mapped_to(guarded: str, tmp_pat
         assert printed[0].endswith("401")
         assert printed[1].endswith("200"), printed[1]
         assert gateway.stop() == 0
+
+
+def test_a_subscription_lends_no_right_of_the_gateways_own_user() -> None:
+    settings = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        PLAIN_USERS: USERS,
+        "authorizer.class.name": "headrace",
+        "super.users": "User:gateway",
+    }
+    with Broker(settings) as broker:
+        client = {
+            "bootstrap.servers": broker.bootstrap,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "gateway",
+            "sasl.password": "own",
+        }
+        admin = AdminClient(client)
+        for future in admin.create_topics([NewTopic(name, 1, 1) for name in ("read", "letters")]).values():
+            future.result(30)
+
+        def allow(kind: ResourceType, name: str, operation: AclOperation) -> None:
+            acl = AclBinding(
+                kind, name, ResourcePatternType.LITERAL, "User:alice", "*", operation, AclPermissionType.ALLOW
+            )
+            for future in admin.create_acls([acl]).values():
+                future.result(30)
+
+        async def talk(ask: Asker) -> None:
+            alice = basic("alice", "s3cret")
+            wanted = {
+                "topic": "read",
+                "group": "hers",
+                "dead_letter": "letters",
+                "callback_url": "http://127.0.0.1:1/",
+            }
+            for kind, name, operation in (
+                (ResourceType.TOPIC, "read", AclOperation.READ),
+                (ResourceType.GROUP, "hers", AclOperation.DESCRIBE),
+                (ResourceType.GROUP, "hers", AclOperation.READ),
+                (ResourceType.TOPIC, "letters", AclOperation.DESCRIBE),
+                (ResourceType.TOPIC, "letters", AclOperation.WRITE),
+            ):
+                refused = await ask("POST", "/api/v1/subscriptions", wanted, alice)
+                assert refused.status == 403, (name, operation, refused.body)
+                allow(kind, name, operation)
+            made = await ask("POST", "/api/v1/subscriptions", wanted, alice)
+            assert made.status == 201, made.body
+
+        conversation(broker.bootstrap, talk, mechanism="PLAIN", own=OWN, push_allow=("127.0.0.1",))

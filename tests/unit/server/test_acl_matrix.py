@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from headrace.protocol.api import PEERS_ONLY, SUPPORTED
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.peer import InternalApi, Message, checked, decode_message, encode_message
+from headrace.server.dispatch import api_name
 from headrace.testing import Broker
 from tests.support.acls import (
     CLIENTS,
@@ -21,6 +23,8 @@ from tests.support.acls import (
     prepare,
 )
 from tests.support.wire import Wire
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +45,17 @@ def test_no_api_is_missing_from_the_table() -> None:
     assert set(map(int, SUPPORTED)) <= {row.api for row in ROWS} | set(FREE)
     assert not {row.api for row in ROWS} & set(FREE)
     assert not set(map(int, PEERS_ONLY)) & {row.api for row in ROWS}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_the_documentation_names_the_right_that_each_api_takes(row: Row) -> None:
+    lines = (ROOT / "docs" / "security.md").read_text().splitlines()
+    rows = [line.split("|")[1:-1] for line in lines if line.startswith("| ") and line.count("|") == 4]
+    rights = {name.strip(): f"{right} {besides}" for names, right, besides in rows for name in names.split(",")}
+    operation, kind, _ = row.right
+    words = rights[api_name(row.api)]
+    assert operation.name in words
+    assert kind.name.lower().replace("_", " ") in words
 
 
 def own_api(wire: Wire, api: InternalApi) -> None:

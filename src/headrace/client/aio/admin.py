@@ -6,6 +6,8 @@ from typing import Any, Final
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 
+from ..core.metadata import metadata_request
+from ..core.security import Operation
 from ..core.topics import OWN as OWN
 from ..core.topics import (
     TOPIC,
@@ -69,6 +71,13 @@ async def describe_configs(cluster: Cluster, name: str) -> list[Any]:
 
     (found,) = (await cluster.ask_any(ApiKey.DESCRIBE_CONFIGS, values)).results
     return list(checked(found).configs)
+
+
+async def may_write(cluster: Cluster, topic: str) -> bool:
+    """Whether the client's user may write to a topic, by the broker's word."""
+    values = {**metadata_request([topic]), "include_topic_authorized_operations": True}
+    (found,) = (await cluster.ask_any(ApiKey.METADATA, values)).topics
+    return bool(checked(found).topic_authorized_operations & 1 << Operation.WRITE)
 
 
 async def describe_cluster(cluster: Cluster) -> Any:

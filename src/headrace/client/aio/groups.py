@@ -8,6 +8,7 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.topic_partition import TopicPartition
 
+from ..core.codes import is_retriable
 from ..core.groups import (
     NOT_A_MEMBER,
     CommittedOffset,
@@ -68,6 +69,19 @@ async def describe(cluster: Cluster, group: str) -> Any:
         return checked(found)
 
     return await retried(attempt, cluster.patience, lambda: cluster.forget_coordinator(group))
+
+
+async def check_reads(cluster: Cluster, group: str) -> None:
+    """`CodedError` where the client's user may not be a member of a group. It need not exist, and does not change."""
+
+    async def attempt() -> None:
+        connection = await cluster.to_node(await cluster.coordinator(group))
+        values = {"group_id": group, "generation_id": -1, "member_id": "", "group_instance_id": None}
+        answer = await connection.ask(ApiKey.HEARTBEAT, values)
+        if answer.error_code is ErrorCode.group_authorization_failed or is_retriable(answer.error_code):
+            raise CodedError(answer.error_code, f"group '{group}'")
+
+    await retried(attempt, cluster.patience, lambda: cluster.forget_coordinator(group))
 
 
 async def list_groups(cluster: Cluster) -> list[Any]:

@@ -81,6 +81,7 @@ def _add_creation(routes: Routes, clients: Clients, manager: Manager) -> None:
         await _check_callback(manager, subscription.callback_url)
         await _check_rights(client, subscription)
         await _ensure_dead_letter(client, subscription.dead_letter)
+        await _check_writes(client, subscription.dead_letter)
         await store.ensure_topic()
         await store.synced()
         _check_room(manager, subscription)
@@ -207,13 +208,23 @@ async def _check_callback(manager: Manager, url: str) -> None:
 
 
 async def _check_rights(client: Client, subscription: PushSubscription) -> None:
-    """Who subscribes must itself be allowed to read the topic in that group: brokers are asked in its name."""
+    """Who subscribes must itself be allowed to read the topic in that group: brokers are asked in its name.
+
+    The gateway reads as its own user, who may do more: else a subscription would lend that.
+    """
     start = (await list_offsets(client.cluster, subscription.topic, {0: EARLIEST}))[0][0]
     await fetch(client.cluster, TopicPartition(subscription.topic, 0), start, max_bytes=1)
     await groups.committed(client.cluster, subscription.group, [TopicPartition(subscription.topic, 0)])
+    await groups.check_reads(client.cluster, subscription.group)
     found = await groups.describe(client.cluster, subscription.group)
     if found.members:
         raise _taken(subscription.group)
+
+
+async def _check_writes(client: Client, topic: str) -> None:
+    """And to write to the topic that takes what cannot be delivered."""
+    if not await admin.may_write(client.cluster, topic):
+        raise CodedError(ErrorCode.topic_authorization_failed, f"no right to write to '{topic}'")
 
 
 async def _ensure_dead_letter(client: Client, topic: str) -> None:
