@@ -42,7 +42,7 @@ PARTS: dict[str, list[str]] = {
     "spark-source": [*LONG, "tests/spark/test_source_failover.py"],
     "spark-evolution": [*LONG, "tests/spark/test_evolution.py", "tests/spark/test_registry_outage.py"],
     "spark-sink": [*LONG, "tests/spark/test_sink_failover.py", "tests/spark/test_sink_restarts.py"],
-    "kafka-names": [*KAFKA, "tests/unit/security/test_certificates.py"],
+    "kafka-tls": [*KAFKA, "tests/unit/security/test_certificates.py", "tests/cluster/test_tls_java.py"],
     "spark-kafka": [*KAFKA, "tests/spark/test_sink_restarts.py"],
     "spark-kafka-stages": [*KAFKA, "tests/spark/test_sink_stages.py"],
     "spark-kafka-pipelines": [*KAFKA, "tests/spark/test_pipeline_restarts.py"],

@@ -12,6 +12,7 @@ import resource
 import socket
 import ssl
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ from headrace.security.certificates import PrincipalMapping
 from headrace.server.connection import Connection, Parts
 from headrace.server.handshakes import Handshakes
 from tests.support.certificates import Authority
+from tests.support.key_updates import KeyUpdates
 
 from .mutation import mutated
 
@@ -190,8 +192,23 @@ class Entrance:
             random.shuffle(kept)
         await self._send(random, far, b"".join(kept) + random.choice((b"", *_PLAIN)))
 
-    async def _connected(self, random: Random, far: socket.socket) -> Client | None:
-        client = Client(random.choice(self.contexts))
+    async def updates(self, random: Random, far: socket.socket) -> None:
+        """Key updates between records, few or without end."""
+        with tempfile.NamedTemporaryFile() as keys:
+            context = ssl.create_default_context(cadata=_AUTHORITY.pem)
+            context.keylog_filename = keys.name
+            if await self._connected(random, far, context) is None:
+                return
+            client = KeyUpdates(Path(keys.name))
+        frame = pack(">i", 5) + b"hello"
+        for _ in range(3000 if random.random() < 0.02 else random.choice((1, 3, 10))):
+            said = client.one(asks=random.random() < 0.5) + (client.data(frame) if random.random() < 0.2 else b"")
+            await self.loop.sock_sendall(far, said)
+
+    async def _connected(
+        self, random: Random, far: socket.socket, context: ssl.SSLContext | None = None
+    ) -> Client | None:
+        client = Client(context or random.choice(self.contexts))
         try:
             while not client.shake():
                 await self.loop.sock_sendall(far, client.back.read())
@@ -219,6 +236,7 @@ _KINDS: Final[Sequence[Callable[[Entrance, Random, socket.socket], Any]]] = (
     Entrance.other,
     Entrance.shaking,
     Entrance.records,
+    Entrance.updates,
 )
 
 

@@ -11,4 +11,4 @@ pytestmark = pytest.mark.slow
 def test_nothing_that_comes_to_a_tls_listener_hurts_it() -> None:
     kinds = uvloop.run(tls_entrance.run(500, 1_000_000))
     assert kinds.total() == 500
-    assert len(kinds) == 4
+    assert len(kinds) == 5

@@ -1,15 +1,20 @@
 """A broker's certificates follow its settings and files, while it runs: what is new is used, what is bad is refused."""
 
 import asyncio
+import re
+import ssl
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import uvloop
 from structlog.testing import capture_logs
 
 from headrace.config import BrokerConfig, ConfigError
 from headrace.health import Code
+from headrace.metrics.exposition import render
+from headrace.server.broker import Broker
 from headrace.server.tls import ListenerTls
 from tests.support.certificates import Authority
 
@@ -125,6 +130,35 @@ def test_operators_are_warned_before_a_certificate_expires(tmp_path: Path) -> No
     assert [(p.code, "in 13 day(s)" in p.message) for p in tls.problems()] == [(Code.CERTIFICATE_EXPIRES, True)]
     clock.now = tls.tls.certificate.expires + timedelta(seconds=1)
     assert [p.code for p in tls.problems()] == [Code.CERTIFICATE_EXPIRED]
+
+
+def test_handshakes_and_expiry_are_metrics_and_problems_are_reported(tmp_path: Path) -> None:
+    soon = AUTHORITY.sign(ends=5)
+    soon.write(tmp_path / "server.pem")
+
+    async def work() -> None:
+        broker = Broker(BrokerConfig(settings(tmp_path, log_dirs=str(tmp_path / "data"))))
+        await broker.start()
+        try:
+            host, port = broker.bootstrap.split(":")
+            context = ssl.create_default_context(cadata=AUTHORITY.pem)
+            _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+            writer.close()
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            await reader.read()
+            text = render(await broker.metrics.collect()).body.decode()
+            assert 'headrace_tls_handshakes_total{listener="ssl",outcome="succeeded"} 1.0' in text
+            assert 'headrace_tls_handshakes_total{listener="ssl",outcome="failed"} 1.0' in text
+            (expiry,) = re.findall(r'\nheadrace_tls_certificate_expiry_timestamp_seconds{listener="ssl"} (\S+)', text)
+            assert float(expiry) == soon.certificate.not_valid_after_utc.timestamp()
+            report = await broker.health.report()
+            assert Code.CERTIFICATE_EXPIRES in {problem.code for problem in report.problems}
+            assert report.ready
+        finally:
+            await broker.stop()
+
+    uvloop.run(work())
 
 
 def test_what_stands_for_all_listeners_asks_no_certificates_of_those_with_sasl(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import aiokafka
 import kafka
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from headrace.testing import Broker
 from tests.support.certificates import Authority, name
@@ -179,6 +179,21 @@ def test_sasl_over_tls(files: Files) -> None:
         make_topic(own, "mine")
         produced(own, "mine", [b"a"])
         assert consumed(own, "mine", 1, "sasl") == [b"a"]
+
+
+def test_altering_a_listeners_keystore_takes_it_up(files: Files, tmp_path: Path) -> None:
+    second = files.authority.sign("second")
+    with Broker(files.broker()) as broker:
+        name = "listener.name.ssl.ssl.keystore.location"
+        entry = ConfigEntry(name, second.write(tmp_path / "second.pem"), incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[entry])
+        admin = AdminClient(files.librdkafka(broker.bootstrap))
+        admin.incremental_alter_configs([resource])[resource].result(SECONDS)
+        host, port = broker.bootstrap.split(":")
+        wait_for(
+            "the new certificate is shown",
+            lambda: ssl.get_server_certificate((host, int(port)), ca_certs=files.ca) == second.chain_pem,
+        )
 
 
 def test_certificates_are_rotated_under_load_without_an_error(files: Files, tmp_path: Path) -> None:
