@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from .problem import Problem, Severity
 
@@ -11,6 +11,23 @@ _ORDER: Final = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.OK: 2}
 
 class NotAReport(ValueError):
     """What came is not a health report."""
+
+
+class ListenerReport(NamedTuple):
+    """A place where a broker listens."""
+
+    name: str
+    protocol: str
+    bound: str
+    """Where it listens, as HOST:PORT."""
+    advertised: str
+    """Where others are told to find it; empty where they are not."""
+    for_brokers: bool
+    """Whether other brokers reach it there."""
+    anonymous: bool
+    """Whether clients need not show who they are."""
+    remote: bool
+    """Whether other machines reach it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +45,8 @@ class HealthReport:
     """The worst first."""
     numbers: Mapping[str, int | float] = field(default_factory=dict)
     """What the problems were found from, and what else is worth showing: partitions, disk space, clock."""
+    listeners: tuple[ListenerReport, ...] = ()
+    """None of a broker of an earlier release, which does not tell."""
 
     @property
     def severity(self) -> Severity:
@@ -45,6 +64,7 @@ class HealthReport:
             "severity": self.severity.value,
             "problems": [p.to_json() for p in self.problems],
             "numbers": dict(self.numbers),
+            "listeners": [listener._asdict() for listener in self.listeners],
         }
 
     @classmethod
@@ -68,6 +88,19 @@ def _report(values: Any) -> HealthReport:
         ready=bool(values["ready"]),
         problems=worst_first(_known(values["problems"])),
         numbers={str(name): _number(value) for name, value in values["numbers"].items()},
+        listeners=tuple(map(_listener, values.get("listeners", ()))),
+    )
+
+
+def _listener(values: Mapping[str, Any]) -> ListenerReport:
+    return ListenerReport(
+        name=str(values["name"]),
+        protocol=str(values["protocol"]),
+        bound=str(values["bound"]),
+        advertised=str(values["advertised"]),
+        for_brokers=bool(values["for_brokers"]),
+        anonymous=bool(values["anonymous"]),
+        remote=bool(values["remote"]),
     )
 
 

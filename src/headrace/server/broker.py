@@ -9,7 +9,7 @@ import gc
 import signal
 import ssl
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from time import perf_counter_ns
@@ -41,6 +41,8 @@ from headrace.coordinator.groups.settings import GroupSettings
 from headrace.coordinator.runtime.runtime import Coordinators
 from headrace.coordinator.transactions.service import TransactionCoordinator, TransactionSettings
 from headrace.coordinator.transactions.verifier import Verifier
+from headrace.health import ListenerReport
+from headrace.net.address import Address as HostPort
 from headrace.net.tasks import Tasks
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError
@@ -272,7 +274,7 @@ class Broker:
         )
         self._held.callback(self._world.workers.close)
         self._held.callback(self._replicas.stop_opening)
-        node = self._describe_node(advertised)
+        node = self._node = self._describe_node(advertised)
         if config.lone:
             await self._start_alone(store, image, node)
         else:
@@ -438,6 +440,20 @@ class Broker:
         made.handshakes.on_login = self._note_certificate
         return made
 
+    def _listener_reports(self) -> Iterator[ListenerReport]:
+        config = self.config
+        found = {each.name: HostPort(each.host, each.port) for each in self._node.endpoints}
+        for each in config.listeners:
+            yield ListenerReport(
+                name=each.name,
+                protocol=each.protocol,
+                bound=str(HostPort(each.host, self._ports[each.name])),
+                advertised=str(found.get(each.name, "")),
+                for_brokers=not config.lone and each.name == config.inter_broker_listener,
+                anonymous=config.is_anonymous(each),
+                remote=not each.is_loopback,
+            )
+
     def _tls_of_links(self, endpoint: Endpoint) -> ssl.SSLContext | None:
         """As this broker's own listener of that name has it: the one for brokers is alike on all of them."""
         if not Address(*endpoint).encrypts:
@@ -562,6 +578,7 @@ class Broker:
             store=config["zookeeper.connect"] or "",
             levels=self._world.levels,
             level=lambda: self._level if clustered is None else clustered.member.level,
+            addresses=tuple(self._listener_reports()),
         )
         schemas = self._make_schema_book(image)
         audit_partition = AuditPartition(self._replicas, self._clock)

@@ -18,7 +18,7 @@ import structlog
 
 from headrace import __version__
 from headrace.cluster.image import NO_LEADER, ClusterImage, PartitionState, Topic
-from headrace.health import Code, HealthReport, Problem, Severity, problem
+from headrace.health import Code, HealthReport, ListenerReport, Problem, Severity, problem
 from headrace.health.report import worst_first
 from headrace.net.clock import Clock
 from headrace.net.pacing import paced
@@ -137,7 +137,9 @@ class BrokerHealth:
         store: str = "",
         levels: LevelRange = SUPPORTED,
         level: Callable[[], int] = lambda: FIRST,
+        addresses: tuple[ListenerReport, ...] = (),
     ) -> None:
+        self._addresses = addresses
         self._broker_id = broker_id
         self._cluster_id = image.cluster_id
         self._is_controller = is_controller
@@ -228,6 +230,7 @@ class BrokerHealth:
                 "feature_level_min": self._levels.min,
                 "feature_level_max": self._levels.max,
             },
+            listeners=self._addresses,
         )
 
     @property

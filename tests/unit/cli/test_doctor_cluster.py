@@ -14,7 +14,7 @@ from headrace.cli.doctor.cluster import CHECKS, Thresholds, store_of, store_prob
 from headrace.cli.doctor.gateways import check_gateways
 from headrace.cli.doctor.machine import Finding, Status
 from headrace.cli.doctor.zookeeper import assess_server, read_answer
-from headrace.health import Code
+from headrace.health import Code, ListenerReport
 from headrace.net.address import Address
 from headrace.ops.inspection import Inspection, OpenProducer, OpenTransaction
 from headrace.ops.overview import ClusterView
@@ -57,6 +57,37 @@ def with_view(seen: ClusterView, **more: Any) -> Inspection:
 @pytest.mark.parametrize("check", CHECKS)
 def test_a_cluster_that_is_well_passes_every_check(check: str) -> None:
     assert only(check, inspected(topics={"orders": SAFE, "payments": SAFE})).status is OK
+
+
+def listener(name: str, **facts: Any) -> ListenerReport:
+    values: dict[str, Any] = {"bound": "10.0.0.1:1", "advertised": "h:1", "for_brokers": False, "anonymous": False}
+    return ListenerReport(**{"name": name, "protocol": "SSL", "remote": True, **values, **facts})
+
+
+def with_listeners(*each: tuple[ListenerReport, ...]) -> Inspection:
+    reports: dict[str, Any] = {
+        f"b{at}": {"health": replace(health(at), listeners=found)} for at, found in enumerate(each, 1)
+    }
+    return inspected(sample(10, **reports))
+
+
+def test_listeners_that_are_alike_and_closed_are_well() -> None:
+    near = listener("PLAINTEXT", anonymous=True, remote=False)
+    both = (listener("INSIDE", for_brokers=True), listener("OUTSIDE"), near)
+    finding = only("listeners", with_listeners(both, both))
+    assert (finding.status, finding.found) == (OK, "INSIDE, OUTSIDE, PLAINTEXT on 2 broker(s)")
+
+
+def test_a_listener_that_is_open_to_all_or_lacking_on_a_broker_is_told() -> None:
+    open_one = listener("PLAINTEXT", anonymous=True)
+    found = findings("listeners", with_listeners((open_one, listener("OUTSIDE")), (listener("PLAINTEXT"),)))
+    assert [(each.status, each.found) for each in found] == [
+        (WARN, "broker 1 lets everybody in: PLAINTEXT at 10.0.0.1:1"),
+        (FAIL, "broker 2 has no listener OUTSIDE, which others have"),
+    ]
+    first, second = (listener("A", for_brokers=True), listener("B")), (listener("A"), listener("B", for_brokers=True))
+    finding = only("listeners", with_listeners(first, second))
+    assert finding.found == "brokers reach each other at different listeners: A, B"
 
 
 def test_a_broker_that_does_not_answer_is_critical_with_its_reason() -> None:

@@ -31,6 +31,20 @@ def test_workers_have_numbers_ports_and_directories_of_their_own() -> None:
     assert [w.settings["log.dirs"] for w in workers] == [f"/var/lib/headrace/broker-{n}" for n in (101, 102, 103)]
 
 
+def test_each_listener_of_a_worker_has_the_port_after_that_of_the_one_before() -> None:
+    two = {"listeners": "SASL_SSL://0.0.0.0:9092,PLAINTEXT://127.0.0.1:9192"}
+    told = {"advertised_listeners": "SASL_SSL://h:9092,PLAINTEXT://127.0.0.1:9192"}
+    workers = plan_workers(config(**two, **told), 2, "m")
+    assert [w.settings["listeners"] for w in workers] == [
+        "SASL_SSL://0.0.0.0:9092,PLAINTEXT://127.0.0.1:9192",
+        "SASL_SSL://0.0.0.0:9093,PLAINTEXT://127.0.0.1:9193",
+    ]
+    assert workers[1].settings["advertised.listeners"] == "SASL_SSL://h:9093,PLAINTEXT://127.0.0.1:9193"
+    near = config(listeners="SASL_SSL://h:9092,PLAINTEXT://127.0.0.1:9093")
+    with pytest.raises(Failure, match="let ports be 2 apart"):
+        plan_workers(near, 2, "m")
+
+
 def test_the_rack_of_all_workers_is_their_machine_unless_it_is_given() -> None:
     assert {w.settings["broker.rack"] for w in plan_workers(config(), 4, "machine-1")} == {"machine-1"}
     assert {w.settings["broker.rack"] for w in plan_workers(config(broker_rack="eu-1a"), 4, "m")} == {"eu-1a"}

@@ -13,7 +13,7 @@ import pytest
 from headrace.cluster import feed as feed_module
 from headrace.cluster.entries import EntryKind
 from headrace.cluster.feed import Feed, FeedPosition
-from headrace.cluster.image import BrokerNode, ClusterImage, PartitionState, Topic
+from headrace.cluster.image import BrokerNode, ClusterImage, Endpoint, PartitionState, Topic
 from headrace.cluster.subscriber import Subscriber
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.testing.loop import run_virtual
@@ -268,6 +268,44 @@ def test_who_is_not_what_it_was_is_named() -> None:
         setting.feed.brokers_changed()
         await setting.follow()
         assert setting.told.gone[-1] == {2, 3}
+
+    run_virtual(main)
+
+
+INSIDE = Endpoint("INSIDE", "SSL", "h", 2)
+PLAIN = Endpoint("PLAINTEXT", "PLAINTEXT", "h", 1)
+
+
+def test_listeners_of_brokers_are_told_before_the_brokers_as_a_setting_that_older_releases_pass_over() -> None:
+    async def main() -> None:
+        setting = Setting()
+        two = BrokerNode(id=1, host="h", port=1, epoch=5, endpoints=(PLAIN, INSIDE), inter_broker="INSIDE")
+        one = BrokerNode(id=2, host="h", port=1, epoch=6, endpoints=(PLAIN,), inter_broker="PLAINTEXT")
+        setting.source.brokers = {1: two, 2: one}
+        answer = await setting.ask()
+        (kind, what, *_), (brokers, nodes) = answer["changes"][:2]
+        assert (kind, what, brokers) == ("configs", "endpoints", "brokers")
+        assert nodes == [[1, "h", 1, None, 5], [2, "h", 1, None, 6]], "as releases with one listener read it"
+        await setting.follow()
+        assert setting.image.brokers == {1: two, 2: one}
+        setting.source.brokers = {1: replace(two, epoch=9, endpoints=(PLAIN,), inter_broker=""), 2: one}
+        setting.feed.brokers_changed()
+        await setting.follow()
+        assert setting.told.gone[-1] == {1}
+        assert [each.name for each in setting.image.brokers[1].endpoints] in (["PLAINTEXT"], [])
+        assert setting.image.reachable("INSIDE") <= {1, 2}
+
+    run_virtual(main)
+
+
+def test_a_cluster_in_which_all_have_one_plain_listener_tells_of_none() -> None:
+    async def main() -> None:
+        setting = Setting()
+        setting.source.brokers = {1: BrokerNode(id=1, host="h", port=1, epoch=5, endpoints=(PLAIN,))}
+        answer = await setting.ask()
+        assert [change[0] for change in answer["changes"]] == ["brokers", "ids_deleted"]
+        await setting.follow()
+        assert setting.image.brokers[1].endpoint("ANY") == Endpoint("ANY", "", "h", 1)
 
     run_virtual(main)
 

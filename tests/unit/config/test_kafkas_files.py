@@ -117,7 +117,6 @@ def test_nodes_of_a_quorum_do_not_start_each_alone(given: dict[str, str], words:
     [
         ("authorizer.class.name", "com.example.Authorizer", "headrace, org.apache.kafka"),
         ("super.users", "alice", "User:alice;User:bob"),
-        ("zookeeper.ssl.client.enable", "true", "no TLS yet"),
         ("remote.log.storage.system.enable", "true", "tiered storage"),
         ("create.topic.policy.class.name", "com.example.Policy", "Java"),
         ("log.cleaner.enable", "false", "always compacted"),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.health import Code, HealthReport, NotAReport, Severity, problem
+from headrace.health import Code, HealthReport, ListenerReport, NotAReport, Severity, problem
 from headrace.health.problem import KINDS
 from headrace.health.report import worst_first
 
@@ -18,11 +18,28 @@ REPORT = HealthReport(
     ready=False,
     problems=worst_first(PROBLEMS),
     numbers={"partitions": 3, "load": 0.5},
+    listeners=(
+        ListenerReport(
+            name="INSIDE",
+            protocol="SSL",
+            bound="[::1]:9091",
+            advertised="",
+            for_brokers=True,
+            anonymous=False,
+            remote=False,
+        ),
+    ),
 )
 
 
 def test_a_report_is_the_same_after_json() -> None:
     assert HealthReport.from_json(json.loads(json.dumps(REPORT.to_json()))) == REPORT
+
+
+def test_a_report_of_a_release_that_does_not_tell_of_listeners_has_none() -> None:
+    values = REPORT.to_json()
+    del values["listeners"]
+    assert HealthReport.from_json(values) == replace(REPORT, listeners=())
 
 
 def test_the_worst_problem_comes_first_and_is_the_severity() -> None:

@@ -16,7 +16,7 @@ from headrace.protocol.fetch import Response
 from headrace.server.connection import Connection, Parts
 from headrace.server.connection_counts import Caps, ConnectionCounts
 from headrace.server.descriptors import divide
-from headrace.server.listener import Listener
+from headrace.server.listener import Listener, Listeners
 
 from .test_deadlines import until
 
@@ -93,6 +93,41 @@ def test_a_connection_that_would_take_a_descriptor_of_the_logs_is_refused() -> N
     kept, logged = asyncio.run(connected(Caps(1000, 1000, limit), 60, lambda held: len(held.connections) > 2))
     assert 2 < kept < 20
     assert logged == ["connections refused"]
+
+
+async def filled(caps: Caps) -> tuple[int, int]:
+    """How many connections two listeners of one broker have, and have refused, once two have come to each."""
+    loop = asyncio.get_running_loop()
+    counts = ConnectionCounts(loop, lambda: caps)
+    kept = [
+        Listener(
+            loop,
+            TcpNetwork(),
+            frame_limit=1000,
+            counts=counts,
+            idle_seconds=600,
+            on_read_failure=lambda _: None,
+            name=name,
+        )
+        for name in ("INSIDE", "OUTSIDE")
+    ]
+    clients = []
+    for listener in kept:
+        port = listener.bind("127.0.0.1", 0)
+        listener.start(serve)
+        clients += [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
+    found = Listeners(kept)
+    await until(lambda: found.accepted + found.refused == 4)
+    assert {connection.listener_name for connection in found.connections} == {"INSIDE", "OUTSIDE"}
+    numbers = found.count, found.refused
+    for client in clients:
+        client.close()
+    found.close()
+    return numbers
+
+
+def test_the_listeners_of_a_broker_share_their_caps() -> None:
+    assert asyncio.run(filled(Caps(3, 1000))) == (3, 1)
 
 
 def test_a_flood_of_refused_connections_is_one_line_in_the_log() -> None:

@@ -1,8 +1,9 @@
 """A cluster in tables, and the same for programs."""
 
+from collections.abc import Iterator
 from typing import Any
 
-from headrace.health import HealthReport
+from headrace.health import HealthReport, ListenerReport
 from headrace.ops.health_reports import BrokerReports, Unheard, complaints
 from headrace.ops.overview import BrokerView, ClusterView, PartitionView, Problem, Sizes, progress_of
 
@@ -24,6 +25,7 @@ def show(view: ClusterView, sizes: Sizes, rate: int | None, reports: BrokerRepor
         say(f"throttle     {shown_bytes(rate)}/s for replicas that catch up")
     say("")
     _show_brokers(view, sizes)
+    _show_listeners(view, reports)
     lines = list(complaints(reports))
     if lines:
         say("")
@@ -101,6 +103,39 @@ def _show_brokers(view: ClusterView, sizes: Sizes) -> None:
     )
 
 
+def _listeners(report: HealthReport | Unheard | None) -> tuple[ListenerReport, ...]:
+    return report.listeners if isinstance(report, HealthReport) else ()
+
+
+def _show_listeners(view: ClusterView, reports: BrokerReports) -> None:
+    """Where there is more to say than that each broker has one, which is PLAINTEXT."""
+    found = [(broker.id, each) for broker in view.brokers for each in _listeners(reports.get(broker.id))]
+    if all(each.name == "PLAINTEXT" for _, each in found):
+        return
+    say("")
+    say_table(
+        ("BROKER", "LISTENER", "PROTOCOL", "LISTENS AT", "FOUND AT", ""),
+        [
+            (
+                broker,
+                each.name,
+                each.protocol,
+                each.bound,
+                each.advertised or "-",
+                "; ".join(_facts(each)),
+            )
+            for broker, each in found
+        ],
+    )
+
+
+def _facts(listener: ListenerReport) -> Iterator[str]:
+    if listener.for_brokers:
+        yield "for brokers"
+    if listener.anonymous and listener.remote:
+        yield bad("open to all")
+
+
 def _remark(broker: BrokerView, view: ClusterView) -> str:
     if not broker.is_alive:
         return bad("not alive")
@@ -165,6 +200,7 @@ def as_values(view: ClusterView, sizes: Sizes, rate: int | None, reports: Broker
                 "in_sync": view.in_sync_on(b.id),
                 "bytes": sum(sizes[b.id].values()) if b.id in sizes else None,
                 "health": _as_values(reports.get(b.id)),
+                "listeners": [each._asdict() for each in _listeners(reports.get(b.id))],
             }
             for b in view.brokers
         ],

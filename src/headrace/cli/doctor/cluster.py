@@ -111,6 +111,39 @@ def _answering(found: Inspection) -> Iterator[tuple[str, BrokerReading]]:
             yield f"broker {broker}", reading
 
 
+def check_listeners(inspection: Inspection) -> Iterator[Finding]:
+    """Who could come in, and whether all brokers have the listeners that clients are told of."""
+    check = "listeners"
+    known = {
+        name: reading.health.listeners
+        for name, reading in _answering(inspection)
+        if reading.health is not None and reading.health.listeners
+    }
+    if not known:
+        yield ok(check, "not told: these brokers are of an earlier release, or Apache Kafka's")
+        return
+    every = {each.name for listeners in known.values() for each in listeners if each.advertised}
+    problems = 0
+    for name, listeners in known.items():
+        lacking = sorted(every - {each.name for each in listeners if each.advertised})
+        if lacking:
+            problems += 1
+            advice = "who asks on it is told of no leader there: give all brokers the same listeners"
+            yield fail(check, f"{name} has no listener {', '.join(lacking)}, which others have", advice)
+        exposed = [f"{each.name} at {each.bound}" for each in listeners if each.anonymous and each.remote]
+        if exposed:
+            problems += 1
+            advice = "clients need not show who they are: use SASL_SSL, or SSL with ssl.client.auth=required"
+            yield warn(check, f"{name} lets everybody in: {', '.join(exposed)}", advice)
+    between = {each.name for listeners in known.values() for each in listeners if each.for_brokers}
+    if len(between) > 1:
+        problems += 1
+        advice = "while brokers move from one to the other this is fine; else set inter.broker.listener.name alike"
+        yield warn(check, f"brokers reach each other at different listeners: {', '.join(sorted(between))}", advice)
+    if not problems:
+        yield ok(check, f"{', '.join(sorted(every))} on {len(known)} broker(s)")
+
+
 def check_partitions(inspection: Inspection) -> Iterator[Finding]:
     """Offline, under min ISR, under-replicated: by the metadata, and by what brokers report beyond it."""
     check = "partitions"
@@ -392,6 +425,7 @@ def _number(text: str | None) -> int | None:
 
 CHECKS: Final[dict[str, Callable[[Inspection, Thresholds], Iterator[Finding]]]] = {
     "brokers": lambda found, _: check_brokers(found),
+    "listeners": lambda found, _: check_listeners(found),
     "partitions": lambda found, _: check_partitions(found),
     "disk": lambda found, _: check_disk(found),
     "clock": lambda found, _: check_clock(found),

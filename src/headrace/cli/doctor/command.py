@@ -25,6 +25,7 @@ WARNING, CRITICAL = 1, 2
 """Exit codes of a cluster's checks; those of monitoring plugins."""
 _NAMES: Final = (
     "brokers",
+    "listeners",
     "partitions",
     "store",
     "gateways",
