@@ -44,7 +44,7 @@ class Entrance:
                 answer = b""
                 while piece := sock.recv(65536):
                     answer += piece
-            except ConnectionError:
+            except OSError:
                 return b""
         return answer
 
@@ -62,7 +62,7 @@ class Entrance:
                 sock.shutdown(socket.SHUT_WR)
                 while sock.recv(65536):
                     pass
-            except ConnectionError:
+            except OSError:
                 pass
 
 
