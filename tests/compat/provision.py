@@ -119,8 +119,9 @@ def _node(cache: Path) -> tuple[str, list[str]]:
     return node, [node, str(inside / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
 
 
-def kafkajs(cache: Path) -> Factory:
-    """kafkajs with a codec package for each compression it leaves out."""
+def node_with_kafkajs(cache: Path) -> tuple[str, dict[str, str]]:
+    """Node, and the environment in which its programs find kafkajs with a codec package for each compression it leaves
+    out."""
     node, npm = _node(cache)
     # Nothing is built here: the codecs are plain JavaScript or come built.
     options = ["install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix"]
@@ -128,12 +129,18 @@ def kafkajs(cache: Path) -> Factory:
         cache / f"kafkajs-{_digest(' '.join(_NODE_PACKAGES).encode())}",
         lambda directory: _run([*npm, *options, str(directory), *_NODE_PACKAGES], "npm install"),
     )
+    return node, {"NODE_PATH": str(home / "node_modules")}
+
+
+def kafkajs(cache: Path) -> Factory:
+    """kafkajs on Node."""
+    node, environment = node_with_kafkajs(cache)
     from .clients.process import KafkajsDriver
 
     command = [node, str(_HERE / "node" / "driver.js")]
     membership = Membership(
         command=(node, str(_HERE / "node" / "member.js")),
-        environment={"NODE_PATH": str(home / "node_modules")},
+        environment=environment,
         no_patterns="kafkajs matches an expression once, when it subscribes",
         no_static="kafkajs has no static members",
         no_cooperative="kafkajs has no cooperative assignor",

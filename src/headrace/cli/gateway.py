@@ -126,6 +126,11 @@ def _mechanism(name: str | None) -> str | None:
 def _require_account(settings: "Settings") -> None:
     if settings.own is not None and settings.mechanism is None:
         raise bad_input("--user is of no use without --sasl-mechanism")
+    if settings.own is not None and settings.mechanism == "OAUTHBEARER":
+        raise bad_input(
+            "--user has no token for --sasl-mechanism OAUTHBEARER: name SCRAM-SHA-512 there, which the brokers must "
+            "have too; callers' bearer tokens go out as OAUTHBEARER all the same"
+        )
 
 
 def _refuse_open(settings: "Settings", place: "Listen") -> None:

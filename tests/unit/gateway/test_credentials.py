@@ -1,5 +1,6 @@
 """Callers are the brokers' users, and nobody else's guests."""
 
+import asyncio
 import base64
 import json
 import subprocess
@@ -28,6 +29,7 @@ from headrace.web.problem import Problem
 from headrace.web.routes import Reply, Routes
 from tests.support.asgi import Asker, conversation, scope_of
 from tests.support.gateways import GatewayProcess
+from tests.support.logins import ALICE, PASSWORD, SCRAM, Issuer, login_settings
 
 USERS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -271,3 +273,49 @@ def test_a_subscription_lends_no_right_of_the_gateways_own_user() -> None:
             assert made.status == 201, made.body
 
         conversation(broker.bootstrap, talk, mechanism="PLAIN", own=OWN, push_allow=("127.0.0.1",))
+
+
+@pytest.fixture(scope="module")
+def issuer(tmp_path_factory: pytest.TempPathFactory) -> Issuer:
+    return Issuer(tmp_path_factory.mktemp("issuer"))
+
+
+@pytest.fixture(scope="module")
+def everything(issuer: Issuer) -> Iterator[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("FIRST_DELAY", "LONGEST_DELAY", "LONGEST_PAUSE"):
+            patch.setattr(f"headrace.security.failed_logins.{name}", 0.01)
+        with Broker(login_settings(issuer, connections_max_reauth_ms="1500")) as broker:
+            yield broker.bootstrap
+
+
+@pytest.mark.parametrize("mechanism", SCRAM)
+def test_names_and_passwords_go_to_the_brokers_by_scram_which_they_never_see(
+    everything: str, issuer: Issuer, mechanism: str
+) -> None:
+    async def talk(ask: Asker) -> None:
+        alice, topic = basic(ALICE, PASSWORD), f"by-{mechanism.lower()}"
+        assert (await ask("POST", "/api/v1/topics", {"name": topic}, alice)).status == 201
+        assert (await ask("POST", f"/topics/{topic}", "x", alice)).status == 200
+        for wrong in (basic(ALICE, "guess"), basic("nobody", PASSWORD)):
+            assert (await ask("POST", f"/topics/{topic}", "x", wrong)).status == 401
+        bearer = {"Authorization": f"Bearer {issuer.token()}"}
+        assert (await ask("POST", f"/topics/{topic}", "x", bearer)).status == 200
+        for token in (issuer.token(seconds=-60), issuer.token(aud="another"), "no.token.atall"):
+            answer = await ask("POST", f"/topics/{topic}", "x", {"Authorization": f"Bearer {token}"})
+            assert answer.status == 401, answer.body
+        assert (await ask("GET", "/readyz")).status == 200
+
+    conversation(everything, talk, mechanism=mechanism, own=Account(username=ALICE, password=PASSWORD))
+
+
+def test_requests_go_on_when_sessions_end(everything: str) -> None:
+    async def talk(ask: Asker) -> None:
+        alice = basic(ALICE, PASSWORD)
+        assert (await ask("POST", "/api/v1/topics", {"name": "sessions"}, alice)).status == 201
+        until = asyncio.get_running_loop().time() + 3.5
+        while asyncio.get_running_loop().time() < until:
+            answer = await ask("POST", "/topics/sessions", "x", alice)
+            assert answer.status == 200, answer.body
+
+    conversation(everything, talk, mechanism="SCRAM-SHA-512", own=Account(username=ALICE, password=PASSWORD))
