@@ -117,9 +117,9 @@ async def filled(caps: Caps) -> tuple[int, int]:
         listener.start(serve)
         clients += [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
     found = Listeners(kept)
-    await until(lambda: found.accepted + found.refused == 4)
+    await until(lambda: found.accepted + counts.refusals.total() == 4)
     assert {connection.listener_name for connection in found.connections} == {"INSIDE", "OUTSIDE"}
-    numbers = found.count, found.refused
+    numbers = found.count, counts.refusals.total()
     for client in clients:
         client.close()
     found.close()
