@@ -159,6 +159,8 @@ def test_a_broker_without_the_listener_is_left_out_of_answers_on_it() -> None:
             assert {(p.error_code, p.leader_id) for p in topic.partitions} == {(0, 0), (0, 1)}
         described = await client.ask(outside, ApiKey.DESCRIBE_CLUSTER, 1, DESCRIBE)
         assert {b.broker_id for b in described.brokers} == {0, 2}
+        assert {metadata.controller_id, described.controller_id} <= {0, 1, 2}
+        assert described.controller_id != 1, "a controller that cannot be reached there"
         paged = {"topics": [{"name": TOPIC}], "response_partition_limit": 10, "cursor": None}
         pages = await client.ask(outside, ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, paged)
         assert [p.error_code for p in pages.topics[0].partitions] == [0, ErrorCode.listener_not_found]

@@ -178,7 +178,7 @@ def test_a_port_in_use_is_named(start: Start) -> None:
     [("no-such-host.invalid:0", "is not known here"), ("192.0.2.1:0", "no address of this machine")],
 )
 def test_a_host_of_another_is_named(start: Start, listen: str, reason: str) -> None:
-    code, errors = ended(start("broker", "--listen", listen))
+    code, errors = ended(start("broker", "--listen", listen, "--allow-anonymous"))
     assert (code, errors.count("\n")) == (2, 1)
     assert reason in errors
 

@@ -15,14 +15,23 @@ EndOf = Callable[[int], int]
 """How far a follower has come, by broker; -1 where that is not known."""
 
 
-def reader_for(rack: str, offset: int, state: PartitionState, brokers: Mapping[int, BrokerNode], end_of: EndOf) -> int:
+def reader_for(
+    rack: str,
+    offset: int,
+    state: PartitionState,
+    brokers: Mapping[int, BrokerNode],
+    end_of: EndOf,
+    listener: str = "",
+) -> int:
     """The broker for a consumer in a rack that is at an offset; `NOBODY` where it is best served by the leader.
 
-    Whom it is sent to must hold the offset: one that does not would answer that there is no such offset.
+    Whom it is sent to must hold the offset: one that does not would answer that there is no such offset. And it must
+    have the listener that the consumer is told addresses of.
     """
     if not rack or _rack(state.leader, brokers) == rack:
         return NOBODY
     near = [r for r in state.isr if r != state.leader and _rack(r, brokers) == rack and end_of(r) >= offset]
+    near = [r for r in near if brokers[r].endpoint(listener) is not None]
     return max(near, key=lambda r: (end_of(r), -r), default=NOBODY)
 
 

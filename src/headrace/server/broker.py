@@ -140,7 +140,7 @@ class Broker:
     def bootstrap(self) -> str:
         """Where clients connect, with the port that was really bound."""
         advertised = self.config.advertised
-        return f"{advertised.host}:{self._ports.get(advertised.name, advertised.port)}"
+        return str(HostPort(advertised.host, self._ports.get(advertised.name, advertised.port)))
 
     @property
     def replicas(self) -> ReplicaManager:
@@ -482,7 +482,9 @@ class Broker:
             frame_limit=int(config["socket.request.max.bytes"]),
             counts=counts.of_listener(
                 lambda: _own_caps(config, address.name),
-                is_for_brokers=len(config.listeners) > 1 and address.name == config.inter_broker_listener,
+                is_for_brokers=config.is_inter_broker_listener_set
+                and len(config.listeners) > 1
+                and address.name == config.inter_broker_listener,
             ),
             idle_seconds=int(config.of_listener(address.name, "connections.max.idle.ms")) / 1000,
             on_read_failure=lambda error: self._replicas.read_failed(error),  # noqa: PLW0108 - it comes later

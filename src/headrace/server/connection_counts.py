@@ -113,8 +113,8 @@ class ConnectionCounts:
     def refusal(self, fd: int, address: str, *, is_broker: bool = False) -> Refusal | None:
         """Why a connection is not taken; None when it is."""
         caps = self._caps()
-        if is_broker:
-            caps = caps._replace(remote_address=ANY_NUMBER, remote_rate=ANY_NUMBER)
+        if is_broker:  # not to be kept out by clients, however many there are; what is set for its listener holds
+            caps = caps._replace(all=caps.descriptors, remote_address=ANY_NUMBER, remote_rate=ANY_NUMBER)
         if self._all >= caps.all:
             return Refusal(
                 RefusalReason.BROKER,

@@ -55,3 +55,11 @@ class RequestInfo(NamedTuple):
     """Whether it has shown a delegation token only."""
     listener: str = ""
     """The name of the listener on which it came: the answer has brokers' addresses there."""
+
+
+def reachable_controller(ctx: Context, info: RequestInfo) -> int:
+    """The controller, as whoever asks is told: this broker, which forwards to it, where it has not the listener."""
+    image = ctx.image
+    controller = image.brokers.get(image.controller_id)
+    is_reached = controller is None or controller.endpoint(info.listener) is not None
+    return image.controller_id if is_reached else ctx.config.node_id

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.cluster.image import BrokerNode, PartitionState
+from headrace.cluster.image import BrokerNode, Endpoint, PartitionState
 from headrace.replication.replica_selector import NOBODY, reader_for
 
 BROKERS = {
@@ -40,3 +40,14 @@ def test_one_that_does_not_live_is_not_chosen() -> None:
 def test_one_that_does_not_have_the_offset_yet_is_not_chosen() -> None:
     assert reader("b", offset=110) == 3
     assert reader("b", offset=121) == NOBODY
+
+
+def test_one_without_the_listener_of_the_consumer_is_not_chosen() -> None:
+    state = PartitionState(replicas=(1, 2), isr=(1, 2), leader=1)
+    inside = Endpoint("INSIDE", "PLAINTEXT", "h", 1)
+    brokers = {
+        1: BrokerNode(id=1, host="h", port=1, rack="a"),
+        2: BrokerNode(id=2, host="h", port=1, rack="b", endpoints=(inside,)),
+    }
+    found = [reader_for("b", 0, state, brokers, lambda _: 10, listener) for listener in ("INSIDE", "OUTSIDE")]
+    assert found == [2, NOBODY]

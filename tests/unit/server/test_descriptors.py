@@ -95,7 +95,7 @@ def test_a_connection_that_would_take_a_descriptor_of_the_logs_is_refused() -> N
     assert logged == ["connections refused"]
 
 
-async def filled(caps: Caps) -> tuple[int, int]:
+async def filled(caps: Caps, *, is_for_brokers: bool = False) -> tuple[int, int]:
     """How many connections two listeners of one broker have, and have refused, once two have come to each."""
     loop = asyncio.get_running_loop()
     counts = ConnectionCounts(loop, lambda: caps)
@@ -104,12 +104,12 @@ async def filled(caps: Caps) -> tuple[int, int]:
             loop,
             TcpNetwork(),
             frame_limit=1000,
-            counts=counts,
+            counts=counts.of_listener(lambda: Caps(1000, 1000), is_for_brokers=is_for_brokers and name == "INSIDE"),
             idle_seconds=600,
             on_read_failure=lambda _: None,
             name=name,
         )
-        for name in ("INSIDE", "OUTSIDE")
+        for name in ("OUTSIDE", "INSIDE")
     ]
     clients = []
     for listener in kept:
@@ -128,6 +128,10 @@ async def filled(caps: Caps) -> tuple[int, int]:
 
 def test_the_listeners_of_a_broker_share_their_caps() -> None:
     assert asyncio.run(filled(Caps(3, 1000))) == (3, 1)
+
+
+def test_however_many_clients_there_are_brokers_come_in_on_their_own_listener() -> None:
+    assert asyncio.run(filled(Caps(2, 1000), is_for_brokers=True)) == (4, 0)
 
 
 def test_a_flood_of_refused_connections_is_one_line_in_the_log() -> None:

@@ -14,6 +14,7 @@ from tests.support.cli import Run, run
 
 __all__ = ["run"]
 
+PLAIN = "PLAINTEXT:PLAINTEXT,SECOND:PLAINTEXT"
 MAP = "INSIDE:PLAINTEXT,OUTSIDE:SASL_PLAINTEXT"
 LOGIN = {
     "security.protocol": "SASL_PLAINTEXT",
@@ -64,6 +65,15 @@ def test_the_commands_show_each_listener(run: Run) -> None:
         assert [each["anonymous"] for each in values["listeners"]] == [True, False]
         checked = json.loads(run("doctor", "-b", broker.bootstrap, "--check", "listeners", "--json").stdout)
         assert "INSIDE, OUTSIDE" in json.dumps(checked)
+
+
+def test_a_listener_at_an_ipv6_address_is_told_in_brackets() -> None:
+    with Broker(
+        {"listeners": "PLAINTEXT://[::1]:0,SECOND://127.0.0.1:0", "listener.security.protocol.map": PLAIN}
+    ) as broker:
+        assert broker.bootstrap.startswith("[::1]:")
+        (found,) = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=20).brokers.values()
+        assert found.host == "::1"
 
 
 def test_all_listeners_are_given_back_when_one_cannot_be_had() -> None:

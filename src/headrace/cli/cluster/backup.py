@@ -20,7 +20,7 @@ from headrace.protocol.levels import SUPPORTED
 from headrace.storage import checkpoints
 from headrace.storage.disk import DirectoryLocked, RealDisk, StorageError
 
-from ..broker import read_config, secrets
+from ..broker import secrets
 from ..console import ExitCode, Failure, bad_input, note, say, say_json
 from ..logs import LogFormat, LogLevel, configure_logs
 
@@ -69,8 +69,15 @@ def place(store: str | None, data: Path | None = None, config: Path | None = Non
 
 def _settings(config: Path | None) -> "BrokerConfig | None":
     """Those of a broker, where they are given, or the environment has what ZooKeeper wants to know."""
+    from headrace.config import BrokerConfig, ConfigError
+
     given = secrets()
-    return None if config is None and not given else read_config(config, given)
+    try:
+        if config is not None:
+            return BrokerConfig.from_file(config, overrides=given)
+        return BrokerConfig.parse(given) if given else None
+    except ConfigError as error:
+        raise bad_input(str(error)) from error
 
 
 def _access(settings: "BrokerConfig") -> "ZooKeeperAccess":
@@ -89,6 +96,9 @@ def secure_store(where: Place, *, is_open: bool, json: bool) -> None:
         raise bad_input(
             "whose is it to be? Give the brokers' settings with --config, or HEADRACE_ZOOKEEPER_AUTH=USER:PASSWORD"
         )
+
+    if where.store is not None and not where.store.removeprefix(_SCHEME).partition("/")[2].strip("/"):
+        raise bad_input(f"--store {where} has no path: what a cluster keeps at the top is not its own alone")
 
     async def change() -> int:
         async with _opened(where, for_writing=False) as store:

@@ -24,7 +24,7 @@ from headrace.replication.partition import Partition
 from headrace.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 from headrace.storage.disk import StorageError
 
-from ..context import Context, RequestInfo
+from ..context import Context, RequestInfo, reachable_controller
 from .authorized import NOT_ASKED, cluster_operations, may, require, require_cluster
 
 BROKERS: Final = 1
@@ -40,7 +40,7 @@ async def handle_describe_cluster(ctx: Context, request: Any, info: RequestInfo)
         "error_message": None,
         "endpoint_type": asked,
         "cluster_id": image.cluster_id,
-        "controller_id": image.controller_id,
+        "controller_id": reachable_controller(ctx, info),
         "brokers": (),
         "cluster_authorized_operations": NOT_ASKED,
     }

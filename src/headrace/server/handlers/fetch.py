@@ -75,6 +75,8 @@ class Terms(NamedTuple):
     rack: str
     may_read: Callable[[str], bool] | None
     """Which topics whoever fetches may read, where not all."""
+    listener: str = ""
+    """That it came on."""
 
 
 class Read(NamedTuple):
@@ -269,7 +271,7 @@ class FetchHandler:
             follower = followers.get(broker)
             return -1 if follower is None else follower.end
 
-        reader = reader_for(terms.rack, interest.offset, partition.state, brokers, end_of)
+        reader = reader_for(terms.rack, interest.offset, partition.state, brokers, end_of, terms.listener)
         if reader == NOBODY:
             return None
         found = partition.read(
@@ -317,6 +319,7 @@ class Fetch:
             leader_only=request.version < FIRST_WITH_RACK,
             rack=getattr(entity, "rack_id", ""),
             may_read=None if handler.reads is None else _reader(handler.reads, request.connection),
+            listener=request.connection.listener_name,
         )
         limits = request.connection.limits
         self._limits = None if limits is None or limits.fetch is None else limits

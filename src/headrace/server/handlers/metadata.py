@@ -33,7 +33,7 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.security.acl import AclOperation, ResourceType
 
-from ..context import Context, RequestInfo
+from ..context import Context, RequestInfo, reachable_controller
 from ..dispatch import Handler
 from .authorized import NOT_ASKED, cluster_operations, is_free, may, may_see, operations, require
 from .metadata_cache import Reach, TopicCache, assemble, describe_partition, encode_topic
@@ -104,7 +104,7 @@ def _cluster(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
             if (endpoint := broker.endpoint(info.listener)) is not None
         ],
         "cluster_id": image.cluster_id,
-        "controller_id": image.controller_id,
+        "controller_id": reachable_controller(ctx, info),
         "cluster_authorized_operations": cluster_operations(ctx, info) if wants_operations else NOT_ASKED,
         "error_code": ErrorCode.none,
     }
