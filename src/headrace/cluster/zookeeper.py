@@ -277,8 +277,9 @@ class ZooKeeperStore:
     async def _warn_where_open(self) -> None:
         if self._access.sets_acl and await self._is_open(self._root):
             log.warning(
-                "what ZooKeeper has already is open to all; `headrace cluster secure-store` makes it the brokers' own",
+                "store open to all",
                 path=self._root,
+                advice="`headrace cluster secure-store` makes what is there already the brokers' own",
             )
 
     async def _is_open(self, path: str) -> bool:
