@@ -131,6 +131,8 @@ class TlsStream:
                 count = self._receive(_LEAST_READ)
             except (BlockingIOError, InterruptedError):
                 return False
+            except ConnectionResetError:
+                count = 0
             if not count:
                 raise TlsFailure(self._ended_early())
             self._incoming.write(self._scratch.received[:count])
@@ -192,7 +194,7 @@ class TlsStream:
         return self._send_all(memoryview(run[0] if len(run) == 1 else b"".join(run))[:PIECE])
 
     def sendfile(self, file: int, position: int, count: int) -> int:
-        """As `os.sendfile` does, at most `TURN` bytes; 0 where the file ends. `OSError` of the file or of the socket."""
+        """As `os.sendfile` does, at most `TURN` bytes; 0 where the file ends. `OSError` of the file or the socket."""
         if self._unsent:
             self._push()
         if self._owed:
