@@ -33,6 +33,7 @@ _STEP: Final = 32 * 1024
 _LEAST_READ: Final = RECORD + 512
 _MOST_UNASKED: Final = 64 * 1024
 """Bytes that are kept of what TLS itself answers (key updates, alerts) for someone who does not read them."""
+_MOST_PARTS: Final = 64
 _MOST_FRUITLESS: Final = 64 * 1024
 """Bytes in which there is nothing to read: a record has 16 KiB at most, a key update costs as much as a request."""
 _PASSES: Final = 4
@@ -164,7 +165,7 @@ class TlsStream:
         self.has_more = count == len(buffer)
         if self._outgoing.pending:
             self._push_quietly()
-            if self._unsent_bytes > _MOST_UNASKED and not self._owed:
+            if self._unsent_bytes > _MOST_UNASKED + (2 * PIECE if self._owed else 0):
                 raise TlsFailure("it makes TLS answer, and reads no answers")
         if count or self._has_ended:
             return count
@@ -296,13 +297,13 @@ class TlsStream:
         """Hand over to the system what waits; `BlockingIOError` where it does not take all of it."""
         unsent = self._unsent
         while unsent:
-            sent = self._sock.sendmsg(unsent)
+            sent = self._sock.sendmsg(unsent[:_MOST_PARTS])
             self._unsent_bytes -= sent
             if not self._unsent_bytes:
                 unsent.clear()
                 return
             done = 0
-            while sent >= len(unsent[done]):
+            while done < len(unsent) and sent >= len(unsent[done]):
                 sent -= len(unsent[done])
                 done += 1
             del unsent[:done]
