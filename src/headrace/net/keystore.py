@@ -6,6 +6,7 @@ Every `ValueError` names the setting, the file, and what to do.
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -36,11 +37,12 @@ class Certificate(NamedTuple):
     begins: datetime
 
 
-class Store(NamedTuple):
-    """A keystore or truststore, as it was read."""
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A keystore or truststore, as it was read: PEM."""
 
     certificates: tuple[str, ...]
-    key: str | None
+    key: str | None = field(repr=False)
 
 
 def read_pem(setting: str, text: str) -> Store:

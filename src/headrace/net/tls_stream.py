@@ -25,12 +25,15 @@ from .network import Buffer, Socket
 
 PIECE: Final = 256 * 1024
 """Bytes that are received, read from a file, or encrypted and sent in one call."""
+TURN: Final = 3 * PIECE
+"""Bytes of a file that are sent before others have their turn: 0.3 ms."""
 RECORD: Final = 16 * 1024
 _STEP: Final = 32 * 1024
 """Bytes that are given to a BIO at a time."""
 _LEAST_READ: Final = RECORD + 512
 _MOST_UNASKED: Final = 64 * 1024
 """Bytes that are kept of what TLS itself answers (key updates, alerts) for someone who does not read them."""
+_MOST_PARTS: Final = 64
 _MOST_FRUITLESS: Final = 64 * 1024
 """Bytes in which there is nothing to read: a record has 16 KiB at most, a key update costs as much as a request."""
 _PASSES: Final = 4
@@ -129,6 +132,8 @@ class TlsStream:
                 count = self._receive(_LEAST_READ)
             except (BlockingIOError, InterruptedError):
                 return False
+            except ConnectionResetError:
+                count = 0
             if not count:
                 raise TlsFailure(self._ended_early())
             self._incoming.write(self._scratch.received[:count])
@@ -160,7 +165,7 @@ class TlsStream:
         self.has_more = count == len(buffer)
         if self._outgoing.pending:
             self._push_quietly()
-            if self._unsent_bytes > _MOST_UNASKED and not self._owed:
+            if self._unsent_bytes > _MOST_UNASKED + (2 * PIECE if self._owed else 0):
                 raise TlsFailure("it makes TLS answer, and reads no answers")
         if count or self._has_ended:
             return count
@@ -190,13 +195,24 @@ class TlsStream:
         return self._send_all(memoryview(run[0] if len(run) == 1 else b"".join(run))[:PIECE])
 
     def sendfile(self, file: int, position: int, count: int) -> int:
-        """As `os.sendfile` does; 0 where the file ends. `OSError` of the file or of the socket."""
+        """As `os.sendfile` does, at most `TURN` bytes; 0 where the file ends. `OSError` of the file or the socket."""
         if self._unsent:
             self._push()
         if self._owed:
             return self._paid()
-        held = self._scratch.file[: min(count, PIECE)]
-        return self._send_all(held[: os.preadv(file, [held], position)])
+        sent, count = 0, min(count, TURN)
+        while sent < count:
+            held = self._scratch.file[: min(count - sent, PIECE)]
+            read = os.preadv(file, [held], position + sent)
+            if not read:
+                break
+            try:
+                sent += self._send_all(held[:read])
+            except BlockingIOError:
+                if not sent:
+                    raise
+                break  # what is owed now is paid by the next call
+        return sent
 
     def close(self) -> None:
         """Say that nothing more comes, where that can be said, and end the connection. Safe to call twice."""
@@ -281,13 +297,13 @@ class TlsStream:
         """Hand over to the system what waits; `BlockingIOError` where it does not take all of it."""
         unsent = self._unsent
         while unsent:
-            sent = self._sock.sendmsg(unsent)
+            sent = self._sock.sendmsg(unsent[:_MOST_PARTS])
             self._unsent_bytes -= sent
             if not self._unsent_bytes:
                 unsent.clear()
                 return
             done = 0
-            while sent >= len(unsent[done]):
+            while done < len(unsent) and sent >= len(unsent[done]):
                 sent -= len(unsent[done])
                 done += 1
             del unsent[:done]

@@ -276,6 +276,19 @@ def test_key_updates_are_followed_and_answered(tmp_path: Path) -> None:
     assert pair.peer.heard(pair.far) == b"answer"  # after the server's own key update
 
 
+def test_who_asks_for_key_updates_between_bytes_and_reads_nothing_is_cut_off(tmp_path: Path) -> None:
+    """Also while an answer waits: what TLS has to say itself is bounded."""
+    pair = Pair()
+    client = updating(pair, tmp_path)
+    with pytest.raises(BlockingIOError):  # noqa: PT012
+        while True:
+            pair.stream.send(bytes(PIECE))
+    with pytest.raises(TlsFailure, match="reads no answers"):  # noqa: PT012
+        for _ in range(40_000):
+            pair.far.sendall(client.one(asks=True) + client.data(b"x"))
+            pair.stream.recv_into(memoryview(bytearray(100)))
+
+
 @pytest.mark.parametrize("asks", [True, False])
 def test_who_sends_key_updates_without_end_is_cut_off(tmp_path: Path, asks: bool) -> None:
     pair = Pair()

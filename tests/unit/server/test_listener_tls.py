@@ -14,6 +14,8 @@ from structlog.testing import capture_logs
 from headrace.config import BrokerConfig, ConfigError
 from headrace.health import Code
 from headrace.metrics.exposition import render
+from headrace.net.keystore import read_pem
+from headrace.net.tls import ServerTls, ServerTlsSettings
 from headrace.server.broker import Broker
 from headrace.server.tls import ListenerTls
 from tests.support.certificates import Authority
@@ -192,6 +194,13 @@ def test_every_form_of_keystore_is_read(tmp_path: Path) -> None:
     ]
     for form in forms:
         assert made(BrokerConfig({"listeners": "SSL://127.0.0.1:0", **form})).tls.certificate.subject == "CN=old"
+
+
+def test_no_secret_is_shown() -> None:
+    settings = ServerTlsSettings(certificate_chain=OLD.chain_pem, key=OLD.key_pem(), key_password="hunter2")
+    for shown in (repr(settings), repr(read_pem("x", OLD.key_pem() + OLD.chain_pem)), repr(ServerTls(settings))):
+        assert "hunter2" not in shown
+        assert "PRIVATE KEY" not in shown
 
 
 JKS = b"\xfe\xed\xfe\xed\x00\x00\x00\x02"
