@@ -4,7 +4,7 @@ Users of PLAIN stand in the settings; users of SCRAM and delegation tokens are t
 for `open`. Failed logins are counted by address, whichever listener they come to.
 """
 
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, Event
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,6 +18,7 @@ from headrace.protocol.scram import SCRAM_MECHANISMS
 from headrace.security.failed_logins import FailedLogins
 from headrace.security.sasl import PLAIN, Mechanism, PlainUsers, plain, users_of
 from headrace.security.sasl.credentials import ScramUsers
+from headrace.security.sasl.exchange import once_ready
 from headrace.security.sasl.oauthbearer import OAUTHBEARER, TokenRules, oauthbearer
 from headrace.security.sasl.scram import scram
 from headrace.security.sasl.tokens import DelegationTokens
@@ -43,6 +44,8 @@ class Sasl:
         self._workers = workers
         self._on_login = on_login
         self._failed_logins = FailedLogins()
+        self.is_known: Event | None = None
+        """Set once this broker knows the users of its cluster, where that comes later than its first client."""
         self._users: ScramUsers
         self._tokens: DelegationTokens
         self._authenticators: list[Authenticator] = []
@@ -91,11 +94,16 @@ class Sasl:
             return plain(self._plain_users(listener))
         if name == OAUTHBEARER:
             return self._oauthbearer(listener)
-        return scram(
+        mechanism = scram(
             SCRAM_MECHANISMS[name],
             lambda mechanism, user: self._users.find(mechanism, user),  # noqa: PLW0108 - they come later
             lambda mechanism, token_id: self._tokens.find(mechanism, token_id),  # noqa: PLW0108
         )
+        return once_ready(mechanism, lambda: self.is_known is None or self.is_known.is_set(), self._until_known)
+
+    async def _until_known(self) -> None:
+        if self.is_known is not None:
+            await self.is_known.wait()
 
     def _plain_users(self, listener: str) -> PlainUsers:
         users = users_of(self._config.of_listener(listener, JAAS_CONFIG, PLAIN) or "")
