@@ -8,8 +8,10 @@ from asyncio import AbstractEventLoop, Event
 from collections.abc import Sequence
 from typing import Final
 
+import structlog
+
 from headrace.cluster.image import ClusterImage
-from headrace.config import BrokerConfig, ConfigError
+from headrace.config import BrokerConfig, ConfigError, shown
 from headrace.config.per_listener import names_for
 from headrace.config.sasl import ENABLED_MECHANISMS, JAAS_CONFIG, JWKS_URL, MAX_REAUTH_MS, TOKEN_KEY
 from headrace.net.clock import Clock
@@ -27,6 +29,8 @@ from .authentication import Authenticator, LoginCounts, OnLogin
 from .world import Workers
 
 _OAUTH: Final = "sasl.oauthbearer."
+
+log = structlog.get_logger(__name__)
 
 
 class Sasl:
@@ -122,6 +126,10 @@ class Sasl:
         url = self._config.of_listener(listener, JWKS_URL, OAUTHBEARER)
         if not url:
             raise ConfigError(f"Nobody could log in by OAUTHBEARER at listener {listener}: set {JWKS_URL}")
+        if url.startswith("http://"):
+            log.warning(
+                "keys of OAuth tokens come without TLS: who changes them on the way can be any user", url=shown(url)
+            )
         from headrace.security.sasl.keys import KeyBook, fetch_keys  # takes memory that other brokers save
 
         book = KeyBook(
