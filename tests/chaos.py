@@ -16,12 +16,15 @@ TESTS = [sys.executable, "-m", "pytest", "-q"]
 LONG = [*TESTS, "-m", "long and not kafka"]
 KAFKA = [*TESTS, "-m", "kafka"]
 
+_LOGINS = ["tests/unit/server/test_hostile_logins.py", "tests/unit/server/test_logins_of_others.py"]
+_WITHOUT_LOGINS = [f"--ignore={path}" for path in _LOGINS]
+
 PARTS: dict[str, list[str]] = {
     "wild": [*WILD, "--seeds", "100000:102000", "--jobs", "2"],
     "ablations": [*WILD, "--ablations", "--jobs", "2"],
     "tls-entrance": [sys.executable, "-m", "tests.fuzz.tls_entrance", "--cases", "120000"],
     "kernels": [*FUZZ, "--cases", "5000000", "--jobs", "2"],
-    "simulated": [*LONG, "tests/cluster/test_simulated_faults.py", "tests/unit"],
+    "simulated": [*LONG, "tests/cluster/test_simulated_faults.py", "tests/unit", *_WITHOUT_LOGINS],
     "store": [
         *LONG,
         "tests/cluster/test_zookeeper_store.py",
@@ -38,6 +41,8 @@ PARTS: dict[str, list[str]] = {
     "links": [*LONG, "tests/faults/test_cluster_links.py"],
     "transactions": [*LONG, "tests/faults/test_transactions_kill.py"],
     "newcomer": [*LONG, "tests/processes/test_newcomer.py"],
+    "logins": [*LONG, *_LOGINS],
+    "logins-kafka": [*KAFKA, "tests/unit/server/test_scram_of_apache_kafka.py"],
     "acls-kafka": [*KAFKA, "tests/unit/server/test_acls_of_apache_kafka.py"],
     "spark-source": [*LONG, "tests/spark/test_source_failover.py"],
     "spark-evolution": [*LONG, "tests/spark/test_evolution.py", "tests/spark/test_registry_outage.py"],

@@ -246,9 +246,22 @@ class Authenticator:
             pass
         if slot.connection.is_closed:
             return
-        step = self._step(progress, token)
-        verdict = step if isinstance(step, Done | AuthenticationFailed) else refused(progress.mechanism)
-        self._judge(_Login(slot=slot, mechanism=progress.mechanism, reply=reply, verdict=verdict))
+        self._follow(progress, slot, reply, self._step(progress, token))
+
+    def _follow(
+        self, progress: _Progress, slot: Slot, reply: Reply, step: Challenge | Wait | Done | AuthenticationFailed
+    ) -> None:
+        """Do what follows from a token after the wait for it. Who would have to wait again is to come back: that is no
+        wrong password."""
+        connection = slot.connection
+        if isinstance(step, Wait):
+            log.warning("login given up", peer=connection.peer, mechanism=progress.mechanism)
+            connection.close()
+        elif isinstance(step, Challenge):
+            slot.answer(reply.challenge(step.token))
+            connection.release()
+        else:
+            self._judge(_Login(slot=slot, mechanism=progress.mechanism, reply=reply, verdict=step))
 
     def _step(self, progress: _Progress, token: bytes) -> Challenge | Wait | Done | AuthenticationFailed:
         assert progress.exchange is not None

@@ -522,6 +522,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         config, rng, clustered = self.config, self._rng, self._clustered
         self._throttling = Throttling(self._quotas, loop.time, perf_counter_ns)
+        self._sasl.is_known = None if clustered is None else clustered.member.is_ready
         self._groups = GroupCoordinator(
             settings=GroupSettings.of(config),
             image=image,

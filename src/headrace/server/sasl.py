@@ -4,12 +4,14 @@ Users of PLAIN stand in the settings; users of SCRAM and delegation tokens are t
 for `open`. Failed logins are counted by address, whichever listener they come to.
 """
 
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, Event
 from collections.abc import Sequence
 from typing import Final
 
+import structlog
+
 from headrace.cluster.image import ClusterImage
-from headrace.config import BrokerConfig, ConfigError
+from headrace.config import BrokerConfig, ConfigError, shown
 from headrace.config.per_listener import names_for
 from headrace.config.sasl import ENABLED_MECHANISMS, JAAS_CONFIG, JWKS_URL, MAX_REAUTH_MS, TOKEN_KEY
 from headrace.net.clock import Clock
@@ -18,6 +20,7 @@ from headrace.protocol.scram import SCRAM_MECHANISMS
 from headrace.security.failed_logins import FailedLogins
 from headrace.security.sasl import PLAIN, Mechanism, PlainUsers, plain, users_of
 from headrace.security.sasl.credentials import ScramUsers
+from headrace.security.sasl.exchange import once_ready
 from headrace.security.sasl.oauthbearer import OAUTHBEARER, TokenRules, oauthbearer
 from headrace.security.sasl.scram import scram
 from headrace.security.sasl.tokens import DelegationTokens
@@ -26,6 +29,8 @@ from .authentication import Authenticator, LoginCounts, OnLogin
 from .world import Workers
 
 _OAUTH: Final = "sasl.oauthbearer."
+
+log = structlog.get_logger(__name__)
 
 
 class Sasl:
@@ -43,6 +48,8 @@ class Sasl:
         self._workers = workers
         self._on_login = on_login
         self._failed_logins = FailedLogins()
+        self.is_known: Event | None = None
+        """Set once this broker knows the users of its cluster, where that comes later than its first client."""
         self._users: ScramUsers
         self._tokens: DelegationTokens
         self._authenticators: list[Authenticator] = []
@@ -91,11 +98,16 @@ class Sasl:
             return plain(self._plain_users(listener))
         if name == OAUTHBEARER:
             return self._oauthbearer(listener)
-        return scram(
+        mechanism = scram(
             SCRAM_MECHANISMS[name],
             lambda mechanism, user: self._users.find(mechanism, user),  # noqa: PLW0108 - they come later
             lambda mechanism, token_id: self._tokens.find(mechanism, token_id),  # noqa: PLW0108
         )
+        return once_ready(mechanism, lambda: self.is_known is None or self.is_known.is_set(), self._until_known)
+
+    async def _until_known(self) -> None:
+        if self.is_known is not None:
+            await self.is_known.wait()
 
     def _plain_users(self, listener: str) -> PlainUsers:
         users = users_of(self._config.of_listener(listener, JAAS_CONFIG, PLAIN) or "")
@@ -114,6 +126,10 @@ class Sasl:
         url = self._config.of_listener(listener, JWKS_URL, OAUTHBEARER)
         if not url:
             raise ConfigError(f"Nobody could log in by OAUTHBEARER at listener {listener}: set {JWKS_URL}")
+        if url.startswith("http://"):
+            log.warning(
+                "keys of OAuth tokens come without TLS: who changes them on the way can be any user", url=shown(url)
+            )
         from headrace.security.sasl.keys import KeyBook, fetch_keys  # takes memory that other brokers save
 
         book = KeyBook(

@@ -4,8 +4,10 @@ import asyncio
 import base64
 import hmac
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any, Final
 
 import pytest
@@ -319,3 +321,44 @@ def test_keys_are_read_from_a_file(tmp_path: Path) -> None:
     file.write_bytes(bytes(2 << 20))
     with pytest.raises(KeysUnavailable, match="larger"):
         fetch_keys(file.as_uri())
+
+
+class Site(BaseHTTPRequestHandler):
+    """Serves keys, and what is none."""
+
+    def do_GET(self) -> None:
+        if self.path == "/garbage":
+            self.wfile.write(b"what is this")
+            return
+        self.send_response({"/keys": 200, "/large": 200, "/moved": 302}.get(self.path, 404))
+        self.send_header("Location", "/keys")
+        self.end_headers()
+        self.wfile.write(bytes(2 << 20) if self.path == "/large" else published(RSA))
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def site() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Site) as server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_keys_come_from_a_server_and_from_nowhere_it_points_to(site: str) -> None:
+    assert parse_keys(fetch_keys(f"{site}/keys")).find("one", "RS256") is not None
+    for path, words in (("/moved", "302"), ("/absent", "404"), ("/large", "larger"), ("/garbage", "what is this")):
+        with pytest.raises(KeysUnavailable, match=words):
+            fetch_keys(f"{site}{path}")
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:1/", "http://", "http://[", "http://a b/", "ftp://127.0.0.1/", "file:///"]
+)
+def test_an_address_that_leads_nowhere_gives_no_keys(url: str) -> None:
+    with pytest.raises(KeysUnavailable):
+        fetch_keys(url)

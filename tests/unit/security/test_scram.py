@@ -1,6 +1,8 @@
 """SCRAM on the broker's side: who knows the password comes in, everybody else learns nothing."""
 
+import hmac
 from base64 import b64decode
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -113,6 +115,29 @@ def test_nobody_comes_in_with_the_keys_that_are_made_up_for_unknown_users() -> N
     proof = sign(ScramMechanism.SHA_256, bytes(32), message)
     with pytest.raises(AuthenticationFailed):
         exchange.step(f"{without_proof},p={encoded(proof)}".encode())
+
+
+def test_an_unknown_user_costs_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    digest, work = hmac.digest, Counter[str]()
+
+    def counted(key: bytes, message: bytes, name: str) -> bytes:
+        work["digests"] += 1
+        return digest(key, message, name)
+
+    def cost_of(user: str) -> int:
+        client = ScramClient("SCRAM-SHA-256", user, "wrong")
+        exchange = begun()
+        first = client.first()
+        work.clear()
+        challenge = exchange.step(first)
+        before, final = work["digests"], client.answer(challenge.token if isinstance(challenge, Challenge) else b"")
+        work.clear()
+        with pytest.raises(AuthenticationFailed):
+            exchange.step(final)
+        return before + work["digests"]
+
+    monkeypatch.setattr(hmac, "digest", counted)
+    assert cost_of("alice") == cost_of("mallory") > 0
 
 
 FIRSTS: Final = {

@@ -14,7 +14,7 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 from headrace.protocol.scram import ScramMechanism
 from headrace.security.sasl.credentials import ScramCredential, ScramUsers
-from headrace.security.sasl.exchange import AuthenticationFailed, Challenge, Done, Wait
+from headrace.security.sasl.exchange import AuthenticationFailed, Challenge, Done, Wait, once_ready
 from headrace.security.sasl.scram import FoundUser, scram
 from headrace.testing.client import SimulatedClient
 from headrace.testing.loop import run_virtual
@@ -282,6 +282,26 @@ def test_scram_takes_two_steps_each_time(password: str) -> None:
 
     mechanism = scram(ScramMechanism.SHA_512, scram_users().find, no_tokens)
     played(play, mechanisms={"SCRAM-SHA-512": mechanism})
+
+
+@pytest.mark.parametrize("seconds", [1, 100])
+def test_who_comes_before_the_users_are_known_waits_and_is_not_told_of_a_wrong_password(seconds: int) -> None:
+    async def play(site: Site) -> None:
+        asyncio.get_running_loop().call_later(seconds, known.set)
+        exchange = Scram("SCRAM-SHA-512", "alice", "s3cret")
+        await site.handshake("SCRAM-SHA-512")
+        if seconds > 15:
+            with pytest.raises(LinkClosed):
+                await site.authenticate(exchange.first())
+            return
+        challenge = await site.authenticate(exchange.first())
+        answer = await site.authenticate(exchange.answer(challenge.auth_bytes))
+        assert answer.error_code is ErrorCode.none
+        assert await site.is_served()
+
+    known = asyncio.Event()
+    inner = scram(ScramMechanism.SHA_512, scram_users().find, no_tokens)
+    played(play, mechanisms={"SCRAM-SHA-512": once_ready(inner, known.is_set, known.wait)})
 
 
 def test_nothing_else_is_served_between_the_steps() -> None:

@@ -40,9 +40,11 @@ class Done:
 class Wait:
     """Nothing can be said yet: the same token is to be given again once this is over."""
 
-    until: Callable[[], Awaitable[object]]
+    until: "Ready"
 
 
+Ready = Callable[[], Awaitable[object]]
+"""Returns when there is something to say."""
 Step = Challenge | Done | Wait
 
 
@@ -56,6 +58,23 @@ class Exchange(Protocol):
 
 Mechanism = Callable[[], Exchange]
 """Begins an exchange."""
+
+
+class _OnceReady:
+    def __init__(
+        self, exchange: Exchange, is_ready: Callable[[], bool], ready: Callable[[], Awaitable[object]]
+    ) -> None:
+        self._exchange = exchange
+        self._is_ready = is_ready
+        self._ready = ready
+
+    def step(self, token: bytes) -> Step:
+        return self._exchange.step(token) if self._is_ready() else Wait(self._ready)
+
+
+def once_ready(mechanism: Mechanism, is_ready: Callable[[], bool], ready: Ready) -> Mechanism:
+    """The same mechanism for when its users are known: nobody is told before that a password is wrong."""
+    return lambda: _OnceReady(mechanism(), is_ready, ready)
 
 
 def user_principal(name: str) -> str:

@@ -7,10 +7,10 @@ Where fetching fails the keys of before stay; where it never worked, there are n
 import asyncio
 import json
 import ssl
-import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -161,15 +161,15 @@ class KeyBook:
 
 def fetch_keys(url: str) -> bytes:
     """What a file:, http: or https: address leads to; no redirects. `KeysUnavailable` says what went wrong."""
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         if parts.scheme == "file":
             with Path(unquote(parts.path)).open("rb") as file:
                 data = file.read(MOST_BYTES + 1)
         else:
             data = _download(url)
-    except (OSError, ValueError) as error:
-        raise KeysUnavailable(f"{error}") from None
+    except (OSError, ValueError, HTTPException) as error:
+        raise KeysUnavailable(str(error) or type(error).__name__) from None
     if len(data) > MOST_BYTES:
         raise KeysUnavailable(f"it is larger than {MOST_BYTES} bytes")
     return data

@@ -5,6 +5,8 @@ broker keeps; neither leaves the brokers again, and only mechanisms and iteratio
 
 - Alter is carried out by the controller. Each user is answered for: what is wrong with one does not keep the others,
   but where one of a user's credentials cannot be changed none of this user's is.
+- Both mechanisms of a user can be changed in one request, as Kafka's own tool asks: Kafka did so with ZooKeeper, and
+  with KRaft takes it for a duplicate.
 - The same credential twice is DUPLICATE_RESOURCE, deleting what is not there RESOURCE_NOT_FOUND, an unknown mechanism
   UNSUPPORTED_SASL_MECHANISM; no name, iterations out of bounds or nothing to go by UNACCEPTABLE_CREDENTIAL.
 - With an authorizer, describing takes DESCRIBE on the cluster, and changing ALTER.
