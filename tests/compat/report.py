@@ -35,7 +35,7 @@ _TOOLS = (
 Tools for operators that other people made, each with a few commands as users type them: topics made, grown and
 described; settings of topics, brokers (also those that have no effect here), groups and subscriptions to client metrics
 set, shown and taken back; levels of loggers changed in the running broker; features, the quorum, API versions, log
-directories, offsets, elections and groups.
+directories, offsets, elections and groups; ACLs made, listed and removed.
 
 """
 )

@@ -241,7 +241,7 @@ def test_a_subscription_lends_no_right_of_the_gateways_own_user() -> None:
             "sasl.password": "own",
         }
         admin = AdminClient(client)
-        for future in admin.create_topics([NewTopic(name, 1, 1) for name in ("read", "letters")]).values():
+        for future in admin.create_topics([NewTopic(name, 1, 1) for name in ("read", "letters", "others")]).values():
             future.result(30)
 
         def allow(kind: ResourceType, name: str, operation: AclOperation) -> None:
@@ -261,15 +261,25 @@ def test_a_subscription_lends_no_right_of_the_gateways_own_user() -> None:
             }
             for kind, name, operation in (
                 (ResourceType.TOPIC, "read", AclOperation.READ),
+                (ResourceType.TOPIC, "letters", AclOperation.WRITE),
                 (ResourceType.GROUP, "hers", AclOperation.DESCRIBE),
                 (ResourceType.GROUP, "hers", AclOperation.READ),
-                (ResourceType.TOPIC, "letters", AclOperation.DESCRIBE),
-                (ResourceType.TOPIC, "letters", AclOperation.WRITE),
             ):
                 refused = await ask("POST", "/api/v1/subscriptions", wanted, alice)
                 assert refused.status == 403, (name, operation, refused.body)
                 allow(kind, name, operation)
             made = await ask("POST", "/api/v1/subscriptions", wanted, alice)
+            assert made.status == 201, made.body
+            another = {**wanted, "group": "hers-too", "dead_letter": "others"}
+            for kind, name, operation in (
+                (ResourceType.GROUP, "hers-too", AclOperation.READ),
+                (ResourceType.TOPIC, "others", AclOperation.DESCRIBE),
+                (ResourceType.TOPIC, "others", AclOperation.WRITE),
+            ):
+                refused = await ask("POST", "/api/v1/subscriptions", another, alice)
+                assert refused.status == 403, (name, operation, refused.body)
+                allow(kind, name, operation)
+            made = await ask("POST", "/api/v1/subscriptions", another, alice)
             assert made.status == 201, made.body
 
         conversation(broker.bootstrap, talk, mechanism="PLAIN", own=OWN, push_allow=("127.0.0.1",))
