@@ -6,13 +6,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from kio.index import load_request_schema
 
 from headrace.protocol.api import ApiKey
 from headrace.testing import Broker
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.handlers import build
 from tests.support.maven import Unavailable
-from tests.support.wire import Wire, load_request_schema
+from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.long, pytest.mark.kafka]
 
