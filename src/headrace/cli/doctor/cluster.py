@@ -130,18 +130,17 @@ def check_listeners(inspection: Inspection) -> Iterator[Finding]:
             problems += 1
             advice = "who asks on it is told of no leader there: give all brokers the same listeners"
             yield fail(check, f"{name} has no listener {', '.join(lacking)}, which others have", advice)
-        exposed = [f"{each.name} at {each.bound}" for each in listeners if each.anonymous and each.remote]
-        if exposed:
-            problems += 1
-            advice = "clients need not show who they are: use SASL_SSL, or SSL with ssl.client.auth=required"
-            yield warn(check, f"{name} lets everybody in: {', '.join(exposed)}", advice)
     between = {each.name for listeners in known.values() for each in listeners if each.for_brokers}
     if len(between) > 1:
         problems += 1
         advice = "while brokers move from one to the other this is fine; else set inter.broker.listener.name alike"
         yield warn(check, f"brokers reach each other at different listeners: {', '.join(sorted(between))}", advice)
     if not problems:
-        yield ok(check, f"{', '.join(sorted(every))} on {len(known)} broker(s)")
+        opened = sorted(
+            {each.name for listeners in known.values() for each in listeners if each.anonymous and each.remote}
+        )
+        allowed = f"; {', '.join(opened)} open to all, as was allowed" if opened else ""
+        yield ok(check, f"{', '.join(sorted(every))} on {len(known)} broker(s){allowed}")
 
 
 def check_partitions(inspection: Inspection) -> Iterator[Finding]:
