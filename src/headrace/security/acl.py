@@ -309,6 +309,15 @@ def entries_of(values: EntryValues) -> Iterator[AclEntry]:
     return (entry for entry in map(acl_of, values) if entry is not None)
 
 
+def taken(asked: AclFilter, name: str, values: EntryValues) -> tuple[ResourcePattern, list[AclEntry]] | None:
+    """The ACLs of an entry that a filter takes; None where it takes none."""
+    resource = resource_of(name)
+    if resource is None or not asked.takes_resource(resource):
+        return None
+    entries = [entry for entry in entries_of(values) if asked.takes_entry(entry)]
+    return (resource, entries) if entries else None
+
+
 # What several ACLs come to
 
 

@@ -24,7 +24,6 @@ from .acl import (
     OPERATIONS,
     WILDCARD,
     AclEntry,
-    AclFilter,
     AclOperation,
     PatternType,
     PermissionType,
@@ -202,17 +201,6 @@ class Authorizer:
             for operation in OPERATIONS[resource_type]
             if self.would_allow(principal, host, operation, resource_type, name)
         )
-
-    def bindings(self, asked: AclFilter) -> dict[ResourcePattern, list[AclEntry]]:
-        """The ACLs that a filter takes, by their resources."""
-        found: dict[ResourcePattern, list[AclEntry]] = {}
-        for name, values in self._image.entries[EntryKind.ACL].items():
-            resource = resource_of(name)
-            if resource is not None and asked.takes_resource(resource):
-                entries = [entry for entry in entries_of(values) if asked.takes_entry(entry)]
-                if entries:
-                    found[resource] = entries
-        return found
 
     def _new_decisions(self, operation: AclOperation, resource_type: ResourceType) -> Decisions:
         def decide_one(principal: str, host: str, name: str) -> tuple[bool, bool]:

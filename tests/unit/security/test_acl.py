@@ -22,6 +22,7 @@ from headrace.security.acl import (
     entry_name,
     member,
     resource_of,
+    taken,
 )
 
 ENTRY = AclEntry(principal="User:alice", host="*", operation=AclOperation.READ, permission=PermissionType.ALLOW)
@@ -69,6 +70,16 @@ def test_a_filter_takes_what_kafkas_takes(pattern: PatternType, name: str | None
     there = [topics("orders"), topics("*"), prefix("ord"), prefix("pay")]
     asked = AclFilter(type=ResourceType.TOPIC, pattern=pattern, name=name)
     assert {resource.name for resource in there if asked.takes_resource(resource)} == taken
+
+
+def test_of_what_is_kept_a_filter_takes_entries_by_their_resources() -> None:
+    values = {entry_key(ENTRY): "", entry_key(replace(ENTRY, principal="User:bob")): "", "of a later release": ""}
+    asked = AclFilter(pattern=PatternType.MATCH, name="orders", principal="User:alice")
+    for resource in (topics("orders"), topics("*"), prefix("ord")):
+        assert taken(asked, entry_name(resource), values) == (resource, [ENTRY])
+    assert taken(asked, entry_name(prefix("pay")), values) is None
+    assert taken(AclFilter(principal="User:carol"), entry_name(topics("orders")), values) is None
+    assert taken(AclFilter(), "GALAXY:LITERAL:a", values) is None
 
 
 def test_a_filter_looks_at_every_part_of_an_acl() -> None:

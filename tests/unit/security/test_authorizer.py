@@ -15,7 +15,6 @@ from headrace.security.acl import (
     CLUSTER_NAME,
     AclBinding,
     AclEntry,
-    AclFilter,
     AclOperation,
     PatternType,
     PermissionType,
@@ -254,13 +253,6 @@ def test_whether_any_resource_is_allowed_is_reckoned_as_by_kafka(bindings: list[
 def test_a_super_user_may_with_any_and_everyone_where_no_acl_is_needed() -> None:
     assert authorizer(acl("*", Op.ALL, denied=True)).allows_any("User:root", HERE, Op.WRITE, TOPIC)
     assert authorizer(allows_without_acls=True).allows_any("User:alice", HERE, Op.WRITE, TOPIC)
-
-
-def test_the_acls_that_are_asked_for_are_told_by_their_resources() -> None:
-    found = authorizer(acl(), acl(who="User:bob"), acl("*", Op.ALL), acl("ord", prefixed=True))
-    described = found.bindings(AclFilter(pattern=PatternType.MATCH, name="orders", principal="User:alice"))
-    assert {resource.name: len(entries) for resource, entries in described.items()} == {"orders": 1, "*": 1, "ord": 1}
-    assert found.bindings(AclFilter(name="none")) == {}
 
 
 # Against a model

@@ -36,6 +36,7 @@ from headrace.security.acl import (
     entry_name,
     member,
     resource_of,
+    taken,
 )
 
 from ..context import Context, RequestInfo
@@ -56,11 +57,13 @@ async def handle_describe_acls(ctx: Context, request: Any, info: RequestInfo) ->
     require_cluster(ctx, info, AclOperation.DESCRIBE)
     if ctx.authorizer is None:
         raise CodedError(ErrorCode.security_disabled, "No Authorizer is configured on the broker")
-    found = ctx.authorizer.bindings(_filter(request))
-    resources = [
-        {**_resource(resource), "acls": [_entry(entry) for entry in entries]}
-        async for resource, entries in paced(found.items())
-    ]
+    asked = _filter(request)
+    resources = []
+    async for name, values in paced(list(ctx.image.entries[EntryKind.ACL].items())):
+        found = taken(asked, name, values)
+        if found is not None:
+            resource, entries = found
+            resources.append({**_resource(resource), "acls": [_entry(entry) for entry in entries]})
     return {"throttle_time": 0, **_NONE, "resources": resources}
 
 

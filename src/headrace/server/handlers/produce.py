@@ -410,13 +410,12 @@ class ProduceHandler:
             if name is None:
                 raise CodedError(ErrorCode.unknown_topic_id)
         assert name is not None
-        writes, connection = self._writes, request.connection
-        if (
-            writes is not None
-            and (connection.principal, connection.peer, name) not in writes.granted
-            and not self._may_write(connection, name)
-        ):
-            raise CodedError(ErrorCode.topic_authorization_failed)
+        writes = self._writes
+        if writes is not None:
+            connection = request.connection
+            asked = (connection.principal, connection.peer, name)
+            if asked not in writes.granted and not self._may_write(connection, name):
+                raise CodedError(ErrorCode.topic_authorization_failed)
         if acks not in _ACKS:
             raise CodedError(ErrorCode.invalid_required_acks, f"acks is {acks}; it can be -1, 0 or 1")
         partition = self._replicas.partition(name, index)
