@@ -621,8 +621,7 @@ class Broker:
         def changed() -> None:
             dispatcher.throttle = self._throttling if self._quotas.is_on else None
             for connection in self._listeners.connections:
-                connection.limits = connection.limited_client = None
-                connection.unmute()
+                connection.forget_limits()
 
         due = False
 

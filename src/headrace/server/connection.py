@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from .authentication import Authenticator
     from .handshakes import Handshakes
 
+UNRESOLVED: Final = -2
+"""The size of no client id."""
 _NUMBERS: Final = count(1)
 
 log = structlog.get_logger(__name__)
@@ -127,6 +129,7 @@ class Connection:
         "last_read_at",
         "last_sent_at",
         "limited_client",
+        "limited_size",
         "limits",
         "listener_name",
         "number",
@@ -176,8 +179,10 @@ class Connection:
         """Batches that were refused to producers, who may have sent on meanwhile."""
         self.limits: Limits | None = None
         """What its latest request was limited to; always None where there are no quotas."""
-        self.limited_client: bytes | None = None
+        self.limited_client: bytes | memoryview | None = None
         """The client id that `limits` are of; None where that is to be looked up."""
+        self.limited_size = UNRESOLVED
+        """Its size."""
         self.opened_at = now
         self.last_read_at = now
         self.last_sent_at = now
@@ -247,6 +252,12 @@ class Connection:
         self.is_held = False
         self._is_blocked = self._unmuting is not None
         self._wake_soon()
+
+    def forget_limits(self) -> None:
+        """Quotas have changed: look them up with the next request, and let nobody wait for what was."""
+        self.limits = self.limited_client = None
+        self.limited_size = UNRESOLVED
+        self.unmute()
 
     def mute(self, seconds: float) -> None:
         """Read and serve nothing more for so long; what was asked is answered. Of two mutes the longer counts."""
@@ -452,7 +463,7 @@ class Connection:
             self._work()
 
     def _work(self) -> None:
-        self._turn_ns = self._now_ns()
+        self._turn_ns = began = self._now_ns()
         self._is_serving = True
         try:
             self._serve_frames()
@@ -468,8 +479,15 @@ class Connection:
                 self._send()
             if self.times is not None:
                 self._account(self.times, 0)
+        if self.limits is not None:
+            self._spent(self.limits, began)
         if not self.is_closed:
             self._regulate()
+
+    def _spent(self, limits: Limits, since_ns: int) -> None:
+        """Time was spent on this client, which may have a quota of it."""
+        if limits.request is not None:
+            limits.took((self._now_ns() - since_ns) / 1e9, self._loop.time())
 
     def turn_to(self, times: ApiTimes) -> None:
         """The request that is served now is of another API than those before it."""
@@ -604,22 +622,16 @@ class Connection:
 
     def _writable(self) -> None:
         if not self.is_closed:
+            began = self._now_ns()
             self._send()
+            if self.limits is not None:
+                self._spent(self.limits, began)
         if not self.is_closed:
             if not self._out:
                 self._account_unblocked()
             self._work()
 
     def _send(self) -> None:
-        limits = self.limits
-        if limits is None or limits.request is None:
-            self._send_now()
-            return
-        began = self._now_ns()
-        self._send_now()
-        limits.request.charge((self._now_ns() - began) / 1e9, self._loop.time())
-
-    def _send_now(self) -> None:
         try:
             while self._out:
                 head = self._out[0]

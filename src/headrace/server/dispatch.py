@@ -53,6 +53,9 @@ MOST_ANSWERED: Final = 256 << 20
 """Bytes of an answer. What a million partitions are takes a fifth of it; who asks for much more wants to do harm."""
 _KNOWN: Final = frozenset(int(key) for key in ApiKey)
 _INTERNAL: Final = frozenset(int(key) for key in InternalApi)
+_PRODUCE: Final = int(ApiKey.PRODUCE)
+_SOMETIMES: Final = 15
+"""One less than a power of two: the requests after which it is looked again whose they are."""
 _SASL: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 _HEAD: Final = Struct(">hhih")
 _RESPONSE_HEAD: Final = Struct(">ii")
@@ -118,7 +121,7 @@ class Relay(Protocol):
 class Throttle(Protocol):
     """Who holds clients to their quotas: `throttling.Throttling`."""
 
-    def limits_of(self, connection: Connection, frame: memoryview, client_size: int) -> Limits | None: ...
+    def resolve(self, connection: Connection, client_id: memoryview, size: int) -> None: ...
 
     def serve(self, request: Request, handler: RawHandler, limits: Limits) -> Parts | None: ...
 
@@ -188,13 +191,18 @@ class Dispatcher:
             body = body + 1 if body < len(frame) and frame[body] == 0 else skip_tags(frame, body)
         request = Request(api_key, version, correlation_id, connection, frame, body)
         throttle, limits = self.throttle, None
-        if throttle is not None and connection.is_known and connection.peer_broker is None:
-            limits = throttle.limits_of(connection, frame, client_size)
+        if throttle is not None:
+            # A connection is one client's. Where a proxy shares it among some, that is seen now and then.
+            if client_size != connection.limited_size or not connection.requests & _SOMETIMES:
+                throttle.resolve(connection, frame[_HEAD.size : _HEAD.size + client_size], client_size)
+            limits = connection.limits
         if raw is not None:
             try:
-                if throttle is not None and limits is not None:
-                    return throttle.serve(request, raw, limits)
-                return raw(request)
+                if throttle is None or limits is None:
+                    return raw(request)
+                if api_key == _PRODUCE:
+                    limits.left -= len(frame)
+                return raw(request) if limits.left >= 0 else throttle.serve(request, raw, limits)
             except (ProtocolViolation, StorageError):
                 raise
             except Exception:

@@ -3,7 +3,7 @@
     quota                      what is counted                    when
     producer_byte_rate         bytes of Produce requests          as they come
     consumer_byte_rate         bytes of answers to Fetch          as they are sent
-    request_percentage         time of the event loop             for each request, and for sending: 100 is all of it
+    request_percentage         time of the event loop             for each turn of a connection: 100 is all of it
     controller_mutation_rate   partitions made and deleted        on the controller, by the handlers of topics
 
 As in Kafka since 2.0 the answer comes first, with the seconds in `throttle_time_ms`, and then nothing more is read from
@@ -31,8 +31,6 @@ from .monitoring.throttle_times import ThrottleTimes
 MUTATIONS: Final = frozenset({ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS})
 LEAST_FETCHED: Final = 64 * 1024
 """Bytes that one fetch may have at any rate: the rest is pause."""
-_CLIENT_AT: Final = 10
-"""Where a frame has its client id."""
 _I32: Final = Struct(">i")
 _THROTTLE: Final = "throttle_time"
 
@@ -48,24 +46,31 @@ class Throttling:
         self._now_ns = now_ns
         self.times = ThrottleTimes()
 
-    def limits_of(self, connection: Connection, frame: memoryview, client_size: int) -> Limits | None:
-        """What a request is limited to, by who sent it; the connection remembers it."""
-        client = frame[_CLIENT_AT : _CLIENT_AT + client_size] if client_size > 0 else b""
-        if connection.limited_client != client:
-            connection.limited_client = bytes(client)
-            user = connection.principal.partition(":")[2]
-            connection.limits = self._quotas.limits_of(user, str(client, "utf-8", "replace"))
-        return connection.limits
+    def resolve(self, connection: Connection, client_id: memoryview, size: int) -> None:
+        """Let a connection remember what its requests are limited to as long as they come from this client.
+
+        `size` is that of the client id, or -1 where there is none.
+        """
+        if connection.peer_broker is not None or not connection.is_known:
+            connection.limits = None
+            return
+        if connection.limited_client == client_id:
+            return
+        connection.limited_client = bytes(client_id)
+        connection.limited_size = size
+        user = connection.principal.partition(":")[2]
+        connection.limits = self._quotas.limits_of(user, str(client_id, "utf-8", "replace"))
 
     def serve(self, request: Request, handler: RawHandler, limits: Limits) -> Parts | None:
-        """Have a Produce or Fetch answered, and count it."""
+        """Have a Produce or Fetch answered whose client may owe something."""
         api_key, version, connection = request.api_key, request.version, request.connection
-        seconds = 0.0
-        if limits.produce is not None and api_key == ApiKey.PRODUCE:
-            seconds = limits.produce.charge(len(request.frame) + _I32.size, self._now())
-        began = self._now_ns()
+        now = self._now()
+        seconds = self._owed_time(limits, now)
+        if api_key == ApiKey.PRODUCE:
+            seconds = max(limits.produced(now), seconds)
+        else:
+            limits.looked_at()
         parts = handler(request)
-        seconds = max(seconds, self._took(limits, self._now_ns() - began))
         if seconds > 0:
             self._throttle(connection, limits, seconds)
             milliseconds = _milliseconds(seconds)
@@ -77,6 +82,8 @@ class Throttling:
 
     def work(self, info: RequestInfo, work: Work, limits: Limits, connection: Connection) -> Work:
         """The same for any other request, which runs alone on its connection."""
+        if limits.request is None and info.api_key not in MUTATIONS:
+            return work
 
         async def limited() -> Answer:
             clock = _Stopwatch(self._now_ns)
@@ -114,6 +121,11 @@ class Throttling:
         if seconds > 0:
             self._throttle(connection, limits, seconds)
             _tell(parts, ApiKey.FETCH, version, _milliseconds(seconds))
+
+    def _owed_time(self, limits: Limits, now: float) -> float:
+        if limits.request is None:
+            return 0.0
+        return min(limits.request.pause(now), self._quotas.longest_request_pause)
 
     def _took(self, limits: Limits, spent_ns: int) -> float:
         if limits.request is None:

@@ -6,6 +6,7 @@ Quotas are so small that who is over them would wait for minutes: what is seen a
 import select
 from collections.abc import Iterator
 from dataclasses import replace
+from struct import pack
 from typing import Any
 
 import pytest
@@ -206,3 +207,28 @@ def test_the_quota_of_a_user_holds_whatever_the_client_calls_itself(broker: Brok
 def test_both_apis_are_served_to_clients() -> None:
     assert SUPPORTED[ApiKey.DESCRIBE_CLIENT_QUOTAS][:2] == (0, 1)
     assert SUPPORTED[ApiKey.ALTER_CLIENT_QUOTAS][:2] == (0, 1)
+
+
+def test_each_client_of_a_shared_connection_is_seen_in_the_end(broker: Broker) -> None:
+    set_quotas(broker, {"client-id": "greedy"}, producer_byte_rate=SMALL)
+    with Wire(broker.bootstrap) as wire:
+        for number in range(64):
+            client = b"greedy" if number else b"modest"
+            wire.send(0, 9, produce_request("t", batch_of(b"v" * 1000)), client_id=client)
+            if throttle_ms(wire.receive(0, 9)):
+                return
+    raise AssertionError("it was never limited")
+
+
+def test_a_client_without_a_name_is_limited_as_its_user(broker: Broker) -> None:
+    set_quotas(broker, {"user": None, "client-id": None}, producer_byte_rate=SMALL)
+    with Wire(broker.bootstrap) as wire:
+        head = pack(">hhih", 0, 3, 1, -1)
+        body = encode_request(0, 3, _produce_values(LARGE))
+        wire.send_frame(head + body)
+        assert throttle_ms(wire.receive(0, 3))
+
+
+def _produce_values(value: bytes) -> dict[str, Any]:
+    data = {"name": "t", "partition_data": [{"index": 0, "records": batch_of(value)}]}
+    return {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": [data]}

@@ -36,6 +36,13 @@ class Bucket:
         self._level = level = max(level, self._least)
         return -level / self.rate
 
+    def take_some(self, seconds: float, now: float) -> float:
+        """Take out what the bucket fills with in so many seconds, or what there is."""
+        level = self._level_at(now)
+        taken = max(min(level, self.rate * seconds), 0.0)
+        self._level = level - taken
+        return taken
+
     def pause(self, now: float) -> float:
         """The seconds until the bucket is out of debt."""
         level = self._level_at(now)

@@ -12,6 +12,7 @@ user is each user's own, one for a user and the default client id is each pair's
 """
 
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Final, NamedTuple, TypeVar
 
 from headrace.cluster.entries import EntryKind, EntryValues
@@ -38,6 +39,7 @@ from .entities import (
 
 MOST_PAUSE_SECONDS: Final = 600.0
 """The longest that anybody waits because of bytes it has sent or got."""
+PREPAID_SECONDS: Final = 0.01
 MOST_BUCKETS: Final = 10_000
 """Of those who have no quota of their own; a client can call itself by any number of names."""
 
@@ -59,9 +61,13 @@ WINDOWS: Final = Windows()
 
 
 class Limits:
-    """What a client is limited to; None where it is not. Never changed: other quotas make another."""
+    """What a client is limited to; None where it is not. Other quotas make another.
 
-    __slots__ = ("client_id", "fetch", "produce", "request", "user")
+    Most requests cost one subtraction from `left`: bytes that were taken from the bucket in advance, never more than it
+    fills with in `PREPAID_SECONDS`. Below zero somebody has to look.
+    """
+
+    __slots__ = ("client_id", "fetch", "left", "produce", "request", "user")
 
     def __init__(
         self, user: str, client_id: str, produce: Bucket | None, fetch: Bucket | None, request: Bucket | None
@@ -74,6 +80,28 @@ class Limits:
         """Bytes of answers."""
         self.request = request
         """Seconds of the event loop."""
+        self.left: float = inf if produce is None else 0.0
+        """Bytes of Produce requests that are paid for."""
+
+    def produced(self, now: float) -> float:
+        """Bytes have come, and `left` is below zero: the seconds until that is paid, or 0 and bytes to go on with."""
+        bucket, owed = self.produce, -self.left
+        self.looked_at()
+        if bucket is None:
+            return 0.0
+        seconds = bucket.charge(owed, now) if owed < inf else bucket.pause(now)
+        if seconds <= 0:
+            self.left = bucket.take_some(PREPAID_SECONDS, now)
+        return seconds
+
+    def looked_at(self) -> None:
+        """What was owed is known."""
+        self.left = inf if self.produce is None else max(self.left, 0.0)
+
+    def took(self, seconds: float, now: float) -> None:
+        """Time of the event loop was used; who owes some is looked at with its next request."""
+        if self.request is not None and self.request.charge(seconds, now) > 0:
+            self.left = -inf
 
 
 class Resolved(NamedTuple):
