@@ -38,6 +38,7 @@ PARTS: dict[str, list[str]] = {
     "backup": [*LONG, "tests/faults/test_backup.py"],
     "upgrade": [*LONG, "tests/faults/test_upgrade.py"],
     "securing": [*LONG, "tests/faults/test_securing.py"],
+    "security-commands-kafka": [*KAFKA, "tests/processes/test_security_commands_kafka.py"],
     "links": [*LONG, "tests/faults/test_cluster_links.py"],
     "transactions": [*LONG, "tests/faults/test_transactions_kill.py"],
     "newcomer": [*LONG, "tests/processes/test_newcomer.py"],

@@ -13,8 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 from confluent_kafka import Consumer, Producer
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
 
 from headrace.cli.zookeeper import ZooKeeperServer
+from headrace.config.properties import parse_properties
 from tests.support.cli import command, environment
 from tests.support.process import free_port, wait_for
 
@@ -258,3 +261,37 @@ def test_a_store_that_makes_no_sense_is_refused(start: Callable[..., Command], a
     process = start("broker", *arguments.split())
     assert process.ended() == 2
     assert reason in process.errors[-1]
+
+
+def test_secured_brokers_speak_tls_with_each_other_and_keep_their_store_closed(start: Callable[..., Command]) -> None:
+    up = start("up", "--secure", "--brokers", "3", "--kafka-port", "0", "--http-port", "0", "--data", "d", "--json")
+    ready = json.loads(up.first_line())
+    client = dict(parse_properties(Path(ready["client_file"]).read_text()))
+    made = subprocess.run(
+        command("topic", "create", "orders", "--replication-factor", "3", "-F", ready["client_file"]),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert made.stdout == "orders: created\n"
+    errors: list[object] = []
+    producer = Producer({**client, "acks": "all"})
+    producer.produce("orders", b"x", on_delivery=lambda error, _: errors.append(error))
+    assert (producer.flush(60), errors) == (0, [None])
+    servers = ready["store"].removeprefix("zookeeper://").partition("/")[0]
+    stranger = KazooClient(servers)
+    stranger.start(60)
+    try:
+        with pytest.raises(NoAuthError):
+            stranger.get_children("/headrace")
+    finally:
+        stranger.stop()
+        stranger.close()
+    assert client["sasl.password"] not in "".join(up.errors)
+    lines = [" ".join(process.cmdline()) for process in up.family()]
+    secrets = [path.read_text() for path in Path(ready["ca"]).parent.glob("*.password")]
+    assert len(secrets) == 3
+    assert not [line for line in lines if any(secret in line for secret in secrets)]
+    up.process.send_signal(signal.SIGTERM)
+    assert up.ended() == 0

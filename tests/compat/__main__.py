@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 import warnings
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -15,8 +16,10 @@ from rich.console import Console
 from .broker import WITH_ACLS, BrokerError, OwnBroker
 from .groups.runner import GroupSuite
 from .groups.scenarios import GROUP_SCENARIOS
+from .logins.suite import CLIENTS as LOGIN_CLIENTS
+from .logins.suite import LoginResult, run_logins
 from .provision import CLIENTS
-from .report import markdown, show, show_tools, with_tools
+from .report import markdown, show, show_logins, show_tools, with_logins, with_tools
 from .runner import TITLES, Status, Suite
 from .tools import ToolResult, run_tools
 
@@ -29,11 +32,14 @@ _CACHE = Path(sys.prefix) / "compat"
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.compat", description="Run real clients against a broker.")
     parser.add_argument("--bootstrap", metavar="HOST:PORT", help="use this broker instead of starting one")
-    parser.add_argument("--client", action="append", choices=list(CLIENTS), help="only this client (repeatable)")
+    parser.add_argument(
+        "--client", action="append", choices=list({**CLIENTS, **LOGIN_CLIENTS}), help="only this client (repeatable)"
+    )
     parser.add_argument("--keep", action="store_true", help="leave topics, broker data and logs for a look")
     parser.add_argument("--list", action="store_true", help="name the clients and the scenarios, and stop")
     parser.add_argument("--groups", nargs="*", metavar="NAME", help="only group scenarios: these, or all of them")
     parser.add_argument("--tools", action="store_true", help="only the tools for operators: Kafka's own, kafkactl")
+    parser.add_argument("--logins", action="store_true", help="only logins: TLS, every mechanism, what is refused")
     parser.add_argument("--page", type=Path, help="write the page here, whatever broker and clients were used")
     return parser.parse_args()
 
@@ -72,11 +78,29 @@ def _run_tools(arguments: argparse.Namespace, work: Path, console: Console) -> l
     return results
 
 
-def _has_failed(results: list[ToolResult]) -> bool:
+def _run_logins(arguments: argparse.Namespace, work: Path, console: Console) -> list[LoginResult]:
+    say = partial(console.print, markup=False, highlight=False)
+    results = run_logins(work, _CACHE, say, arguments.client or ())
+    show_logins(results, console)
+    return results
+
+
+def _run_logins_alone(arguments: argparse.Namespace, work: Path, console: Console) -> int:
+    logins = _run_logins(arguments, work, console)
+    page = arguments.page or _PAGE
+    if not arguments.client and not any(result.unavailable for result in logins):
+        page.write_text(with_logins(page.read_text(), logins))
+        console.print(f"written: {page}", markup=False)
+    return 1 if _has_failed(logins) else 0
+
+
+def _has_failed(results: Sequence[ToolResult | LoginResult]) -> bool:
     return any(outcome.status is Status.FAILED for result in results for outcome in result.outcomes.values())
 
 
 def _run(arguments: argparse.Namespace, work: Path, console: Console) -> int:
+    if arguments.logins:
+        return _run_logins_alone(arguments, work, console)
     if arguments.tools:
         tools = _run_tools(arguments, work, console)
         page = arguments.page or _PAGE
@@ -94,15 +118,16 @@ def _run(arguments: argparse.Namespace, work: Path, console: Console) -> int:
     show(run, console)
     whole = len(chosen) == len(CLIENTS) and arguments.groups is None
     tools = _run_tools(arguments, work, console) if whole else []
+    logins = _run_logins(arguments, work, console) if whole and arguments.bootstrap is None else []
     complete = arguments.bootstrap is None and whole and not run.incomplete
     page = arguments.page or (_PAGE if complete else None)
     if page is None:
         console.print("the page is not written: that takes a broker of our own and every client")
     else:
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(with_tools(markdown(run), tools))
+        page.write_text(with_logins(with_tools(markdown(run), tools), logins))
         console.print(f"written: {page}", markup=False)
-    return 1 if run.failed or _has_failed(tools) else 0
+    return 1 if run.failed or _has_failed([*tools, *logins]) else 0
 
 
 if __name__ == "__main__":

@@ -68,10 +68,10 @@ class OwnBroker:
     Groups form at once, and members of either protocol are missed after six seconds; `log` tells what it said.
     """
 
-    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None, address: str = "") -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.log = directory / "broker.log"
-        self.address = f"127.0.0.1:{_free_port()}"
+        self.address = address or f"127.0.0.1:{_free_port()}"
         self._data = directory / "data"
         self._settings = {**_SETTINGS, **(settings or {})}
         self._process: subprocess.Popen[str] | None = None

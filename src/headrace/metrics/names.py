@@ -134,6 +134,7 @@ _SECTIONS: Final = {
             "purgatory",
         ),
         _gauge("headrace_connections", "Open connections of clients and brokers."),
+        _gauge("headrace_listener_connections", "The same by listener, where it has some.", "listener"),
         _counter("headrace_connections_accepted_total", "Connections that were accepted."),
         _counter(
             "headrace_connections_refused_total",

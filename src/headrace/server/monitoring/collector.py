@@ -190,6 +190,8 @@ class BrokerCollector:
             put("headrace_audit_queue_bytes", watched.audit.queued.bytes)
         connections = watched.listeners.connections
         put("headrace_connections", len(connections))
+        for name, count in Counter(connection.listener_name for connection in connections).items():
+            put("headrace_listener_connections", count, name)
         put("headrace_connections_accepted_total", watched.listeners.accepted)
         for reason in RefusalReason:
             put("headrace_connections_refused_total", watched.counts.refusals[reason], reason.value)

@@ -1,0 +1,1 @@
+"""Clients of others that log in by every mechanism over TLS: with what is right, wrong, expired, changed or renewed."""
