@@ -7,14 +7,19 @@ import select
 from collections.abc import Iterator
 from dataclasses import replace
 from struct import pack
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from headrace.cluster.entries import EntryKind
+from headrace.cluster.image import ClusterImage
 from headrace.protocol.api import SUPPORTED, ApiKey
 from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import ErrorCode
+from headrace.security.quotas.client_quotas import ClientQuotas
 from headrace.server.connection import Connection
+from headrace.server.throttling import Throttling
 from headrace.testing import Broker
 from tests.support.quotas import set_quotas
 from tests.support.wire import Wire, batch_of, produce_request, request
@@ -232,3 +237,19 @@ def test_a_client_without_a_name_is_limited_as_its_user(broker: Broker) -> None:
 def _produce_values(value: bytes) -> dict[str, Any]:
     data = {"name": "t", "partition_data": [{"index": 0, "records": batch_of(value)}]}
     return {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": [data]}
+
+
+def test_links_of_brokers_are_never_limited() -> None:
+    image = ClusterImage(cluster_id="c", controller_id=1)
+    image.put_entry(EntryKind.QUOTA, "user", {"producer_byte_rate": "1.0"})
+    quotas = ClientQuotas(lambda: 0.0)
+    quotas.follow(image)
+    throttling = Throttling(quotas, lambda: 0.0, lambda: 0)
+    client = SimpleNamespace(
+        principal="User:a", peer_broker=None, is_known=True, limits=None, limited_client=None, limited_size=-2
+    )
+    throttling.resolve(cast(Connection, client), memoryview(b"x"), 1)
+    assert client.limits is not None
+    client.peer_broker = 2
+    throttling.resolve(cast(Connection, client), memoryview(b"x"), 1)
+    assert client.limits is None
