@@ -35,6 +35,7 @@ TOPICS_OWN = {
     "leader.replication.throttled.replicas",
     "headrace.schema.validation",
     "headrace.schema.validation.key",
+    "headrace.storage.quota.bytes",
 }
 
 
