@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
+from functools import lru_cache
 from typing import Any, Final
 
 import structlog
@@ -256,8 +257,15 @@ class AuditLog:
     def denied(
         self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> None:
-        """The authorizer has refused something."""
-        self.record(denial(principal, host, operation, resource_type, name))
+        """The authorizer has refused something: perhaps for the thousandth time in a second, which is only counted."""
+        resources = ((titled(resource_type), name),)
+        key = (AuditKind.DENIAL, titled(operation), Outcome.DENIED, principal, host, "", resources)
+        window = self._windows.get(key)
+        if window is None:
+            self.record(denial(principal, host, operation, resource_type, name))
+            return
+        window.repeats += 1
+        self.recorded[AuditKind.DENIAL] += 1
 
     def sweep(self) -> None:
         """Tell repeated events whose time is over, and what was dropped."""
@@ -361,6 +369,7 @@ def login(principal: str, host: str, listener: str, mechanism: str, *, error: st
     )
 
 
+@lru_cache(maxsize=None, typed=True)  # members of two enumerations can be equal
 def titled(value: IntEnum) -> str:
     """A member's name as Kafka writes it: TransactionalId, DescribeConfigs."""
     return "".join(part.capitalize() for part in value.name.split("_"))

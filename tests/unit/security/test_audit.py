@@ -93,6 +93,24 @@ def test_the_first_refusal_is_told_at_once_and_those_that_repeat_it_as_a_count(c
     assert audit.recorded[AuditKind.DENIAL] == 1_000
 
 
+def test_what_the_authorizer_refuses_is_counted_in_the_same_way(clock: Clock) -> None:
+    audit = audit_log(clock)
+    for _ in range(1_000):
+        audit.denied("User:eve", "10.0.0.9", AclOperation.WRITE, ResourceType.TOPIC, "orders")
+    audit.denied("User:eve", "10.0.0.9", AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, "orders")
+    assert audit.recorded[AuditKind.DENIAL] == 1_001
+    audit.close()
+    told = [(event["operation"], event.get("count", 1)) for event in taken(audit)]
+    assert told == [("Write", 1), ("DescribeConfigs", 1), ("Write", 999)]
+
+
+def test_an_operation_and_a_kind_of_resource_of_one_number_are_told_apart(clock: Clock) -> None:
+    audit = audit_log(clock)
+    audit.denied("User:eve", "10.0.0.9", AclOperation.READ, ResourceType.GROUP, "billing")
+    (event,) = taken(audit)
+    assert (event["operation"], event["resources"][0]["type"]) == ("Read", "Group")
+
+
 def test_what_is_still_counted_is_told_when_the_broker_stops(clock: Clock) -> None:
     audit = audit_log(clock)
     for _ in range(3):

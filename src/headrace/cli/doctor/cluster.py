@@ -36,7 +36,7 @@ _CHECK_OF: Final = {
     **dict.fromkeys(_SEEN_IN_METADATA, "partitions"),
 }
 """The check that a broker's own problem belongs to; others are of `brokers`."""
-_INTERNAL: Final = ("__consumer_offsets", "__transaction_state", "_schemas")
+_INTERNAL: Final = ("__consumer_offsets", "__transaction_state", "__audit_log", "_schemas")
 _ENTRY_ADVICE: Final = (
     "start the brokers, or name others with --bootstrap; where their listeners want a user, a password or TLS, set "
     "security.protocol, sasl.mechanism, sasl.username and sasl.password"
