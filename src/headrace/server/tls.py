@@ -110,9 +110,10 @@ class ListenerTls:
             return
         before = self.tls.certificate
         try:
+            self._config.refuse_open_listeners()  # also not by a change while it runs
             mapping = PrincipalMapping(rules)
             await self._run_in_background(lambda: self.tls.renew(settings, self._now()))
-        except ValueError as error:
+        except (ValueError, ConfigError) as error:
             self._refused = (what, str(error))
             log.error("TLS certificate refused", listener=self.listener, reason=str(error), kept=before.subject)
             return

@@ -56,6 +56,27 @@ def watched(tls: ListenerTls, what: Callable[[ListenerTls], Awaitable[None]] = L
     return [line["event"] for line in logs]
 
 
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_listener_beyond_this_machine_is_not_opened_to_all_while_it_runs_unless_that_is_allowed(
+    tmp_path: Path, allowed: bool
+) -> None:
+    OLD.write(tmp_path / "server.pem")
+    AUTHORITY.write(tmp_path / "ca.pem")
+    given = {
+        **settings(tmp_path),
+        "listeners": "SSL://10.0.0.1:9093",
+        "ssl.client.auth": "required",
+        "ssl.truststore.location": str(tmp_path / "ca.pem"),
+        "headrace.allow.anonymous.listeners": str(allowed).lower(),
+    }
+    config = BrokerConfig(given)
+    tls = made(config)
+    config.use_dynamic(cluster={"ssl.client.auth": "none"}, own={})
+    assert watched(tls) == [f"TLS certificate {'renewed' if allowed else 'refused'}"]
+    assert tls.tls.settings.client_auth == ("none" if allowed else "required")
+    assert [problem.code for problem in tls.problems()] == ([] if allowed else [Code.CERTIFICATE_REFUSED])
+
+
 def test_a_certificate_that_is_replaced_is_taken_up_and_a_bad_one_is_not(tmp_path: Path) -> None:
     OLD.write(tmp_path / "server.pem")
     tls = made(BrokerConfig(settings(tmp_path)))
