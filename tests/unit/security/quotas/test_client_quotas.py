@@ -154,6 +154,22 @@ def test_names_that_clients_make_up_take_bounded_memory(time: Time, image: Clust
     assert again.produce is first.produce, "who is in debt stays so"
 
 
+def test_long_names_that_clients_make_up_take_no_more_memory(image: ClusterImage, quotas: ClientQuotas) -> None:
+    put(image, ("client-id", None), producer_byte_rate=10.0)
+    long = "x" * 32_000
+    put(image, ("client-id", long[:1_000]), producer_byte_rate=20.0)
+    made_up, named = quotas.limits_of("u", long), quotas.limits_of("u", long[:1_000])
+    assert made_up is not None
+    assert named is not None
+    assert made_up.produce is not None
+    assert named.produce is not None
+    assert (made_up.produce.rate, named.produce.rate) == (10.0, 20.0)
+    quotas.mutations_of("u", long)
+    assert all(len(client) <= 1_000 for _, client in quotas._limits)
+    assert all(len(client or "") <= 1_000 for _, (_, client) in quotas._buckets)
+    assert quotas.limits_of("u", long[:-1]) is made_up, "another end is no new name"
+
+
 def test_connections_have_the_rate_of_their_address_or_the_default(image: ClusterImage, quotas: ClientQuotas) -> None:
     assert quotas.connection_rate("10.0.0.1") is None
     put(image, ("ip", None), connection_creation_rate=5.0)
