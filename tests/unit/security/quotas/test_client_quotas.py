@@ -233,6 +233,14 @@ def test_time_that_goes_back_gives_nothing_and_takes_nothing() -> None:
     assert bucket.pause(50.0) == 1.0
 
 
+def test_what_is_given_back_fills_no_bucket_beyond_its_burst() -> None:
+    bucket = Bucket(1.0, burst_seconds=10.0, most_debt_seconds=600.0, now=0.0)
+    bucket.charge(-1_000, 0.0)
+    bucket.charge(15, 0.0)
+    assert bucket.pause(0.0) == 5.0
+    assert bucket.room(0.0) == 595.0
+
+
 def test_mutations_may_burst_as_kip_599_lets_them(image: ClusterImage, time: Callable[[], float]) -> None:
     quotas = ClientQuotas(time)
     quotas.follow(image)
