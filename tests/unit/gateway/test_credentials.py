@@ -99,6 +99,10 @@ def test_nobody_reaches_a_subscription_by_a_name_without_its_password(guarded: s
     conversation(guarded, talk, mechanism="PLAIN", own=OWN, push_allow=("127.0.0.1",))
 
 
+def test_a_password_is_not_shown_where_an_account_is() -> None:
+    assert "s3cret" not in repr(Settings(bootstrap=(), own=Account(username="gateway", password="s3cret")))
+
+
 def test_a_member_is_no_other_users(guarded: str) -> None:
     async def talk(ask: Asker) -> None:
         alice, bob = basic("alice", "s3cret"), basic("bob", "b:ob")
