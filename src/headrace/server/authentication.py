@@ -49,8 +49,8 @@ UNKNOWN_FRAME_LIMIT: Final = 512 * 1024
 MOST_WAITING: Final = 40
 """Logins of one address that wait for their turn."""
 MOST_ASKED: Final = 32
-"""Requests of a connection before it has chosen a mechanism that there is: who is unknown has no quota. Clients need two
-or three."""
+"""Requests of a connection before it has chosen a mechanism that there is: who is unknown has no quota. Clients need
+two or three."""
 AGAIN_SECONDS: Final = 1.0
 """Between two times that a client authenticates again, at least."""
 _WAIT_SECONDS: Final = 15.0
