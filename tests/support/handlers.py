@@ -1,7 +1,7 @@
 """A broker without sockets and disks: a request goes in as bytes, its answer comes back decoded from bytes."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from datetime import timedelta
 from io import BytesIO
@@ -129,6 +129,9 @@ class FakeReplicas:
         self.topics: dict[str, list[FakePartition]] = {}
         self.failure: Exception | None = None
         self.applied: list[Topic] = []
+
+    async def in_thread(self, work: Callable[[], Any]) -> Any:
+        return work()
 
     def apply_topic(self, topic: Topic) -> None:
         if self.failure is not None:

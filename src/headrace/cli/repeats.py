@@ -15,6 +15,9 @@ _MOST_SUBJECTS: Final = 2_000
 _MEASURES: Final = frozenset({"seconds", "count", "repeated", "timestamp", "exc_info", "bytes", "offset"})
 """What differs each time, and says nothing of what a line is about."""
 _EXEMPT: Final = frozenset({"debug", "critical"})
+_BOUNDED: Final = frozenset({"audit"})
+"""Events that are bounded where they come from. Each audited action has to be there: else who makes a noise first could
+then do anything unseen."""
 _DIGITS: Final = re.compile(r"\d+")
 
 
@@ -32,10 +35,10 @@ class Repeats:
         """When lines of an event passed, within the window."""
 
     def __call__(self, _logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        if method in _EXEMPT:
+        name = str(event.get("event", ""))
+        if method in _EXEMPT or name in _BOUNDED:
             return event
         now = self._now()
-        name = str(event.get("event", ""))
         key = (name, _subject(event))
         passed_at = self._passed_at.get(key)
         recent = [at for at in self._recent.get(name, ()) if now - at < WINDOW_SECONDS]

@@ -127,6 +127,13 @@ class Clients:
             return self._anybody or self._anonymous()
         return self.get(identify(request, self.settings))
 
+    async def proved(self, request: Request) -> Client:
+        """The same once a broker has let the caller in: for what is decided here by its name, and not by brokers."""
+        client = self.of(request)
+        if self.settings.mechanism is not None:
+            await client.cluster.any()
+        return client
+
     def own(self) -> Client:
         """The gateway's own client."""
         account = self.settings.own

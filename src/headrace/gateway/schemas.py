@@ -22,8 +22,7 @@ def mount_registry(services: Services) -> Mounted:
     registry = Registry(TopicLog(services.own, TOPIC))
 
     async def admit(request: Request) -> None:
-        if services.settings.mechanism is not None:
-            await services.clients.of(request).cluster.any()
+        await services.clients.proved(request)
 
     async def cluster_id() -> str:
         cluster = services.own().cluster

@@ -15,7 +15,7 @@ class Account:
     """A user of the brokers."""
 
     username: str
-    password: str
+    password: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

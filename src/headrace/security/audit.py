@@ -31,12 +31,17 @@ WINDOW_SECONDS: Final = 10.0
 LONG_WINDOW_SECONDS: Final = 600.0
 """For what goes on all the time where it is meant to."""
 MOST_WINDOWS: Final = 10_000
+MOST_WINDOWS_BYTES: Final = 16 << 20
+"""About what the events take that are being counted: clients make up the names in them."""
 MOST_QUEUED_BYTES: Final = 8 << 20
 MOST_RESOURCES: Final = 100
 """Of one event: what is about more becomes several, as nothing that was done may be left out."""
 MOST_LINES: Final = 200
-"""Lines of the broker's log in a second, without those of administrators."""
+"""Lines of the broker's log in a second, without what only administrators do."""
 _LONGEST_TEXT: Final = 1_000
+_EACH_WINDOW: Final = 1_000
+_EACH_RESOURCE: Final = 600
+_EACH_CHARACTER: Final = 4
 _EACH_MORE: Final = 64
 """Bytes that a queued event takes beside its text."""
 
@@ -122,6 +127,20 @@ class AuditEvent:
         resources = tuple((each.type, each.name) for each in self.resources)
         return self.kind, self.operation, self.outcome, self.principal, self.host, self.listener, resources
 
+    @property
+    def weight(self) -> int:
+        """The bytes of memory that it takes at most, about."""
+        characters = len(self.principal) + len(self.client_id or "") + len(self.message)
+        for each in self.resources:
+            characters += len(each.name) + sum(map(len, each.details.values()))
+        return _EACH_WINDOW + _EACH_RESOURCE * len(self.resources) + _EACH_CHARACTER * characters
+
+    @property
+    def is_of_admin(self) -> bool:
+        """Whether it has room of its own, in the queue and in the log. What is counted as it goes on all the time has
+        not, as anybody may do that."""
+        return self.kind is AuditKind.AUDIT or (self.kind is AuditKind.ADMIN and not self.window_seconds)
+
     def parts(self) -> Iterator["AuditEvent"]:
         """The event as often as it takes for all its resources."""
         if len(self.resources) <= MOST_RESOURCES:
@@ -198,6 +217,8 @@ class _Window:
     event: AuditEvent
     ends: float
     since_ms: int
+    weight: int
+    """Of the event; those that repeat it have the same names, and their own of what else they say."""
     repeats: int = 0
 
 
@@ -225,6 +246,8 @@ class AuditLog:
         self._run = f"{clock.now_ms():x}"
         self._number = 0
         self._windows: OrderedDict[tuple[Any, ...], _Window] = OrderedDict()
+        self._weight = 0
+        """Of all of them."""
         self._lines = 0
         """Written to the log since the last sweep."""
         self._left_out = 0
@@ -246,13 +269,20 @@ class AuditLog:
         window = self._windows.get(key)
         if window is not None:
             window.repeats += 1
-            window.event = event
-            return
-        now = self._clock.monotonic()
-        self._windows[key] = _Window(event, now + event.window_seconds, self._clock.now_ms())
-        if len(self._windows) > MOST_WINDOWS:
-            self._tell_repeats(self._windows.popitem(last=False)[1])
-        self._write(event)
+            self._weight -= window.weight
+            window.event, window.weight = event, event.weight
+        else:
+            ends = self._clock.monotonic() + event.window_seconds
+            window = self._windows[key] = _Window(event, ends, self._clock.now_ms(), event.weight)
+            self._write(event)
+        self._weight += window.weight
+        while len(self._windows) > MOST_WINDOWS or self._weight > MOST_WINDOWS_BYTES:
+            self._end_window(next(iter(self._windows)))
+
+    def _end_window(self, key: tuple[Any, ...]) -> None:
+        window = self._windows.pop(key)
+        self._weight -= window.weight
+        self._tell_repeats(window)
 
     def denied(
         self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType, name: str
@@ -271,13 +301,13 @@ class AuditLog:
         """Tell repeated events whose time is over, and what was dropped."""
         now = self._clock.monotonic()
         for key in [key for key, window in self._windows.items() if window.ends <= now]:
-            self._tell_repeats(self._windows.pop(key))
+            self._end_window(key)
         self._report_losses()
 
     def close(self) -> None:
         """Tell what is still being counted."""
         while self._windows:
-            self._tell_repeats(self._windows.popitem(last=False)[1])
+            self._end_window(next(iter(self._windows)))
         self._report_losses()
 
     def _tell_repeats(self, window: _Window) -> None:
@@ -316,7 +346,7 @@ class AuditLog:
         return self._put(event, self._values(event))
 
     def _put(self, event: AuditEvent, values: Mapping[str, Any]) -> bool:
-        return self.queued.put(encode(values), is_admin=event.kind in (AuditKind.ADMIN, AuditKind.AUDIT))
+        return self.queued.put(encode(values), is_admin=event.is_of_admin)
 
     def _values(self, event: AuditEvent) -> dict[str, Any]:
         self._number += 1
@@ -324,7 +354,7 @@ class AuditLog:
         return event.to_json(event_id, self._broker_id, self._clock.now_ms())
 
     def _log(self, event: AuditEvent, values: Mapping[str, Any]) -> None:
-        if event.kind is not AuditKind.ADMIN:
+        if not event.is_of_admin:
             if self._lines >= MOST_LINES:
                 self._left_out += 1
                 return

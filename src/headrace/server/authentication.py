@@ -48,6 +48,9 @@ UNKNOWN_FRAME_LIMIT: Final = 512 * 1024
 """The largest request of a client that is not known yet."""
 MOST_WAITING: Final = 40
 """Logins of one address that wait for their turn."""
+MOST_ASKED: Final = 32
+"""Requests of a connection before it has chosen a mechanism that there is: who is unknown has no quota. Clients need
+two or three."""
 AGAIN_SECONDS: Final = 1.0
 """Between two times that a client authenticates again, at least."""
 _WAIT_SECONDS: Final = 15.0
@@ -95,6 +98,8 @@ class _Progress:
     is_bare: bool = False
     principal: str | None = None
     """Who it was before, where it authenticates again."""
+    asked: int = 0
+    """Requests while it was NEW."""
     begun_again_at: float = float("-inf")
     expiry: TimerHandle | None = None
 
@@ -169,7 +174,12 @@ class Authenticator:
 
     def check(self, connection: Connection, api_key: int) -> None:
         """Raises `ProtocolViolation` unless the API may be asked for in the connection's state."""
-        state = self._progress[connection].state
+        progress = self._progress[connection]
+        state = progress.state
+        if state is AuthenticationState.NEW:
+            progress.asked += 1
+            if progress.asked > MOST_ASKED:
+                raise ProtocolViolation(f"{MOST_ASKED} requests, and the client has not begun to authenticate")
         if api_key in _ADMITTED[state]:
             return
         if state is AuthenticationState.EXPIRED:

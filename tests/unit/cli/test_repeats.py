@@ -62,3 +62,7 @@ def test_a_flood_about_ever_new_subjects_is_bounded_and_counted(lines: Lines) ->
 def test_what_ends_the_process_and_what_was_asked_for_in_detail_always_passes(lines: Lines) -> None:
     for level in ("critical", "debug"):
         assert [lines.write("the broker ends", level) for _ in range(3)] == [True] * 3
+
+
+def test_what_is_audited_is_not_left_out_because_others_make_a_noise(lines: Lines) -> None:
+    assert all(lines.write("audit", "info", record=f"{n}") for n in range(10 * MOST_OF_EVENT))

@@ -79,6 +79,30 @@ def test_a_subscription_belongs_to_who_made_it(guarded: str) -> None:
     conversation(guarded, talk, mechanism="PLAIN", own=OWN, push_allow=("127.0.0.1",))
 
 
+def test_nobody_reaches_a_subscription_by_a_name_without_its_password(guarded: str) -> None:
+    async def talk(ask: Asker) -> None:
+        alice, liar = basic("alice", "s3cret"), basic("alice", "guess")
+        await ask("POST", "/api/v1/topics", {"name": "owned"}, alice)
+        wanted = {"topic": "owned", "callback_url": "http://127.0.0.1:1/"}
+        path = f"/api/v1/subscriptions/{(await ask('POST', '/api/v1/subscriptions', wanted, alice)).json['id']}"
+        for method, asked in (
+            ("GET", "/api/v1/subscriptions"),
+            ("GET", path),
+            ("GET", f"{path}/status"),
+            ("POST", f"{path}/pause"),
+            ("POST", f"{path}/resume"),
+            ("DELETE", path),
+        ):
+            assert (await ask(method, asked, headers=liar)).status == 401, (method, asked)
+        assert (await ask("GET", path, headers=alice)).json["state"] == "active"
+
+    conversation(guarded, talk, mechanism="PLAIN", own=OWN, push_allow=("127.0.0.1",))
+
+
+def test_a_password_is_not_shown_where_an_account_is() -> None:
+    assert "s3cret" not in repr(Settings(bootstrap=(), own=Account(username="gateway", password="s3cret")))
+
+
 def test_a_member_is_no_other_users(guarded: str) -> None:
     async def talk(ask: Asker) -> None:
         alice, bob = basic("alice", "s3cret"), basic("bob", "b:ob")

@@ -2,14 +2,18 @@
 
 import asyncio
 import json
+import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from headrace.security.acl import AclOperation, ResourceType
 from headrace.security.audit import (
+    LONG_WINDOW_SECONDS,
     MOST_LINES,
     MOST_RESOURCES,
+    MOST_WINDOWS_BYTES,
     WINDOW_SECONDS,
     AuditedResource,
     AuditEvent,
@@ -247,3 +251,26 @@ def _logged() -> None:
     from headrace.testing.broker import log_through_logging
 
     log_through_logging()
+
+
+def test_what_clients_call_things_takes_bounded_memory_however_long_it_is(clock: Clock) -> None:
+    audit = audit_log(clock)
+    tracemalloc.start()
+    try:
+        for number in range(400):
+            audit.record(refused(f"{number}\U0001f600{'x' * 32_000}"))
+        assert tracemalloc.get_traced_memory()[0] < 2 * MOST_WINDOWS_BYTES
+    finally:
+        tracemalloc.stop()
+    audit.close()
+    assert not audit._weight
+
+
+def test_what_anybody_may_do_leaves_administrators_their_room(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    audit = audit_log(clock, most_bytes=4_000)
+    for number in range(MOST_LINES + 10):
+        audit.record(replace(admin(f"group-{number}"), window_seconds=LONG_WINDOW_SECONDS))
+    assert sum(record.getMessage().startswith("event=audit ") for record in caplog.records) == MOST_LINES
+    audit.record(admin("important"))
+    assert taken(audit)[-1]["resources"] == [{"type": "Topic", "name": "important"}]

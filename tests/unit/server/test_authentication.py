@@ -10,6 +10,7 @@ from confluent_kafka import KafkaException, Producer
 from headrace.config import PLAIN_USERS
 from headrace.protocol.errors import ErrorCode
 from headrace.security.sasl import AuthenticationFailed, PlainUsers, users_of
+from headrace.server.authentication import MOST_ASKED
 from headrace.testing import Broker
 from tests.support.wire import Wire, request
 
@@ -94,6 +95,14 @@ def test_a_wrong_token_without_a_header_closes_the_connection(broker: Broker) ->
 def test_no_other_api_is_served_before_authentication(broker: Broker, key: int, version: int) -> None:
     with Wire(broker.bootstrap) as wire:
         wire.send_body(key, version, b"\0\0\0\0")
+        assert wire.is_closed()
+
+
+def test_who_only_asks_and_does_not_log_in_is_not_answered_for_ever(broker: Broker) -> None:
+    with Wire(broker.bootstrap) as wire:
+        for _ in range(MOST_ASKED):
+            assert handshake(wire, "UNKNOWN").error_code is ErrorCode.unsupported_sasl_mechanism
+        wire.send(18, 0, request(18, 0))
         assert wire.is_closed()
 
 

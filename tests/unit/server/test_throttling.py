@@ -187,6 +187,21 @@ def test_who_makes_too_many_partitions_waits_on_its_connection(broker: Broker) -
         assert not is_answered(broker, wire)
 
 
+def test_a_request_that_is_refused_pays_no_debt(broker: Broker) -> None:
+    set_quotas(broker, ME, controller_mutation_rate=0.01)
+
+    def create(name: str, partitions: int, version: int) -> Any:
+        topic = {"name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": [], "configs": []}
+        values = {"topics": [topic], "timeout": 1000, "validate_only": False}
+        with Wire(broker.bootstrap) as wire:
+            wire.send_body(19, version, bytes(encode_request(19, version, values)))
+            return wire.receive(19, version).topics[0].error_code
+
+    assert create("many", 5, 5) is ErrorCode.none
+    assert create("too-many", 2**31 - 1, 5) is not ErrorCode.none
+    assert create("another", 1, 6) is ErrorCode.throttling_quota_exceeded
+
+
 def test_a_muted_connection_does_not_keep_a_broker_from_stopping(broker: Broker) -> None:
     set_quotas(broker, ME, producer_byte_rate=SMALL)
     with Wire(broker.bootstrap) as wire:

@@ -43,7 +43,7 @@ def push_routes(clients: Clients, manager: Manager) -> Routes:
     store = manager.store
 
     async def find(request: Request) -> PushSubscription:
-        client = clients.of(request)
+        client = await clients.proved(request)
         await store.synced()
         found = store.subscriptions.get(request.params["id"])
         if found is None or found.principal != client.principal:
@@ -102,7 +102,7 @@ def _add_views(routes: Routes, clients: Clients, manager: Manager, find: Find) -
         answers={200: Reply("The caller's own.", Object({"subscriptions": Array(VIEW)})), **READ_PROBLEMS},
     )
     async def list_subscriptions(request: Request) -> Answer:
-        client = clients.of(request)
+        client = await clients.proved(request)
         await store.synced()
         own = [each.view() for each in store.subscriptions.values() if each.principal == client.principal]
         return json_answer({"subscriptions": sorted(own, key=lambda each: str(each["id"]))})

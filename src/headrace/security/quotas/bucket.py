@@ -29,7 +29,7 @@ class Bucket:
 
     def charge(self, amount: float, now: float) -> float:
         """Take out what was used; the seconds until the bucket is out of debt, 0 where it is in none."""
-        level = self._level_at(now) - amount
+        level = min(self._level_at(now) - amount, self.burst)
         if level >= 0:
             self._level = level
             return 0.0
@@ -42,6 +42,10 @@ class Bucket:
         taken = max(min(level, self.rate * seconds), 0.0)
         self._level = level - taken
         return taken
+
+    def room(self, now: float) -> float:
+        """What can be taken out before debts are forgiven: who gives back more than this gives what was never taken."""
+        return self._level_at(now) - self._least
 
     def pause(self, now: float) -> float:
         """The seconds until the bucket is out of debt."""

@@ -43,6 +43,9 @@ PREPAID_SECONDS: Final = 0.01
 MOST_BUCKETS: Final = 10_000
 """Of those who have no quota of their own; a client can call itself by any number of names."""
 
+LONGEST_CLIENT_ID: Final = 256
+"""Characters by which client ids differ that no quota names: one may have 32 KiB, and costs its client nothing."""
+
 K = TypeVar("K")
 Key = tuple[str | None, str | None]
 
@@ -167,6 +170,8 @@ class ClientQuotas:
         self._connection_rates: dict[str | None, float] = {}
         self._buckets: dict[tuple[str, Key], Bucket] = {}
         self._limits: dict[tuple[str, str], Limits | None] = {}
+        self._long_ids: set[str] = set()
+        """Client ids longer than that which a quota has named."""
         self._listeners: list[Callable[[], None]] = []
         self.longest_request_pause = float(windows.seconds)
         """The longest that anybody waits at a time because of the event loop's time it has used."""
@@ -191,6 +196,7 @@ class ClientQuotas:
 
     def limits_of(self, user: str, client_id: str) -> Limits | None:
         """What a client is limited to in each request; None where it is not limited."""
+        client_id = self._kept(client_id)
         who = (user, client_id)
         if who not in self._limits:
             if len(self._limits) >= MOST_BUCKETS:
@@ -201,7 +207,13 @@ class ClientQuotas:
     def mutations_of(self, user: str, client_id: str) -> Bucket | None:
         """Partitions that a client may make and delete; None where it is not limited."""
         burst = self._controller_burst
-        return self._bucket(CONTROLLER_MUTATION_RATE, user, client_id, burst, MOST_PAUSE_SECONDS)
+        return self._bucket(CONTROLLER_MUTATION_RATE, user, self._kept(client_id), burst, MOST_PAUSE_SECONDS)
+
+    def _kept(self, client_id: str) -> str:
+        """What a client id is remembered by."""
+        if len(client_id) <= LONGEST_CLIENT_ID or client_id in self._long_ids:
+            return client_id
+        return client_id[:LONGEST_CLIENT_ID]
 
     def connection_rate(self, address: str) -> float | None:
         """Connections a second that an address may open; None where no quota says."""
@@ -256,6 +268,9 @@ class ClientQuotas:
         elif kind == TOPIC_PREFIX and first is not None:
             _set(self.storage, first, quotas.get(STORAGE_BYTES))
         elif kind in (USER, CLIENT_ID):
+            named = dict(entity).get(CLIENT_ID) or ""
+            if len(named) > LONGEST_CLIENT_ID:
+                self._long_ids.add(named)
             self._table.put(entity, quotas)
             self._limits.clear()
 

@@ -13,6 +13,7 @@ any broker describes them.
 """
 
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from headrace.cluster.entries import EntryKind, EntryValues
@@ -60,8 +61,7 @@ async def _create(ctx: Context, request: Any, info: RequestInfo, owner: str) -> 
     secret_key = _secret_key(ctx)
     if len(renewers) > _MOST_RENEWERS or any(len(name) > _LONGEST_NAME for name in (owner, *renewers)):
         raise CodedError(ErrorCode.invalid_request, f"a token has at most {_MOST_RENEWERS} renewers, of sane names")
-    if sum(values.get("owner") == owner for values in ctx.image.entries[EntryKind.TOKEN].values()) >= MOST_TOKENS:
-        raise CodedError(ErrorCode.policy_violation, f"{owner} has {MOST_TOKENS} tokens, and gets no further one")
+    _check_room(ctx, owner)
     now_ms, asked_ms = ctx.clock.now_ms(), request.max_lifetime // _MS
     lifetime_ms = int(ctx.config["delegation.token.max.lifetime.ms"])
     ends_at_ms = now_ms + (min(lifetime_ms, asked_ms) if asked_ms > 0 else lifetime_ms)
@@ -74,9 +74,17 @@ async def _create(ctx: Context, request: Any, info: RequestInfo, owner: str) -> 
         expires_at_ms=min(ends_at_ms, now_ms + int(ctx.config["delegation.token.expiry.time.ms"])),
         ends_at_ms=ends_at_ms,
     )
-    values = token.to_values(credentials_of(token.id, secret_key))
+    # Milliseconds of work, which any user may ask for again and again: others are served meanwhile.
+    credentials = await ctx.replicas.in_thread(partial(credentials_of, token.id, secret_key))
+    _check_room(ctx, owner)
+    values = token.to_values(credentials)
     await ctx.controller.change_entries(EntryKind.TOKEN, {token.id: lambda _: values})
     return token, password_of(token.id, secret_key)
+
+
+def _check_room(ctx: Context, owner: str) -> None:
+    if sum(values.get("owner") == owner for values in ctx.image.entries[EntryKind.TOKEN].values()) >= MOST_TOKENS:
+        raise CodedError(ErrorCode.policy_violation, f"{owner} has {MOST_TOKENS} tokens, and gets no further one")
 
 
 def _created(owner: str, requester: str, token: DelegationToken | None, password: bytes) -> dict[str, Any]:

@@ -55,23 +55,26 @@ class _Mutations:
         """How long the client has to wait."""
         return ceil(self._seconds * 1000)
 
-    def take(self, count: int) -> None:
-        """Partitions are about to be made or deleted; `CodedError` where some are owed already."""
+    def take(self, count: int) -> float:
+        """Partitions are about to be made or deleted; `CodedError` where some are owed already. What was taken for
+        them: less where it is more than anybody is made to owe."""
         if self._bucket is None:
-            return
+            return 0
+        taken = min(count, self._bucket.room(self._now()))
         if not self._is_strict:
-            self._seconds = self._bucket.charge(count, self._now())
-            return
+            self._seconds = self._bucket.charge(taken, self._now())
+            return taken
         owed = self._bucket.pause(self._now())
         if owed > 0:
             self._seconds = owed
             raise CodedError(ErrorCode.throttling_quota_exceeded, "The throttling quota has been exceeded.")
-        self._bucket.charge(count, self._now())
+        self._bucket.charge(taken, self._now())
+        return taken
 
-    def give_back(self, count: int) -> None:
+    def give_back(self, taken: float) -> None:
         """They were not, after all."""
         if self._bucket is not None:
-            self._bucket.charge(-count, self._now())
+            self._bucket.charge(-taken, self._now())
 
 
 async def handle_create_topics(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
@@ -87,7 +90,7 @@ async def handle_create_topics(ctx: Context, request: Any, info: RequestInfo) ->
 async def _create(
     ctx: Context, info: RequestInfo, wanted: Any, mutations: _Mutations, validate_only: bool
 ) -> dict[str, Any]:
-    count = 0
+    taken = 0.0
     try:
         if not may_create(ctx, info, wanted.name):
             raise refused(info, AclOperation.CREATE, ResourceType.TOPIC, wanted.name)
@@ -95,11 +98,10 @@ async def _create(
         if ctx.image.topic(spec.name) is None:
             needed = len(spec.assignments) or spec.partitions
             needed = needed if needed > 0 else int(ctx.config["num.partitions"])
-            mutations.take(needed)
-            count = needed
+            taken = mutations.take(needed)
         topic = await ctx.controller.create_topic(spec, validate_only=validate_only)
     except CodedError as error:
-        mutations.give_back(count)
+        mutations.give_back(taken)
         return _not_created(wanted.name, error)
     if not may_see(ctx, info, AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name):
         return _created_unseen(topic, validate_only)
@@ -205,12 +207,11 @@ async def _delete(
     _require_delete(ctx, info, name)
     known = ctx.image.topic(name)
     count = 0 if known is None else len(known.partitions)
-    if count:
-        mutations.take(count)
+    taken = mutations.take(count) if count else 0.0
     try:
         return await ctx.controller.delete_topic(name, topic_id)
     except CodedError:
-        mutations.give_back(count)
+        mutations.give_back(taken)
         raise
 
 
@@ -260,15 +261,14 @@ async def _grow(
     given = wanted.assignments
     assignments = None if given is None else [assignment.broker_ids or () for assignment in given]
     known = ctx.image.topic(wanted.name)
-    more, count = 0 if known is None else wanted.count - len(known.partitions), 0
+    more, taken = 0 if known is None else wanted.count - len(known.partitions), 0.0
     try:
         require(ctx, info, AclOperation.ALTER, ResourceType.TOPIC, wanted.name)
         if more > 0:
-            mutations.take(more)
-            count = more
+            taken = mutations.take(more)
         await ctx.controller.create_partitions(wanted.name, wanted.count, assignments, validate_only=validate_only)
     except CodedError as error:
-        mutations.give_back(count)
+        mutations.give_back(taken)
         return _grown(wanted.name, error)
     return _grown(wanted.name, None)
 

@@ -154,6 +154,22 @@ def test_names_that_clients_make_up_take_bounded_memory(time: Time, image: Clust
     assert again.produce is first.produce, "who is in debt stays so"
 
 
+def test_long_names_that_clients_make_up_take_no_more_memory(image: ClusterImage, quotas: ClientQuotas) -> None:
+    put(image, ("client-id", None), producer_byte_rate=10.0)
+    long = "x" * 32_000
+    put(image, ("client-id", long[:1_000]), producer_byte_rate=20.0)
+    made_up, named = quotas.limits_of("u", long), quotas.limits_of("u", long[:1_000])
+    assert made_up is not None
+    assert named is not None
+    assert made_up.produce is not None
+    assert named.produce is not None
+    assert (made_up.produce.rate, named.produce.rate) == (10.0, 20.0)
+    quotas.mutations_of("u", long)
+    assert all(len(client) <= 1_000 for _, client in quotas._limits)
+    assert all(len(client or "") <= 1_000 for _, (_, client) in quotas._buckets)
+    assert quotas.limits_of("u", long[:-1]) is made_up, "another end is no new name"
+
+
 def test_connections_have_the_rate_of_their_address_or_the_default(image: ClusterImage, quotas: ClientQuotas) -> None:
     assert quotas.connection_rate("10.0.0.1") is None
     put(image, ("ip", None), connection_creation_rate=5.0)
@@ -215,6 +231,14 @@ def test_time_that_goes_back_gives_nothing_and_takes_nothing() -> None:
     bucket = Bucket(100.0, burst_seconds=1.0, most_debt_seconds=600.0, now=100.0)
     assert bucket.charge(200, 100.0) == 1.0
     assert bucket.pause(50.0) == 1.0
+
+
+def test_what_is_given_back_fills_no_bucket_beyond_its_burst() -> None:
+    bucket = Bucket(1.0, burst_seconds=10.0, most_debt_seconds=600.0, now=0.0)
+    bucket.charge(-1_000, 0.0)
+    bucket.charge(15, 0.0)
+    assert bucket.pause(0.0) == 5.0
+    assert bucket.room(0.0) == 595.0
 
 
 def test_mutations_may_burst_as_kip_599_lets_them(image: ClusterImage, time: Callable[[], float]) -> None:

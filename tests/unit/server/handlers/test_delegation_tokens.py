@@ -1,7 +1,7 @@
 import base64
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pytest
 
@@ -17,6 +17,7 @@ from headrace.server.handlers.delegation_tokens import remove_expired_tokens
 from tests.support.handlers import Harness, versions
 
 DAY: Final = 86_400_000
+T = TypeVar("T")
 ALICE, BOB = "User:alice", "User:bob"
 
 
@@ -74,6 +75,20 @@ def test_a_token_is_made_in_every_version(site: Site, version: int) -> None:
     times = (ms(token.issue_timestamp), ms(token.expiry_timestamp), ms(token.max_timestamp))
     assert times == (now, now + DAY, now + 7 * DAY)
     assert bytes(token.hmac) == password_of(token.token_id, "k3y")
+
+
+def test_what_a_token_is_checked_by_is_worked_out_beside_the_loop(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside: list[object] = []
+
+    async def in_thread(work: Callable[[], T]) -> T:
+        beside.append(work)
+        monkeypatch.setattr(delegation_tokens, "MOST_TOKENS", 0)
+        return work()
+
+    monkeypatch.setattr(site.replicas, "in_thread", in_thread)
+    answer = site.create()
+    assert len(beside) == 1
+    assert answer.error_code is ErrorCode.policy_violation, "others may have been made meanwhile"
 
 
 def test_a_shorter_life_can_be_asked_for_and_a_longer_one_is_not_given(site: Site) -> None:
