@@ -47,6 +47,7 @@ def test_every_broker_tells_who_the_controller_is_and_how_far_all_have_come() ->
         run = Run(Plan(seed=6))
         cluster = run.cluster
         await cluster.start()
+        await asyncio.sleep(1)  # in virtual time: all have told the controller that they know what there is
         asked = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
         for machine in cluster:
             answer = await run.client.ask(machine.address, ApiKey.DESCRIBE_QUORUM, 2, {"topics": [asked]})
