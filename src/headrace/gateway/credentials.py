@@ -171,8 +171,10 @@ class Clients:
         )
 
     def _make_room(self) -> None:
-        """Close who is used least, of those with nothing under way."""
-        for identity, client in list(self._clients.items())[:-1]:
+        """Close who is used least, of those with nothing under way: those first who no broker has let in yet, so that
+        who makes up names and passwords drives out no user."""
+        others = list(self._clients.items())[:-1]
+        for identity, client in sorted(others, key=lambda each: each[1].cluster.has_answered):
             if len(self._clients) <= self.settings.most_clients:
                 return
             if not client.uses and not client.producer.in_flight:

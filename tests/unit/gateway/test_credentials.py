@@ -19,8 +19,9 @@ from confluent_kafka.admin import (
 )
 
 from headrace.config import PLAIN_USERS
-from headrace.gateway.credentials import Caller, identify
+from headrace.gateway.credentials import Caller, Clients, identify
 from headrace.gateway.settings import Account, Settings
+from headrace.net.address import parse_bootstrap
 from headrace.testing import Broker
 from headrace.web.application import Application
 from headrace.web.guard import Guard, RateLimit, host_name
@@ -97,6 +98,21 @@ def test_nobody_reaches_a_subscription_by_a_name_without_its_password(guarded: s
         assert (await ask("GET", path, headers=alice)).json["state"] == "active"
 
     conversation(guarded, talk, mechanism="PLAIN", own=OWN, push_allow=("127.0.0.1",))
+
+
+def test_made_up_passwords_drive_out_no_user(guarded: str) -> None:
+    async def talk() -> None:
+        clients = Clients(
+            Settings(bootstrap=tuple(parse_bootstrap(guarded)), mechanism="PLAIN", own=OWN, most_clients=2)
+        )
+        known = clients.get(Caller("gateway", OWN))
+        await known.cluster.any()
+        for guess in range(5):
+            clients.get(Caller("gateway", Account(username="gateway", password=str(guess))))
+        assert clients.own() is known
+        await clients.close()
+
+    asyncio.run(talk())
 
 
 def test_a_password_is_not_shown_where_an_account_is() -> None:

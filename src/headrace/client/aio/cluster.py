@@ -60,6 +60,8 @@ class Cluster:
         self._refreshes: dict[str, asyncio.Task[TopicImage]] = {}
         self._answering: Address | None = None
         """The broker that was asked last for what any of them knows."""
+        self.has_answered = False
+        """Whether a broker has ever let us in."""
         self._is_closed = False
 
     @property
@@ -112,6 +114,7 @@ class Cluster:
                 reasons.append(str(error))
             else:
                 self._answering = address
+                self.has_answered = True
                 return connection
         self._answering = None
         raise ConnectionLost(f"no broker answers: {'; '.join(reasons)}")
