@@ -89,7 +89,7 @@ alter.log.dirs.replication.quota.window.size.seconds int 1
 replication.quota.window.num int 11
 replication.quota.window.size.seconds int 1
 """,
-    "TLS and Kerberos are not there yet": """
+    "TLS is OpenSSL's, brokers know each other by the cluster's secret, and there is no Kerberos": """
 connection.failed.authentication.delay.ms int 100
 control.plane.listener.name string - obsolete
 password.encoder.cipher.algorithm string AES/CBC/PKCS5Padding obsolete
