@@ -117,6 +117,7 @@ ABLATIONS: Mapping[str, Ablation] = {
         faults=_of("task failure", "cut"),
         work=_of("idempotent", "transactions"),
         mix={**_REPLICATED, "partitions": 1, "rounds": 12},
+        seeds=40,
     ),
     "deletion_on_the_isr": Ablation(
         guards="DeleteRecords is answered once the whole ISR has deleted",
@@ -197,7 +198,7 @@ ABLATIONS: Mapping[str, Ablation] = {
             "pace": 1.0,
             "rounds": 25,
         },
-        seeds=40,
+        seeds=100,
     ),
     "truncation_by_epoch": Ablation(
         guards="followers cut what their leader does not have, by leader epoch",
