@@ -49,6 +49,8 @@ PRODUCER: Final = "acl-producer"
 """A transactional id."""
 MISSING: Final = "acl-missing"
 DOOMED: Final = "acl-doomed"
+KEPT: Final = "acl-kept"
+"""No row is about it: its offset keeps the group, whichever rows have deleted the other one."""
 SHOWN: Final = "shown"
 _CREATE_TOKEN: Final = 38
 HIDDEN: Final = "hidden"
@@ -93,6 +95,7 @@ class Row:
 def outcomes(row: Row, wires: Mapping[str, Wire]) -> dict[str, str]:
     """What each client is answered, once the ACLs of the row are in force; they are gone after that."""
     manager = wires["super"]
+    ask(manager, 8, 9, _commit())  # again, where another row has deleted it
     acls = _acls(row)
     created = ask(manager, 30, 3, {"creations": acls})
     assert {each.error_code for each in created.results} == {ErrorCode.none}, created
@@ -120,13 +123,18 @@ def login(bootstrap: str, name: str) -> Wire:
 
 def prepare(wire: Wire) -> None:
     """What the rows are about: a topic, a group, a transactional id."""
-    for name in (TOPIC, DOOMED):
+    for name in (TOPIC, DOOMED, KEPT):
         created = ask(wire, 19, 7, {**_new_topic(name), "validate_only": False})
         assert created.topics[0].error_code is ErrorCode.none, created
     for kind, key in ((0, GROUP), (1, PRODUCER)):
         wanted = {"key": key, "key_type": kind}
         _wait(partial(lambda wanted: _code(ask(wire, 10, 3, wanted)) == "none", wanted))
-    _wait(lambda: _partitions_code("topics", "partitions")(ask(wire, 8, 9, _commit())) == "none")
+    for name in (TOPIC, KEPT):
+        _wait(
+            partial(
+                lambda name: _partitions_code("topics", "partitions")(ask(wire, 8, 9, _commit(name))) == "none", name
+            )
+        )
     _wait(lambda: _code(ask(wire, 22, 4, _init(PRODUCER))) == "none")
 
 
@@ -251,14 +259,14 @@ def _init(transactional_id: str | None) -> dict[str, Any]:
     }
 
 
-def _commit() -> dict[str, Any]:
+def _commit(topic: str = TOPIC) -> dict[str, Any]:
     partition = {"partition_index": 0, "committed_offset": 0, "committed_leader_epoch": -1, "committed_metadata": ""}
     return {
         "group_id": GROUP,
         "generation_id_or_member_epoch": -1,
         "member_id": "",
         "group_instance_id": None,
-        "topics": [{"name": TOPIC, "partitions": [partition]}],
+        "topics": [{"name": topic, "partitions": [partition]}],
     }
 
 
