@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import fastavro
 
-from headrace.spark.formats.avro import AvroCodec
-from headrace.spark.formats.avro_columns import model_of
+from headrace.formats.avro import AvroColumnDecoder
+from headrace.formats.avro_columns import model_of
 
 from .memory import MEMORY
 from .mutation import payloads, with_absent
@@ -303,7 +303,7 @@ def run(random: Random) -> int:
             _check_with_fastavro(parsed, data)
         return value
 
-    codec = AvroCodec(json.dumps(reader), model_of(json.dumps(schema)) if passed else None)
+    codec = AvroColumnDecoder(json.dumps(reader), model_of(json.dumps(schema)) if passed else None)
 
     def check(rows: list[bytes | None]) -> None:
         compare(codec.decode(MEMORY.payload(rows)), rows, reference, f"schema {json.dumps(schema)}")

@@ -6,7 +6,7 @@ from typing import Any, Final
 from headrace.client.columnar import _fill, _heads, _memory, _outputs
 from headrace.client.columnar._decoding import MOST_RECORDS
 from headrace.client.columnar._plan import ROWS_AT_ONCE
-from headrace.client.columnar.decode import Decoder
+from headrace.client.columnar.decode import FetchDecoder
 from headrace.client.errors import ClientError
 from headrace.protocol.batch import SMALLEST_RECORD
 from headrace.protocol.compression import decompress
@@ -166,7 +166,7 @@ def run(random: Random) -> int:
     for fetched in fetches:
         with_headers, start = random.random() < 0.7, random.choice((0, 0, 3, 1001))
         end = start + random.choice((4, _FAR))
-        decoder = Decoder("topic", 0, with_headers=with_headers, check_crcs=False)
+        decoder = FetchDecoder("topic", 0, with_headers=with_headers, check_crcs=False)
         try:
             expected: Any = _reference(fetched or b"\0", start, end, with_headers)
         except Bad as bad:

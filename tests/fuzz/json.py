@@ -5,9 +5,9 @@ from random import Random
 from typing import Any, Final
 
 import numpy as np
-from pyspark.sql import types as t
 
-from headrace.spark.formats.json_codec import JsonCodec
+from headrace.formats import types as t
+from headrace.formats.json_codec import JsonColumnDecoder
 from tests.support.spark.documents import SCALARS
 
 from .memory import MEMORY
@@ -129,15 +129,15 @@ def _document(random: Random, kind: t.DataType) -> str:
         fields = [field for field in kind.fields if random.random() < 0.9]
         if random.random() < 0.2:
             random.shuffle(fields)
-        items = [f"{_text(random, field.name)}:{_document(random, field.dataType)}" for field in fields]
+        items = [f"{_text(random, field.name)}:{_document(random, field.data_type)}" for field in fields]
         if random.random() < 0.15:
             items.insert(random.randrange(len(items) + 1), f'"unknown": {_document(random, t.StringType())}')
         return "{" + random.choice((",", ", ")).join(items) + "}"
     if isinstance(kind, t.ArrayType):
-        return "[" + ",".join(_document(random, kind.elementType) for _ in range(random.randrange(4))) + "]"
+        return "[" + ",".join(_document(random, kind.element_type) for _ in range(random.randrange(4))) + "]"
     if isinstance(kind, t.MapType):
         keys = [_text(random, random.choice(("k", "l", "é"))) for _ in range(random.randrange(3))]
-        return "{" + ",".join(f"{key}: {_document(random, kind.valueType)}" for key in keys) + "}"
+        return "{" + ",".join(f"{key}: {_document(random, kind.value_type)}" for key in keys) + "}"
     return _scalar(random, kind)
 
 
@@ -175,13 +175,13 @@ def run(random: Random) -> int:
     kind = _struct(random, 2)
     sound = [_document(random, kind).encode() for _ in range(_SOUND)]
     rows = with_absent(random, _with_tokens(random, payloads(random, sound, _ROWS)))
-    codec = JsonCodec(kind.json(), random.choice(_ZONES))
-    what = f"struct {kind.simpleString()}"
+    codec = JsonColumnDecoder(kind.json(), random.choice(_ZONES))
+    what = f"struct {kind.simple_string()}"
     _check(codec, rows, what)
     return len(rows) + at_the_end(random, rows, lambda rows: _check(codec, rows, what))
 
 
-def _check(codec: JsonCodec, rows: list[bytes | None], what: str) -> None:
+def _check(codec: JsonColumnDecoder, rows: list[bytes | None], what: str) -> None:
     payload = MEMORY.payload(rows)
     found = codec.decode(payload)
     found.values.validate(full=True)

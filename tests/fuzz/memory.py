@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from headrace.formats.payload import Payload, payload_of
 from headrace.kernels import bounds, native
-from headrace.spark.formats.payload import Payload, payload_of
 
 _PAGE: Final = mmap.PAGESIZE
 

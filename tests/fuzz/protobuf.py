@@ -8,8 +8,8 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from headrace.spark.formats.options import FormatOptions
-from headrace.spark.formats.protobuf import ProtobufCodec
+from headrace.formats.options import FormatOptions
+from headrace.formats.protobuf import ProtobufColumnDecoder
 from tests.support.spark import messages as m
 
 from .memory import MEMORY
@@ -234,7 +234,7 @@ def run(random: Random) -> int:
     """One type; what the loop reads, or leaves to the library, is what the library says of each message alone."""
     file = _Types(random).file()
     options = FormatOptions(format="protobuf", descriptors=m.descriptor_set(file), message_name=f"{_PACKAGE}.Whole")
-    codec = ProtobufCodec(options)
+    codec = ProtobufColumnDecoder(options)
     sound: list[bytes] = []
     for _ in range(_SOUND):
         message = codec.message()

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from headrace.spark.formats.payload import Decoded
+from headrace.formats.payload import Decoded
 
 _ALONE: Final = 8
 _MARKS: Final = b'[]{},:"'

@@ -3,8 +3,8 @@
 from random import Random
 from typing import Any, Final
 
-from headrace.spark.formats.framing import NO_HEAD, Head, confluent
-from headrace.spark.formats.text import StringCodec
+from headrace.formats.framing import NO_HEAD, Head, confluent
+from headrace.formats.text import StringCodec
 
 from .memory import MEMORY
 from .mutation import payloads, with_absent

@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import Any, Final
 
 from . import heads, native, records, trials
-from .elf import Code, NotSelfContained, code_of
+from .elf import FunctionCode, NotSelfContained, code_of
 from .layout import SIZE_AFTER_DATA, TYPE_AT, Layout, layout
 
 _ENTRY: Final = "headrace_walk"
@@ -41,17 +41,17 @@ _compiled_parts: Final = attrgetter("fndesc", "library")
 """Of what numba compiled: how to call it, and its code."""
 
 
-def compiled(kernel: str) -> Code:
+def compiled(kernel: str) -> FunctionCode:
     """The machine code of a kernel's `walk`, which needs nothing but its arguments."""
     return _emitted(kernel, _plain_entry)
 
 
-def compiled_check(places: Layout) -> Code:
+def compiled_check(places: Layout) -> FunctionCode:
     """The machine code of a `native.Check`, for objects that are laid out like this."""
     return _emitted(native.RECORDS, partial(_check_entry, places))
 
 
-def _emitted(kernel: str, write_entry: Callable[[Any, Any], None]) -> Code:
+def _emitted(kernel: str, write_entry: Callable[[Any, Any], None]) -> FunctionCode:
     os.environ["NUMBA_CPU_NAME"], os.environ["NUMBA_CPU_FEATURES"] = "generic", ""
     os.environ["NUMBA_LOOP_VECTORIZE"] = "0"  # vectors come from constants outside of the function
     import llvmlite.binding as llvm
@@ -87,7 +87,7 @@ def _plain_entry(module: Any, call: Any) -> None:
     builder.ret(call(builder, entry.args))
 
 
-def _check_entry(places: Layout, module: Any, call: Any) -> None:
+def _check_entry(layout: Layout, module: Any, call: Any) -> None:
     """`walk` as CPython calls a method of one argument: of an array, the state, with a memoryview of a whole batch.
 
     It returns the array, as a new reference, and leaves other objects than a memoryview alone.
@@ -104,7 +104,7 @@ def _check_entry(places: Layout, module: Any, call: Any) -> None:
     def at(thing: Any, place: int, kind: Any) -> Any:
         return builder.bitcast(builder.gep(thing, [long(place)]), kind.as_pointer())
 
-    state = builder.load(at(owner, places.array_items, long.as_pointer()))
+    state = builder.load(at(owner, layout.array_items, long.as_pointer()))
     fault = builder.gep(state, [long(records.FAULT)])
     builder.store(long(records.CUT_SHORT), fault)
     count = at(owner, 0, half)
@@ -113,8 +113,8 @@ def _check_entry(places: Layout, module: Any, call: Any) -> None:
     is_view = builder.icmp_unsigned("==", kind, builder.load(builder.gep(state, [long(records.VIEW_TYPE)])))
     builder.cbranch(is_view, walk, end)
     builder.position_at_end(walk)
-    data = builder.load(at(view, places.view_data, pointer))
-    size = builder.load(at(view, places.view_data + SIZE_AFTER_DATA, long))
+    data = builder.load(at(view, layout.view_data, pointer))
+    size = builder.load(at(view, layout.view_data + SIZE_AFTER_DATA, long))
     number = builder.bswap(builder.load(at(data, _COUNT_AT, half), align=1))
     builder.store(builder.sub(size, long(_BATCH_HEADER)), builder.gep(state, [long(records.SIZE)]))
     builder.store(builder.sext(number, long), builder.gep(state, [long(records.COUNT)]))

@@ -17,7 +17,7 @@ class NotSelfContained(Exception):
     """The code cannot run on its own: it is missing, or refers to something outside of itself."""
 
 
-class Code(NamedTuple):
+class FunctionCode(NamedTuple):
     """The bytes of a section, and where in them the function begins."""
 
     entry: int
@@ -32,7 +32,7 @@ class _Section(NamedTuple):
     info: int
 
 
-def code_of(image: bytes, name: str) -> Code:
+def code_of(image: bytes, name: str) -> FunctionCode:
     """The section of a function that refers to nothing outside of it."""
     try:
         return _code_of(image, name)
@@ -40,7 +40,7 @@ def code_of(image: bytes, name: str) -> Code:
         raise NotSelfContained(f"no object file: {error}") from error
 
 
-def _code_of(image: bytes, name: str) -> Code:
+def _code_of(image: bytes, name: str) -> FunctionCode:
     if not image.startswith(_MAGIC):
         raise NotSelfContained("no object file of a 64-bit little-endian machine")
     sections = _sections(image)
@@ -48,7 +48,7 @@ def _code_of(image: bytes, name: str) -> Code:
     if any(each.kind in _RELOCATIONS and each.info == number and each.size for each in sections):
         raise NotSelfContained(f"{name} refers to something outside of it")
     section = sections[number]
-    return Code(entry, image[section.start : section.start + section.size])
+    return FunctionCode(entry, image[section.start : section.start + section.size])
 
 
 def _sections(image: bytes) -> list[_Section]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from struct import Struct
 from typing import ClassVar, Final
 
-from .elf import Code
+from .elf import FunctionCode
 from .layout import layout
 from .records import VIEW_TYPE
 
@@ -92,7 +92,7 @@ def load_check() -> Bind | None:
     return None if layout() is None else bound(_load(BATCH))
 
 
-def _load(kernel: str) -> Code:
+def _load(kernel: str) -> FunctionCode:
     prepared = os.environ.get(PREPARED, "")
     path = prepared_file(kernel, Path(prepared)) if os.path.isabs(prepared) else None
     path = path if path is not None and path.exists() else cache_file(kernel)
@@ -103,7 +103,7 @@ def _load(kernel: str) -> Code:
         raise Unusable(f"{path}: {error.strerror or error}") from error
 
 
-def run(code: Code, *, releases_gil: bool = False) -> Function:
+def run(code: FunctionCode, *, releases_gil: bool = False) -> Function:
     """A function that runs this code. Its caller answers for the addresses.
 
     To release the GIL pays where a call takes long: other threads run meanwhile, but getting it back may take a while.
@@ -112,7 +112,7 @@ def run(code: Code, *, releases_gil: bool = False) -> Function:
     return prototype(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(_map(code))
 
 
-def bound(code: Code) -> Bind:
+def bound(code: FunctionCode) -> Bind:
     """Makes methods of arrays that run this code."""
     definition = _Definition(b"check", _map(code), _METH_O, None)
     _kept.append(definition)
@@ -129,7 +129,7 @@ def bound(code: Code) -> Bind:
     return bind
 
 
-def _map(code: Code) -> int:
+def _map(code: FunctionCode) -> int:
     """The address of the function, in memory that can be run."""
     if not 0 <= code.entry < len(code.data):
         raise Unusable("the code has no beginning")
@@ -149,7 +149,7 @@ def protect(address: int, size: int, protection: int) -> int:
     return ctypes.get_errno() if mprotect(address, size, protection) else 0
 
 
-def store(kernel: str, code: Code, directory: Path | None = None) -> Path:
+def store(kernel: str, code: FunctionCode, directory: Path | None = None) -> Path:
     """Keep code for later processes; whoever reads the file meanwhile finds the old one or the new one.
 
     With a directory it is prepared there, for whatever user; else it goes to this user's cache.
@@ -169,7 +169,7 @@ def store(kernel: str, code: Code, directory: Path | None = None) -> Path:
     return path
 
 
-def _read(path: Path) -> Code:
+def _read(path: Path) -> FunctionCode:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         _check_owner(os.fstat(descriptor), "file", stat.S_ISREG)
@@ -177,7 +177,7 @@ def _read(path: Path) -> Code:
     if len(data) <= _HEAD.size:
         raise Unusable(f"{path} is cut short")
     magic, entry, checksum = _HEAD.unpack_from(data)
-    code = Code(entry, data[_HEAD.size :])
+    code = FunctionCode(entry, data[_HEAD.size :])
     if magic != _MAGIC or checksum != _checksum(code):
         raise Unusable(f"{path} is damaged; remove it")
     return code
@@ -188,7 +188,7 @@ def _check_owner(status: os.stat_result, kind: str, is_kind: Callable[[int], boo
         raise Unusable(f"the {kind} of compiled code is not this user's alone")
 
 
-def _checksum(code: Code) -> bytes:
+def _checksum(code: FunctionCode) -> bytes:
     return sha256(code.entry.to_bytes(8, "little") + code.data).digest()
 
 

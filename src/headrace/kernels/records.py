@@ -64,7 +64,7 @@ _NULL: Final = 1
 _UNREADABLE: Final = 0x80
 """From here on attributes, which nobody uses, are taken for a varint that goes on by clients in Python."""
 _FAR: Final = 1 << 62
-_PLACES: Final = 63
+_MASK: Final = 63
 """The bits of a place that lie in the first byte of its varint."""
 _COMPARES: Final = False
 """Whether records are compared with those before them. It pays in compiled code alone, which has True here."""
@@ -207,13 +207,15 @@ class Likeness(NamedTuple):
     time_shift: int
     is_long: bool
     """Whether the timestamp delta has two bytes."""
+    time: int
+    """These bytes, the first one lowest."""
     value_at: int
     value_mask: int
     value_length: int
     is_keyless: bool
 
 
-_UNLIKE: Final = Likeness(0, 0, 0, 0, 0, 0, 0, False, 0, 0, 0, False)
+_UNLIKE: Final = Likeness(0, 0, 0, 0, 0, 0, 0, False, 0, 0, 0, 0, False)
 
 
 def likeness(data: Sequence[int], record: Parts, index: int) -> Likeness:
@@ -232,7 +234,8 @@ def likeness(data: Sequence[int], record: Parts, index: int) -> Likeness:
     # Of the attributes, which nobody uses, one bit counts.
     mask = -1 if known == 7 else (1 << 8 * (known + 1)) - 1
     mask &= -1 << offset_shift | (1 << time_shift - 8) - 1 | _UNREADABLE << time_shift - 8
-    pattern = word(data, start) & mask ^ spread(index << 1, width) << offset_shift
+    head = word(data, start)
+    pattern = head & mask ^ spread(index << 1, width) << offset_shift
     value_mask = 0xFF if is_short else 0xFFFF
     value_length = (data[value_at] | data[value_at + 1] << 8) & value_mask
     return Likeness(
@@ -244,6 +247,7 @@ def likeness(data: Sequence[int], record: Parts, index: int) -> Likeness:
         offset_shift,
         time_shift,
         time_width == 2,
+        head >> time_shift & (0xFFFF if time_width == 2 else 0xFF),
         value_at - start,
         value_mask,
         value_length,
@@ -251,20 +255,21 @@ def likeness(data: Sequence[int], record: Parts, index: int) -> Likeness:
     )
 
 
-class Run(NamedTuple):
+class RecordRun(NamedTuple):
     """Records that are like an earlier one: where the next begins, its place, and the timestamp deltas of these."""
 
     at: int
-    place: int
+    position: int
     newest: int
     oldest: int
 
 
-def run(data: Sequence[int], at: int, index: int, end: int, size: int, like: Likeness) -> Run:
+def run(data: Sequence[int], at: int, index: int, end: int, size: int, like: Likeness) -> RecordRun:
     """The records from `at` on, and before the place `end`, up to the first that is not like the earlier one.
 
-    All but the bytes is known before the loop, and offset deltas are counted in their varints: some 20 instructions for
-    a record.
+    All but the bytes is known before the inner loop: offset deltas are counted in their varints, and the timestamp is
+    looked at where it is another than that of the record before. So a record takes less than 20 instructions. That of
+    the earlier record is known, and not among what is returned.
     """
     newest = -_FAR
     oldest = _FAR
@@ -273,30 +278,32 @@ def run(data: Sequence[int], at: int, index: int, end: int, size: int, like: Lik
     wide = 0x80 if like.is_long else 0
     ends = wide << 8 | 0x80
     high = (wide << 7) - wide
+    times = ends | 0x7F | high << 1
+    whole = mask | times << time_shift
     step = 2 << like.offset_shift
-    expected = like.pattern | spread(index << 1, like.width) << like.offset_shift
+    time = like.time
     while index < end and at + total <= size:
-        head = word(data, at)
-        value = at + value_at
-        time = head >> time_shift
-        if (
-            head & mask != expected
-            or (data[value] | data[value + 1] << 8) & value_mask != value_length
-            or data[at + last] != 0
-            or time & ends != wide
-        ):
-            break
-        time = time & 0x7F | time >> 1 & high
-        time = (time >> 1) ^ -(time & 1)
-        newest = max(newest, time)
-        oldest = min(oldest, time)
-        at += total
-        index += 1
-        if index & _PLACES:
+        until = min(end, (index | _MASK) + 1, index + (size - at) // total)
+        expected = like.pattern | spread(index << 1, like.width) << like.offset_shift | time << time_shift
+        while index < until:
+            head = word(data, at)
+            value = at + value_at
+            if (data[value] | data[value + 1] << 8) & value_mask != value_length or data[at + last] != 0:
+                return RecordRun(at, index, newest, oldest)
+            if head & whole != expected:
+                found = head >> time_shift & times
+                if head & mask != expected & mask or found & ends != wide:
+                    return RecordRun(at, index, newest, oldest)
+                expected ^= (found ^ time) << time_shift
+                time = found
+                delta = found & 0x7F | found >> 1 & high
+                delta = (delta >> 1) ^ -(delta & 1)
+                newest = max(newest, delta)
+                oldest = min(oldest, delta)
+            at += total
+            index += 1
             expected += step
-        else:
-            expected = like.pattern | spread(index << 1, like.width) << like.offset_shift
-    return Run(at, index, newest, oldest)
+    return RecordRun(at, index, newest, oldest)
 
 
 def walk(data: Sequence[int], state: MutableSequence[int]) -> int:
@@ -320,11 +327,11 @@ def walk(data: Sequence[int], state: MutableSequence[int]) -> int:
             newest = max(newest, alike.newest)
             oldest = min(oldest, alike.oldest)
             if like.is_keyless:
-                for place in range(index, min(alike.place, index + KEYLESS_ROOM - keyless)):
+                for place in range(index, min(alike.position, index + KEYLESS_ROOM - keyless)):
                     state[KEYLESS + 1 + keyless + place - index] = place
-                keyless += alike.place - index
+                keyless += alike.position - index
             at = alike.at
-            index = alike.place
+            index = alike.position
             if index == count:
                 break
         record = parts(data, at, size, index)

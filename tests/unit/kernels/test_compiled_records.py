@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.kernels import build, native, records, trials
-from headrace.kernels.elf import Code, NotSelfContained, code_of
+from headrace.kernels.elf import FunctionCode, NotSelfContained, code_of
 from headrace.kernels.layout import layout
 from headrace.protocol import validation
 from headrace.protocol.batch import HEADER_SIZE, read_header
@@ -24,14 +24,16 @@ from headrace.protocol.records import Record, decode_records, encode_batch
 from headrace.server import compiled
 from tests.support.kernels import Fenced
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
-def code() -> Code:
+def code() -> FunctionCode:
     return build.compiled(native.RECORDS)
 
 
 @pytest.fixture(scope="module")
-def function(code: Code) -> native.Function:
+def function(code: FunctionCode) -> native.Function:
     return native.run(code)
 
 
@@ -108,6 +110,19 @@ def test_they_agree_on_each_change_of_a_byte(function: native.Function) -> None:
             before, body[at] = body[at], byte
             assert said(function, bytes(body), count) == source_says(bytes(body), count)
             body[at] = before
+
+
+@pytest.mark.parametrize("times", [0, 5_000])
+def test_they_agree_on_any_byte_in_the_first_records_that_are_like_another(
+    function: native.Function, times: int
+) -> None:
+    body = encode_batch([Record(0, times * (at > 0), None, b"v" * 9) for at in range(5)])[HEADER_SIZE:]
+    for at in range(len(body)):
+        before = body[at]
+        for byte in range(256):
+            body[at] = byte
+            assert said(function, bytes(body), 5) == source_says(bytes(body), 5)
+        body[at] = before
 
 
 @pytest.mark.parametrize("count", [64, 65, 8_192, 8_193, 9_000])
@@ -249,7 +264,7 @@ def test_the_build_keeps_no_code_that_is_wrong(kernel: str) -> None:
         trials.check(kernel, wrong)
 
 
-def test_code_is_found_again_in_the_cache(cache: Path, code: Code) -> None:
+def test_code_is_found_again_in_the_cache(cache: Path, code: FunctionCode) -> None:
     with pytest.raises(native.Unusable):
         native.load(native.RECORDS)
     assert native.store(native.RECORDS, code) == cache
@@ -265,7 +280,7 @@ def damage(cache: Path) -> Iterator[tuple[str, bytes]]:
     yield "empty", b""
 
 
-def test_damaged_code_is_never_run(cache: Path, code: Code) -> None:
+def test_damaged_code_is_never_run(cache: Path, code: FunctionCode) -> None:
     native.store(native.RECORDS, code)
     for _, data in damage(cache):
         cache.write_bytes(data)
@@ -274,7 +289,7 @@ def test_damaged_code_is_never_run(cache: Path, code: Code) -> None:
 
 
 @pytest.mark.parametrize("of_directory", [False, True])
-def test_code_that_others_could_have_written_is_never_run(cache: Path, code: Code, of_directory: bool) -> None:
+def test_code_that_others_could_have_written_is_never_run(cache: Path, code: FunctionCode, of_directory: bool) -> None:
     native.store(native.RECORDS, code)
     (cache.parent if of_directory else cache).chmod(0o777)
     with pytest.raises(native.Unusable, match="alone"):
@@ -282,7 +297,7 @@ def test_code_that_others_could_have_written_is_never_run(cache: Path, code: Cod
 
 
 def test_prepared_code_needs_neither_a_compiler_nor_a_cache(
-    code: Code, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: FunctionCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
     monkeypatch.setattr(native, "find_spec", lambda _: None)
@@ -298,7 +313,7 @@ def test_prepared_code_needs_neither_a_compiler_nor_a_cache(
         native.load(native.RECORDS)
 
 
-def test_a_link_to_code_is_never_followed(cache: Path, code: Code, tmp_path: Path) -> None:
+def test_a_link_to_code_is_never_followed(cache: Path, code: FunctionCode, tmp_path: Path) -> None:
     native.store(native.RECORDS, code)
     cache.rename(tmp_path / "elsewhere")
     cache.symlink_to(tmp_path / "elsewhere")
